@@ -1,0 +1,55 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Read the demo's JSON report on stdin: every migration completed, the audit without findings; else exit 1."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+
+def wrong(report: dict[str, Any]) -> list[str]:
+    """Say what is wrong with a report."""
+    found = [
+        f'migration {migration["uuid"]} of {migration["instance"]} ended {migration["status"]}: {migration["history"]}'
+        for migration in report['migrations']
+        if migration['status'] != 'completed'
+    ]
+    found += [f'audit: {finding}' for finding in report['audit']['findings']]
+    if not report['migrations']:
+        found.append('the demo migrated nothing')
+    return found
+
+
+def main() -> int:
+    """Read, judge and print."""
+    text = sys.stdin.read()
+    try:
+        report = json.loads(text)
+    except ValueError as error:
+        print(f'the demo printed no JSON report ({error}): {text[:500]!r}', file=sys.stderr)
+        return 1
+    found = wrong(report)
+    for line in found:
+        print(line, file=sys.stderr)
+    if found:
+        return 1
+    print(f'{len(report["migrations"])} migrations completed, audit without findings')
+    for name, value in report['counts']['per_migration'].items():
+        print(f'  {name} per migration: {value}')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,54 @@
+# Thin on purpose: a machine with python3, python3-venv, make and git needs nothing else.
+#
+#   make demo [ARGS='--hosts 8 --json']   a whole cloud in one process empties one of its hosts
+#   make test                             lint, unit tests, functional tests
+#   make lint | docs | genconfig | genpolicy | clean
+#
+# PYTHON=python3.13 picks the interpreter, VENV=DIR the place, JOBS=N the test processes.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+ARGS ?=
+
+export PYTHON VENV
+# make says "Entering directory" on stdout when another make calls it; `make demo ARGS=--json` promises JSON there
+MAKEFLAGS += --no-print-directory
+
+# the tests call `openstack`, `migrator-demo` and others by name
+IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
+
+.PHONY: demo test lint docs genconfig genpolicy clean
+.NOTPARALLEL:
+
+demo:
+	@tools/venv.sh demo
+	@$(VENV)/bin/migrator-demo $(ARGS)
+
+test: lint
+	@tools/venv.sh demo test
+	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(JOBS) tests/unit tests/functional $(ARGS)
+
+lint:
+	@tools/venv.sh demo test lint
+	$(VENV)/bin/python -m ruff check .
+	$(VENV)/bin/python -m ruff format --check .
+	$(VENV)/bin/python -m mypy
+
+docs:
+	@tools/venv.sh docs
+	$(VENV)/bin/python -m sphinx -W --keep-going -b html doc/source doc/build/html
+	@echo "read doc/build/html/index.html"
+
+genconfig:
+	@tools/venv.sh demo
+	$(VENV)/bin/oslo-config-generator --config-file etc/migrator/migrator-config-generator.conf
+
+genpolicy:
+	@tools/venv.sh demo
+	$(VENV)/bin/oslopolicy-sample-generator --config-file etc/migrator/migrator-policy-generator.conf
+
+clean:
+	rm -rf $(VENV) .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist doc/build releasenotes/build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf migrator.egg-info

@@ -1,0 +1,72 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Errors into Nova's bodies: ``{"badRequest": {"code": 400, "message": ...}}``.
+
+What the asker got wrong is told as it is. What is wrong on our side goes to the log, and the asker learns under which
+request id: addresses, statements and names of hosts are no business of theirs.
+"""
+
+from __future__ import annotations
+
+import webob
+import webob.exc
+from oslo_log import log as logging
+
+from migrator import exception
+from migrator.api import request as api_request
+
+LOG = logging.getLogger(__name__)
+
+#: HTTP status -> nova's word for it; any other is a computeFault.
+FAULTS = {
+    400: 'badRequest',
+    401: 'unauthorized',
+    403: 'forbidden',
+    404: 'itemNotFound',
+    405: 'badMethod',
+    409: 'conflictingRequest',
+    413: 'overLimit',
+    415: 'badMediaType',
+    429: 'overLimit',
+    501: 'notImplemented',
+    503: 'serviceUnavailable',
+}
+
+
+def body(code: int, message: str) -> webob.Response:
+    """Return a response with nova's error body."""
+    fault = {'code': code, 'message': message}
+    response = api_request.answer({FAULTS.get(code, 'computeFault'): fault}, code)
+    if code == 401:
+        response.headers['WWW-Authenticate'] = 'Keystone'
+    if code == 503:
+        response.headers['Retry-After'] = '5'
+    return response
+
+
+def of(error: Exception, request: api_request.Request) -> webob.Response:
+    """Return the response to an error.
+
+    :param request: what caused it, for the log.
+    """
+    if isinstance(error, webob.exc.HTTPException):
+        return body(error.status_int, error.detail or error.explanation)
+    if isinstance(error, exception.MigratorException) and error.code < 500:
+        return body(error.code, error.message)
+    where = (request.request_id, request.method, request.environ.get('PATH_INFO'))
+    if isinstance(error, exception.ServiceUnreachable):
+        LOG.warning('%s %s %s: %s', *where, error)
+        what = 'The database' if isinstance(error, exception.DatabaseUnreachable) else 'A service that is needed'
+        return body(503, f'{what} is not reachable at present: try again. ({request.request_id})')
+    LOG.error('%s %s %s: %s', *where, error, exc_info=error)
+    return body(500, f'Unexpected error: the log of the API has its details under {request.request_id}.')

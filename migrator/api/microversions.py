@@ -1,0 +1,92 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The history of the compute API as far as it concerns migrator, and which version a request speaks."""
+
+from __future__ import annotations
+
+import re
+
+import microversion_parse
+import webob
+
+from migrator import exception
+
+SERVICE_TYPE = 'compute'
+STANDARD_HEADER = 'OpenStack-API-Version'
+LEGACY_HEADER = 'X-OpenStack-Nova-API-Version'
+
+#: Each version that changes something here; those between behave as the one before.
+HISTORY: dict[str, str] = {
+    '2.1': 'the beginning: host, block_migration and disk_over_commit of os-migrateLive are all required',
+    '2.3': 'servers: more OS-EXT-SRV-ATTR fields, and delete_on_termination of volumes',
+    '2.5': 'servers: ip6 filters for those who are no administrators too',
+    '2.9': 'servers: locked',
+    '2.11': 'os-services: forced_down, and PUT force-down',
+    '2.16': 'servers: host_status',
+    '2.19': 'servers: description',
+    '2.21': 'os-instance-actions: of deleted servers too, which migrator does not keep',
+    '2.22': 'force_complete of a running live migration',
+    '2.23': "a server's migrations; os-migrations: migration_type, and links of those in progress",
+    '2.24': 'DELETE aborts a running live migration',
+    '2.25': "os-migrateLive: block_migration may be 'auto', disk_over_commit is gone",
+    '2.26': 'servers: tags, and filters by them',
+    '2.28': 'os-hypervisors: cpu_info is an object instead of a string',
+    '2.30': 'os-migrateLive: force, which leaves the choice of host unchecked',
+    '2.33': 'os-hypervisors: pages',
+    '2.34': 'os-migrateLive: the answer does not wait for the pre-checks',
+    '2.47': 'servers: the flavor is embedded',
+    '2.51': 'os-instance-actions: events for everybody, their tracebacks for administrators',
+    '2.53': 'os-services, os-hypervisors: ids are uuids; PUT /os-services/{uuid}; hypervisors with their servers',
+    '2.58': 'os-instance-actions: pages, updated_at, changes-since',
+    '2.59': 'migrations: uuid; os-migrations: pages, changes-since, no unknown parameters',
+    '2.62': 'os-instance-actions: host and hostId of events',
+    '2.63': 'servers: trusted_image_certificates',
+    '2.65': 'DELETE aborts accepted, preparing and queued live migrations too',
+    '2.66': 'changes-before, for servers, os-migrations and os-instance-actions',
+    '2.68': 'os-migrateLive: no force any more',
+    '2.71': 'servers: server_groups of one server',
+    '2.73': 'lock: locked_reason; servers: locked_reason, and the filter locked',
+    '2.75': 'servers: no unknown parameters; os-hypervisors: likewise',
+    '2.80': 'migrations: user_id and project_id; os-migrations: filters by them',
+}
+
+MINIMUM = microversion_parse.parse_version_string(next(iter(HISTORY)))
+MAXIMUM = microversion_parse.parse_version_string(list(HISTORY)[-1])
+
+_WELL_FORMED = re.compile(r'[1-9]\d{0,8}\.(0|[1-9]\d{0,8})')
+
+
+def of_request(request: webob.Request) -> microversion_parse.Version:
+    """Return the version that a request speaks; the minimum where it names none.
+
+    :raises migrator.exception.InvalidAPIVersion: it is ill-formed.
+    :raises migrator.exception.VersionNotSupported: it is below the minimum or above the maximum.
+    """
+    wanted = microversion_parse.get_version(request.headers, SERVICE_TYPE, [LEGACY_HEADER])
+    if wanted is None:
+        return MINIMUM
+    if wanted.lower() == 'latest':
+        return MAXIMUM
+    if not _WELL_FORMED.fullmatch(wanted):
+        raise exception.InvalidAPIVersion(version=wanted[:64])
+    version = microversion_parse.parse_version_string(wanted)
+    if not version.matches(MINIMUM, MAXIMUM):
+        raise exception.VersionNotSupported(version=wanted, minimum=MINIMUM, maximum=MAXIMUM)
+    return version
+
+
+def mark(response: webob.Response, version: microversion_parse.Version) -> None:
+    """Say in the headers of a response which version it is in, and that caches must look at that."""
+    response.headers[STANDARD_HEADER] = f'{SERVICE_TYPE} {version}'
+    response.headers[LEGACY_HEADER] = str(version)
+    response.headers['Vary'] = f'{STANDARD_HEADER}, {LEGACY_HEADER}'

@@ -1,0 +1,60 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Who may do what: oslo.policy defaults under nova's names, so that an operator's policy file means the same here."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+from oslo_policy import policy
+
+from migrator.api.policies import (
+    base,
+    hypervisors,
+    instance_actions,
+    migrations,
+    server_actions,
+    server_migrations,
+    servers,
+    services,
+)
+
+
+def list_rules() -> list[policy.RuleDefault]:
+    """Return every policy with its default, for the generator of the sample file."""
+    return [
+        *base.RULES,
+        *hypervisors.RULES,
+        *instance_actions.RULES,
+        *migrations.RULES,
+        *server_actions.RULES,
+        *server_migrations.RULES,
+        *servers.RULES,
+        *services.RULES,
+    ]
+
+
+def make_enforcer(conf: cfg.ConfigOpts) -> policy.Enforcer:
+    """Return an enforcer of its own for one configuration.
+
+    :param conf: its section ``[oslo_policy]`` is registered, and names the operator's policy file.
+    """
+    enforcer = policy.Enforcer(conf)
+    enforcer.register_defaults(list_rules())
+    return enforcer
+
+
+def get_enforcer() -> policy.Enforcer:
+    """Return an enforcer for the configuration in the usual places: what oslo.policy's own commands ask for."""
+    conf = cfg.ConfigOpts()
+    conf([], project='migrator')
+    return make_enforcer(conf)

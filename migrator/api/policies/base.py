@@ -1,0 +1,58 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The rules that the others are made of; their names are nova's."""
+
+from __future__ import annotations
+
+from oslo_policy import policy
+
+CONTEXT_IS_ADMIN = 'context_is_admin'
+ADMIN = 'rule:context_is_admin'
+PROJECT_READER_OR_ADMIN = 'rule:project_reader_or_admin'
+PROJECT_MEMBER_OR_ADMIN = 'rule:project_member_or_admin'
+PROJECT_MANAGER_OR_ADMIN = 'rule:project_manager_or_admin'
+
+RULES = [
+    policy.RuleDefault(CONTEXT_IS_ADMIN, 'role:admin', 'Who is an administrator.'),
+    policy.RuleDefault('admin_api', ADMIN, 'An older name that policy files use.'),
+    policy.RuleDefault(
+        'admin_or_owner', f'{ADMIN} or project_id:%(project_id)s', 'An older name that policy files use.'
+    ),
+    policy.RuleDefault('project_manager_api', 'role:manager and project_id:%(project_id)s', 'A manager of the project.'),
+    policy.RuleDefault('project_member_api', 'role:member and project_id:%(project_id)s', 'A member of the project.'),
+    policy.RuleDefault('project_reader_api', 'role:reader and project_id:%(project_id)s', 'A reader of the project.'),
+    policy.RuleDefault(
+        'project_manager_or_admin', f'rule:project_manager_api or {ADMIN}', 'A manager of the project, or an admin.'
+    ),
+    policy.RuleDefault(
+        'project_member_or_admin', f'rule:project_member_api or {ADMIN}', 'A member of the project, or an admin.'
+    ),
+    policy.RuleDefault(
+        'project_reader_or_admin', f'rule:project_reader_api or {ADMIN}', 'A reader of the project, or an admin.'
+    ),
+]
+
+
+def rule(name: str, check: str, description: str, *operations: str) -> policy.DocumentedRuleDefault:
+    """Return a documented rule.
+
+    :param operations: what it is about, each as ``METHOD /path``.
+    """
+    parts = [operation.split(' ', 1) for operation in operations]
+    return policy.DocumentedRuleDefault(
+        name=name,
+        check_str=check,
+        description=description,
+        operations=[{'method': method, 'path': path} for method, path in parts],
+        scope_types=['project'],
+    )

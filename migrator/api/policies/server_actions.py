@@ -1,0 +1,39 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Who may have a server migrated or locked."""
+
+from __future__ import annotations
+
+from migrator.api.policies import base
+
+MIGRATE_LIVE = 'os_compute_api:os-migrate-server:migrate_live'
+MIGRATE_LIVE_HOST = 'os_compute_api:os-migrate-server:migrate_live:host'
+LOCK = 'os_compute_api:os-lock-server:lock'
+UNLOCK = 'os_compute_api:os-lock-server:unlock'
+UNLOCK_OVERRIDE = 'os_compute_api:os-lock-server:unlock:unlock_override'
+
+_ACTION = 'POST /servers/{server_id}/action'
+
+RULES = [
+    base.rule(
+        MIGRATE_LIVE, base.PROJECT_MANAGER_OR_ADMIN, 'Live-migrate a server to wherever it fits.',
+        f'{_ACTION} (os-migrateLive)',
+    ),
+    base.rule(
+        MIGRATE_LIVE_HOST, base.ADMIN, 'Live-migrate a server to a host that the request names.',
+        f'{_ACTION} (os-migrateLive)',
+    ),
+    base.rule(LOCK, base.PROJECT_MEMBER_OR_ADMIN, 'Lock a server.', f'{_ACTION} (lock)'),
+    base.rule(UNLOCK, base.PROJECT_MEMBER_OR_ADMIN, 'Unlock a server.', f'{_ACTION} (unlock)'),
+    base.rule(UNLOCK_OVERRIDE, base.ADMIN, 'Unlock a server that somebody else has locked.', f'{_ACTION} (unlock)'),
+]  # fmt: skip

@@ -1,0 +1,39 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Who may look at servers."""
+
+from __future__ import annotations
+
+from migrator.api.policies import base
+
+INDEX = 'os_compute_api:servers:index'
+DETAIL = 'os_compute_api:servers:detail'
+INDEX_ALL = 'os_compute_api:servers:index:get_all_tenants'
+DETAIL_ALL = 'os_compute_api:servers:detail:get_all_tenants'
+SHOW = 'os_compute_api:servers:show'
+HOST_STATUS = 'os_compute_api:servers:show:host_status'
+EXTENDED_ATTRIBUTES = 'os_compute_api:os-extended-server-attributes'
+EXTRA_SPECS = 'os_compute_api:os-flavor-extra-specs:index'
+
+_DETAILS = ('GET /servers/detail', 'GET /servers/{server_id}')
+
+RULES = [
+    base.rule(INDEX, base.PROJECT_READER_OR_ADMIN, 'List servers.', 'GET /servers'),
+    base.rule(DETAIL, base.PROJECT_READER_OR_ADMIN, 'List servers with details.', 'GET /servers/detail'),
+    base.rule(INDEX_ALL, base.ADMIN, 'List the servers of every project.', 'GET /servers'),
+    base.rule(DETAIL_ALL, base.ADMIN, 'List the servers of every project with details.', 'GET /servers/detail'),
+    base.rule(SHOW, base.PROJECT_READER_OR_ADMIN, 'Show a server.', 'GET /servers/{server_id}'),
+    base.rule(HOST_STATUS, base.ADMIN, "Show how a server's host does.", *_DETAILS),
+    base.rule(EXTENDED_ATTRIBUTES, base.ADMIN, 'Show where a server is.', *_DETAILS),
+    base.rule(EXTRA_SPECS, base.PROJECT_READER_OR_ADMIN, "Show the extra specs of a server's flavor.", *_DETAILS),
+]

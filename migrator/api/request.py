@@ -1,0 +1,141 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A request on its way through the API: who asks, in which version, and what there is to answer with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import microversion_parse
+import webob
+from oslo_config import cfg
+from oslo_policy import policy
+
+from migrator import context as migrator_context
+from migrator import exception, executors
+from migrator.conductor import rpcapi
+from migrator.db import api as db_api
+
+#: Longer bodies are not read; nova's limit.
+MAX_BODY = 114688
+
+
+@dataclasses.dataclass(frozen=True)
+class Services:
+    """What the handlers work with."""
+
+    conf: cfg.ConfigOpts
+    database: db_api.Database
+    conductor: rpcapi.ConductorAPI
+    threads: executors.Threads
+    enforcer: policy.Enforcer
+
+
+class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
+    """A webob request that knows its context and version.
+
+    Both live in the WSGI environment, for keystonemiddleware makes a request object of its own in between.
+    """
+
+    @property
+    def services(self) -> Services:
+        """What there is to answer with."""
+        found: Services = self.environ['migrator.services']
+        return found
+
+    @property
+    def context(self) -> migrator_context.RequestContext:
+        """Who asks, once that is known."""
+        found: migrator_context.RequestContext = self.environ['migrator.context']
+        return found
+
+    @property
+    def request_id(self) -> str:
+        """The id of this request."""
+        return str(self.environ['openstack.request_id'])
+
+    @property
+    def version(self) -> microversion_parse.Version:
+        """The version that the request speaks."""
+        return self.environ['migrator.version']
+
+    def since(self, minor: int) -> bool:
+        """Whether the request speaks version 2.``minor`` or a later one."""
+        return bool(self.version.minor >= minor)
+
+    def can(self, rule: str, target: dict[str, Any] | None = None) -> bool:
+        """Whether a policy lets the asker do it.
+
+        :param target: whose it is done to; the asker's own project unless given.
+        """
+        try:
+            self.authorize(rule, target)
+        except exception.Forbidden:
+            return False
+        return True
+
+    def authorize(self, rule: str, target: dict[str, Any] | None = None) -> None:
+        """Raise unless a policy lets the asker do it.
+
+        :param target: whose it is done to; the asker's own project unless given.
+        :raises migrator.exception.Forbidden: it does not.
+        """
+        if target is None:
+            target = {'project_id': self.context.project_id, 'user_id': self.context.user_id}
+        try:
+            allowed = self.services.enforcer.authorize(rule, target, self.context)
+        except policy.InvalidScope:
+            allowed = False
+        if not allowed:
+            raise exception.Forbidden(action=rule)
+
+    def json_document(self) -> Any:
+        """Return what the body says.
+
+        :raises migrator.exception.Invalid: it is no JSON.
+        :raises webob.exc.HTTPException: it is too long, or says that it is something else.
+        """
+        if self.content_type not in ('', 'application/json', 'application/octet-stream'):
+            raise webob.exc.HTTPUnsupportedMediaType('Unsupported Content-Type: send application/json.')
+        if self.content_length is not None and self.content_length > MAX_BODY:
+            raise webob.exc.HTTPRequestEntityTooLarge(f'The body is longer than {MAX_BODY} bytes.')
+        raw = self.body_file.read(MAX_BODY + 1) if self.content_length is None else self.body
+        if len(raw) > MAX_BODY:
+            raise webob.exc.HTTPRequestEntityTooLarge(f'The body is longer than {MAX_BODY} bytes.')
+        try:
+            return json.loads(raw, parse_constant=_no_such_number)
+        except (ValueError, RecursionError) as error:
+            # A decoder's message quotes no more than positions.
+            raise exception.Invalid(f'Malformed request body: it is no JSON ({error}).') from None
+
+
+Handler = Callable[..., webob.Response]
+
+
+def _no_such_number(name: str) -> Any:
+    raise ValueError(f'{name} is no JSON number')
+
+
+def answer(body: Any, status: int = 200) -> webob.Response:
+    """Return a response that holds a JSON document."""
+    return webob.Response(json_body=body, status=status, content_type='application/json', charset='UTF-8')
+
+
+def accepted() -> webob.Response:
+    """Return the empty 202 that nova gives to an action."""
+    response = webob.Response(status=202)
+    response.content_type = 'application/json'
+    return response

@@ -1,0 +1,38 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""How hypervisors may be listed."""
+
+from __future__ import annotations
+
+from migrator.api.schemas import types
+
+_WITH_SERVERS = {'with_servers': types.once(types.BOOLEAN)}
+_V2_53 = {
+    **types.PAGE,
+    **_WITH_SERVERS,
+    'hypervisor_hostname_pattern': types.once(
+        {'type': 'string', 'minLength': 1, 'maxLength': 255, 'description': 'a part of a name'}
+    ),
+}
+
+INDEX = {
+    1: types.parameters({}),
+    33: types.parameters(types.PAGE),
+    53: types.parameters(_V2_53),
+    75: types.parameters(_V2_53, unknown=False),
+}
+SHOW = {
+    1: types.parameters({}),
+    53: types.parameters(_WITH_SERVERS),
+    75: types.parameters(_WITH_SERVERS, unknown=False),
+}

@@ -1,0 +1,25 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""How a server's actions may be listed."""
+
+from __future__ import annotations
+
+from migrator.api.schemas import types
+
+_V2_58 = {**types.PAGE, 'changes-since': types.MOMENT}
+
+INDEX = {
+    1: types.parameters({}),
+    58: types.parameters(_V2_58, unknown=False),
+    66: types.parameters({**_V2_58, 'changes-before': types.MOMENT}, unknown=False),
+}

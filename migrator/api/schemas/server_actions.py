@@ -1,0 +1,53 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What may be asked of a server."""
+
+from __future__ import annotations
+
+from migrator.api.schemas import types
+
+_AUTO = {
+    **types.BOOLEAN,
+    'enum': [*types.BOOLEAN['enum'], 'auto'],
+    'description': "true, false, or 'auto' to have it found out",
+}
+_V2_1 = {
+    'host': types.HOST_OR_NULL,
+    'block_migration': types.BOOLEAN,
+    'disk_over_commit': types.BOOLEAN,
+}
+_V2_25 = {'host': types.HOST_OR_NULL, 'block_migration': _AUTO}
+_V2_30 = {**_V2_25, 'force': types.BOOLEAN}
+
+MIGRATE_LIVE = {
+    1: types.action('os-migrateLive', types.closed(_V2_1, ['host', 'block_migration', 'disk_over_commit'])),
+    25: types.action('os-migrateLive', types.closed(_V2_25, ['host', 'block_migration'])),
+    30: types.action('os-migrateLive', types.closed(_V2_30, ['host', 'block_migration'])),
+    68: types.action('os-migrateLive', types.closed(_V2_25, ['host', 'block_migration'])),
+}
+
+_NOTHING = {'type': ['null', 'object'], 'maxProperties': 0, 'properties': {}, 'description': 'null'}
+
+LOCK = {
+    1: types.action('lock', _NOTHING),
+    73: types.action(
+        'lock',
+        {
+            'type': ['null', 'object'],
+            'properties': {'locked_reason': types.REASON},
+            'additionalProperties': False,
+            'description': 'null, or an object with a locked_reason',
+        },
+    ),
+}
+UNLOCK = {1: types.action('unlock', _NOTHING)}

@@ -1,0 +1,90 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The parts that schemas are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Schema = dict[str, Any]
+
+#: nova takes all of these for booleans.
+_TRUE = (True, 'True', 'TRUE', 'true', '1', 'ON', 'On', 'on', 'YES', 'Yes', 'yes')
+_FALSE = (False, 'False', 'FALSE', 'false', '0', 'OFF', 'Off', 'off', 'NO', 'No', 'no')
+
+# `type` comes first: without it 1 and 0 would pass for True and False.
+BOOLEAN: Schema = {'type': ['boolean', 'string'], 'enum': [*_TRUE, *_FALSE], 'description': 'true or false'}
+
+HOST: Schema = {
+    'type': 'string',
+    'minLength': 1,
+    'maxLength': 255,
+    'pattern': r'^[a-zA-Z0-9._-]*\Z',
+    'description': 'the name of a host, of letters, digits, dots, hyphens and underscores',
+}
+HOST_OR_NULL: Schema = {
+    **HOST,
+    'type': ['string', 'null'],
+    'description': f'{HOST["description"]}, or null to have one chosen',
+}
+
+REASON: Schema = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'description': 'a text of 1 to 255 characters'}
+
+
+def closed(properties: Schema, required: list[str] | None = None) -> Schema:
+    """Return the schema of an object that has these properties and no others.
+
+    :param required: those that may not be left out.
+    """
+    schema: Schema = {'type': 'object', 'properties': properties, 'additionalProperties': False}
+    if required:
+        schema['required'] = required
+    return schema
+
+
+def action(name: str, arguments: Schema) -> Schema:
+    """Return the schema of the body that asks for one action."""
+    return closed({name: arguments}, [name])
+
+
+# --- query parameters: each is a list, for each may be given more than once -------------------------------------------
+
+
+def many(item: Schema) -> Schema:
+    """Return the schema of a parameter that may be repeated."""
+    return {'type': 'array', 'items': item}
+
+
+def once(item: Schema) -> Schema:
+    """Return the schema of a parameter that may be given once."""
+    return {'type': 'array', 'items': item, 'maxItems': 1, 'description': 'to give it once'}
+
+
+ANY = many({'type': 'string', 'maxLength': 255})
+TEXT = many({'type': 'string', 'minLength': 1, 'maxLength': 255})
+REGEX = many({'type': 'string', 'format': 'regex', 'maxLength': 255, 'description': 'a regular expression'})
+UUID = many({'type': 'string', 'format': 'uuid', 'description': 'a UUID'})
+MOMENT = once({
+    'type': 'string', 'format': 'date-time', 'description': 'a time in ISO 8601, such as 2026-01-31T13:00:00Z',
+})  # fmt: skip
+_NUMBER: Schema = {'type': 'string', 'pattern': r'^[0-9]{1,9}\Z', 'description': 'a whole number, 0 or more'}
+NUMBER = many(_NUMBER)
+PAGE: Schema = {'limit': NUMBER, 'marker': TEXT}
+
+
+def parameters(properties: Schema, unknown: bool = True) -> Schema:
+    """Return the schema of a query string.
+
+    :param unknown: whether parameters that it does not name are let pass, and ignored.
+    """
+    return {'type': 'object', 'properties': properties, 'additionalProperties': unknown}

@@ -1,0 +1,55 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The two checks before a live migration: questions, answered when the driver has answered.
+
+A refusal is a :class:`~migrator.exception.MigrationPreCheckError`, whose message says what would have to be otherwise.
+"""
+
+from __future__ import annotations
+
+from migrator import exception
+from migrator.objects import command as command_objects
+from migrator.virt import driver as virt_driver
+
+ComputeDriver = virt_driver.ComputeDriver
+GuestState = command_objects.GuestState
+Instance = virt_driver.Instance
+LiveMigrateData = virt_driver.LiveMigrateData
+
+
+def check_can_live_migrate_destination(
+    driver: ComputeDriver, host: str, instance: Instance, block_migration: bool | None, disk_over_commit: bool
+) -> LiveMigrateData:
+    """Return what the source needs to know, or refuse (destination).
+
+    What it leaves is removed by pre_live_migration, or by the rollback.
+
+    :raises migrator.exception.MigrationPreCheckError: this host cannot take the guest, and why.
+    """
+    guest = driver.get_guest(instance.uuid)
+    if guest.present and guest.state != GuestState.WAITING:
+        raise exception.MigrationPreCheckError(reason=f'{host} has a guest {instance.uuid} already: {guest.state}')
+    return driver.check_can_live_migrate_destination(instance, block_migration, disk_over_commit)
+
+
+def check_can_live_migrate_source(
+    driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData
+) -> LiveMigrateData:
+    """Return the data with the source's part filled in, or refuse (source). Leaves nothing behind.
+
+    :raises migrator.exception.MigrationPreCheckError: the guest cannot go there, and why.
+    """
+    guest = driver.get_guest(instance.uuid)
+    if not guest.present:
+        raise exception.MigrationPreCheckError(reason=f'{host} has no guest {instance.uuid}')
+    return driver.check_can_live_migrate_source(instance, migrate_data)

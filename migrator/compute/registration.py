@@ -1,0 +1,98 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""How this host makes itself known: compute_started until it is answered, then a heartbeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from oslo_log import log as logging
+
+from migrator import executors
+from migrator.compute import inventory as inventory_module
+from migrator.compute import orders as orders_module
+from migrator.objects import command as command_objects
+from migrator.objects import events as events_objects
+from migrator.virt import driver as virt_driver
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds between two calls that no conductor answered.
+CALL_AGAIN = 1.0
+
+
+class Registration:
+    """Says that the host has started, and applies the answer; nothing is taken from a conductor before that.
+
+    :param orders: what is opened to commands when the answer has been applied.
+    :param apply: applies the answer.
+    :param interval: seconds between two heartbeats.
+    """
+
+    def __init__(
+        self,
+        threads: executors.Threads,
+        events: events_objects.EventClient,
+        driver: virt_driver.ComputeDriver,
+        inventory: inventory_module.HostInventory,
+        orders: orders_module.Orders,
+        apply: Callable[[Sequence[command_objects.Assignment]], None],
+        interval: float,
+    ) -> None:
+        self._threads = threads
+        self._events = events
+        self._driver = driver
+        self._inventory = inventory
+        self._orders = orders
+        self._apply = apply
+        self._lock = threads.lock()
+        self._calling = False
+        self._stopped = threads.event()
+        self._heartbeat = executors.Periodic(threads, interval, self._beat, 'heartbeat')
+
+    def start(self) -> None:
+        """Register, in a thread of its own, and start the heartbeat."""
+        self.register()
+        self._heartbeat.start()
+
+    def stop(self) -> None:
+        """Let no further message begin; waits for none."""
+        self._stopped.set()
+        self._heartbeat.stop(wait=False)
+
+    def register(self) -> None:
+        """Register, again if need be: a call of a boot before this one may have been committed late."""
+        with self._lock:
+            if self._calling or self._stopped.is_set():
+                return
+            self._calling = True
+            self._orders.starting = True
+        self._threads.start(self._register, name='compute-started')
+
+    def _register(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                report = self._inventory.report(self._driver.list_guests())
+                self._apply(self._events.compute_started(report))
+            except Exception as error:  # noqa: BLE001 -- until a conductor has answered there is nothing else to do
+                LOG.warning('This host is not registered yet: %s', error)
+                self._stopped.wait(CALL_AGAIN)
+                continue
+            with self._lock:
+                self._calling = False
+                self._orders.starting = False
+            return
+
+    def _beat(self) -> None:
+        self._inventory.refresh_later()
+        self._events.compute_heartbeat(self._inventory.report())

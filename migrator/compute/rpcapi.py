@@ -1,0 +1,236 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The door to a compute host: one method for each call. Only a conductor knocks here, never another compute host.
+
+Every method returns the host's :class:`~migrator.objects.command.Answer`; a host that did not take the command says
+so in ``refusal``. All of them raise what :meth:`migrator.rpc.RPC.call` raises, and a call that timed out may have been
+executed: the same call again, in the same epoch, re-attaches to the work and never does it twice at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrator import context as migrator_context
+from migrator import rpc as migrator_rpc
+from migrator.objects import command as command_objects
+from migrator.objects import instance as instance_objects
+from migrator.objects import migrate_data as migrate_data_objects
+
+Answer = command_objects.Answer
+Command = command_objects.Command
+Context = migrator_context.RequestContext
+Instance = instance_objects.Instance
+LiveMigrateData = migrate_data_objects.LiveMigrateData
+
+TOPIC = 'compute'
+VERSION = '1.0'
+
+
+class ComputeAPI:
+    """Calls compute hosts.
+
+    :param rpc: how this service talks.
+    :param timeout: seconds to wait for a host to say that it has taken a command, which it does at once.
+    :param long_timeout: seconds to wait for a check, which is answered when it is done.
+    :param monitor: seconds without a heartbeat of a checking host after which it counts as gone; None: no heartbeats.
+    """
+
+    def __init__(
+        self,
+        rpc: migrator_rpc.RPC,
+        timeout: float = 60.0,
+        long_timeout: float = 1800.0,
+        monitor: float | None = 60.0,
+    ) -> None:
+        self._rpc = rpc
+        self._timeout = timeout
+        self._long_timeout = long_timeout
+        self._monitor = monitor
+
+    def _call(self, context: Context, host: str, method: str, **args: Any) -> Any:
+        target = migrator_rpc.Target(topic=TOPIC, server=host, version=VERSION)
+        return self._rpc.call(context, target, method, self._timeout, **args)
+
+    def _long_call(self, context: Context, host: str, method: str, **args: Any) -> Any:
+        target = migrator_rpc.Target(topic=TOPIC, server=host, version=VERSION)
+        # The host is told how long somebody waits, so that a hung check does not hold its thread for ever.
+        return self._rpc.call(
+            context, target, method, self._long_timeout, self._monitor, wait=self._long_timeout, **args
+        )
+
+    # --- the checks: answered when they are done -------------------------------------------------------------------
+
+    def check_can_live_migrate_destination(
+        self,
+        context: Context,
+        host: str,
+        command: Command,
+        instance: Instance,
+        block_migration: bool | None,
+        disk_over_commit: bool,
+    ) -> Answer:
+        """Ask the destination whether it can take the guest; ``report.result`` is the LiveMigrateData."""
+        answer: Answer = self._long_call(
+            context,
+            host,
+            'check_can_live_migrate_destination',
+            command=command,
+            instance=instance,
+            block_migration=block_migration,
+            disk_over_commit=disk_over_commit,
+        )
+        return answer
+
+    def check_can_live_migrate_source(
+        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
+    ) -> Answer:
+        """Ask the source whether the guest can go there; ``report.result`` is the completed LiveMigrateData."""
+        answer: Answer = self._long_call(
+            context,
+            host,
+            'check_can_live_migrate_source',
+            command=command,
+            instance=instance,
+            migrate_data=migrate_data,
+        )
+        return answer
+
+    # --- lightweight calls: answered at once, done later -----------------------------------------------------------
+
+    def pre_live_migration(
+        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
+    ) -> Answer:
+        """Have the destination made ready; the later report's ``result`` is the LiveMigrateData for the source."""
+        answer: Answer = self._call(
+            context, host, 'pre_live_migration', command=command, instance=instance, migrate_data=migrate_data
+        )
+        return answer
+
+    def live_migration(
+        self,
+        context: Context,
+        host: str,
+        command: Command,
+        instance: Instance,
+        destination: str,
+        migrate_data: LiveMigrateData,
+    ) -> Answer:
+        """Have the source queue the move.
+
+        :param destination: the host to move to.
+        """
+        answer: Answer = self._call(
+            context,
+            host,
+            'live_migration',
+            command=command,
+            instance=instance,
+            destination=destination,
+            migrate_data=migrate_data,
+        )
+        return answer
+
+    def live_migration_abort(self, context: Context, host: str, command: Command, instance: Instance) -> Answer:
+        """Have the source abort the move; ``report.result['cancelled']`` tells whether the driver call was never made
+        and never will be. If not, the verdict of the move tells what came of the abort.
+        """
+        answer: Answer = self._call(context, host, 'live_migration_abort', command=command, instance=instance)
+        return answer
+
+    def live_migration_force_complete(
+        self, context: Context, host: str, command: Command, instance: Instance
+    ) -> Answer:
+        """Have the source make the running move end soon."""
+        answer: Answer = self._call(context, host, 'live_migration_force_complete', command=command, instance=instance)
+        return answer
+
+    def post_live_migration_at_source(
+        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
+    ) -> Answer:
+        """Have the source remove what is left of a guest that has gone."""
+        answer: Answer = self._call(
+            context,
+            host,
+            'post_live_migration_at_source',
+            command=command,
+            instance=instance,
+            migrate_data=migrate_data,
+        )
+        return answer
+
+    def post_live_migration_at_destination(
+        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
+    ) -> Answer:
+        """Have the destination make the arrived guest its own."""
+        answer: Answer = self._call(
+            context,
+            host,
+            'post_live_migration_at_destination',
+            command=command,
+            instance=instance,
+            migrate_data=migrate_data,
+        )
+        return answer
+
+    def rollback_live_migration_at_source(
+        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
+    ) -> Answer:
+        """Have the source end what it still does for the migration, then restore the guest."""
+        answer: Answer = self._call(
+            context,
+            host,
+            'rollback_live_migration_at_source',
+            command=command,
+            instance=instance,
+            migrate_data=migrate_data,
+        )
+        return answer
+
+    def rollback_live_migration_at_destination(
+        self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
+    ) -> Answer:
+        """Have the destination end what it still does for the migration, then remove what was made for it."""
+        answer: Answer = self._call(
+            context,
+            host,
+            'rollback_live_migration_at_destination',
+            command=command,
+            instance=instance,
+            migrate_data=migrate_data,
+        )
+        return answer
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+
+    def poll_live_migrations(
+        self,
+        context: Context,
+        host: str,
+        commands: list[Command],
+        acks: list[dict[str, Any]],
+        timeout: float,
+    ) -> list[command_objects.Observation]:
+        """Ask one host about many migrations at once.
+
+        :param commands: whom it is about and in which epoch; their step does not matter.
+        :param acks: the reports that are safely in the journal, each ``{'migration_uuid', 'step', 'epoch'}``.
+        :param timeout: seconds to wait for the answer. The host answers earlier, without those guests of which its
+            driver says nothing in time.
+        :returns: one observation a migration, in any order; those of which the host knows nothing certain are missing.
+        """
+        target = migrator_rpc.Target(topic=TOPIC, server=host, version=VERSION)
+        observations: list[command_objects.Observation] = self._rpc.call(
+            context, target, 'poll_live_migrations', timeout, commands=commands, acks=acks, wait=timeout / 2
+        )
+        return observations

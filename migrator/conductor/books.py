@@ -1,0 +1,183 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The books of one migration: observe the pair, then one atomic write; Placement is never written from memory.
+
+The right to write is taken in our own database first: the intent, or the guard, is committed after the generations
+were read and before the request is sent. So a conductor that was paused in between writes with a stale generation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from migrator import exception
+from migrator.conductor.owned import OwnedMigration
+from migrator.objects import migration as migration_objects
+from migrator.placement_client import allocations, pairs
+from migrator.saga.step import Done, Failed, Parked, Stuck, Verdict
+
+#: How often a write that lost a race is tried again before it is left to the next sweep.
+_RACES = 5
+
+
+def move(m: OwnedMigration) -> Verdict:
+    """Move: not moved -> moved."""
+    strategy, pair = _pair(m)
+    record = m.record('move_allocation')
+    assert record is not None
+    assert record.input is not None
+    generation = record.input['instance_generation']
+    fresh = m.first_try('move_allocation')
+    for _ in range(_RACES):
+        try:
+            if not fresh:
+                reading = strategy.observe(pair)
+                if reading.state is pairs.PairState.MOVED:
+                    return Done()
+                if reading.state is not pairs.PairState.NOT_MOVED:
+                    return _unknown(m, reading)
+                generation = _known(reading)
+                input_ = {**record.input, 'instance_generation': generation}
+                m.commit([dataclasses.replace(record, input=input_, tries=record.tries + 1)])
+            strategy.move(pair, instance_generation=generation)
+        except exception.PlacementConflict:
+            fresh = False
+            _pause(m)
+        except exception.PlacementUnreachable as error:
+            # It may have been done: observed, never blindly sent again.
+            return _later(m, error)
+        except (exception.PlacementRefused, exception.NoValidHost) as error:
+            return Failed(f'Placement refused the move to {m.destination}: {error}')
+        else:
+            return Done()
+    return Parked('Placement: other writers were faster each time')
+
+
+def give_back(m: OwnedMigration) -> Verdict:
+    """Revert: moved -> not moved; and burn the generation of a move that may still be on its way."""
+    record = m.record('move_allocation')
+    if record is None or not record.input:
+        return Done({'skipped': 'no move was ever intended'})
+    strategy, pair = _pair(m)
+    for _ in range(_RACES):
+        try:
+            reading = strategy.observe(pair)
+            m.guard()
+            if m.instance is None:
+                return _bury(strategy, reading)
+            match reading.state:
+                case pairs.PairState.NOT_MOVED:
+                    strategy.rewrite_source(pair, instance_generation=_known(reading))
+                case pairs.PairState.MOVED | pairs.PairState.CLAIM_MISSING:
+                    strategy.revert(
+                        pair,
+                        instance_generation=reading.instance.generation,
+                        migration_generation=reading.migration.generation,
+                        recreate=reading.state is pairs.PairState.CLAIM_MISSING,
+                    )
+                case _:
+                    return _unknown(m, reading)
+        except exception.PlacementConflict:
+            _pause(m)
+        except (exception.PlacementUnreachable, exception.PlacementRefused) as error:
+            return _later(m, error)
+        else:
+            return Done()
+    return Parked('Placement: other writers were faster each time')
+
+
+def release(m: OwnedMigration) -> Verdict:
+    """Release: moved -> released."""
+    strategy, pair = _pair(m)
+    fresh = m.first_try('release_source_allocation') and m.row.strategy == migration_objects.Strategy.MIGRATION_OWNED
+    for _ in range(_RACES):
+        try:
+            if fresh:
+                # Our own POST has made this consumer, and nobody else writes it.
+                strategy.release(
+                    pair, instance_generation=None, migration_generation=allocations.FIRST_GENERATION
+                )
+                return Done()
+            reading = strategy.observe(pair)
+            if reading.state is pairs.PairState.RELEASED:
+                return Done()
+            if m.instance is None:
+                m.guard()
+                return _bury(strategy, reading)
+            if reading.state is not pairs.PairState.MOVED:
+                return _unknown(m, reading)
+            m.guard()
+            strategy.release(
+                pair,
+                instance_generation=reading.instance.generation,
+                migration_generation=reading.migration.generation,
+            )
+        except exception.PlacementConflict:
+            fresh = False
+            _pause(m)
+        except (exception.PlacementUnreachable, exception.PlacementRefused) as error:
+            return _later(m, error)
+        else:
+            return Done()
+    return Parked('Placement: other writers were faster each time')
+
+
+def _pair(m: OwnedMigration) -> tuple[allocations.AllocationStrategy, pairs.Pair]:
+    record = m.record('move_allocation')
+    assert record is not None
+    assert record.input is not None
+    input_: dict[str, Any] = dict(record.input)
+    owner = {'project_id': m.row.project_id, 'user_id': m.row.user_id}
+    pair = pairs.Pair(
+        instance=pairs.Consumer(uuid=m.row.instance_uuid, consumer_type=pairs.INSTANCE, **owner),
+        migration=pairs.Consumer(uuid=m.row.uuid, consumer_type=pairs.MIGRATION, **owner),
+        source=input_['source'],
+        destination=input_['destination'],
+    )
+    return allocations.strategy_for(m.tools.placement, m.row.strategy), pair
+
+
+def _bury(strategy: allocations.AllocationStrategy, reading: allocations.PairReading) -> Verdict:
+    """The instance was deleted: its consumer stays gone, and the migration holds nothing either."""
+    if reading.migration.generation is not None and reading.migration.allocations:
+        owner = pairs.Consumer(
+            uuid=reading.migration.uuid,
+            consumer_type=pairs.MIGRATION,
+            project_id=reading.migration.project_id or '',
+            user_id=reading.migration.user_id or '',
+        )
+        allocations.remove(strategy.client, owner, generation=reading.migration.generation)
+    return Done({'skipped': 'the instance has been deleted'})
+
+
+def _known(reading: allocations.PairReading) -> int:
+    assert reading.instance.generation is not None, 'an instance that holds the source has a generation'
+    return reading.instance.generation
+
+
+def _unknown(m: OwnedMigration, reading: allocations.PairReading) -> Stuck:
+    return Stuck(
+        f'The allocations fit no known case ({reading.state}): instance {m.row.instance_uuid} holds '
+        f'{dict(reading.instance.allocations)}, migration {m.row.uuid} holds {dict(reading.migration.allocations)}. '
+        f'Make Placement say where the guest is; the migration then goes on by itself.'
+    )
+
+
+def _later(m: OwnedMigration, error: exception.MigratorException) -> Parked:
+    m.wake_at = m.tools.threads.clock.monotonic() + 1 + m.tools.threads.random()
+    return Parked(f'Placement: {error}')
+
+
+def _pause(m: OwnedMigration) -> None:
+    m.tools.threads.sleep(0.05 * m.tools.threads.random())

@@ -1,0 +1,160 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Where a guest can go: candidates from Placement, the source excluded, hosts that cannot take it left out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from migrator import exception
+from migrator.db import api as db_api
+from migrator.db import services as service_rows
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+from migrator.placement_client import allocations, candidates, pairs
+from migrator.placement_client import client as placement
+
+
+@dataclasses.dataclass(frozen=True)
+class Destination:
+    """A host and what the instance is to hold there.
+
+    :ivar source_allocation: what the instance holds now.
+    :ivar instance_generation: the consumer generation that belongs to it.
+    """
+
+    host: str
+    node: str
+    allocation: pairs.Allocations
+    source_allocation: pairs.Allocations
+    instance_generation: int
+
+
+def choose(
+    database: db_api.Database,
+    client: placement.PlacementClient,
+    migration: migration_objects.Migration,
+    instance: instance_objects.Instance,
+    tried: Mapping[str, str],
+    service_down_time: float,
+) -> Destination:
+    """Return the next destination to try.
+
+    Hosts come with the fewest inbound migrations first, then by name; of one host's candidates, Placement's first.
+
+    :param tried: hosts that have been tried in this migration, and why each could not be.
+    :param service_down_time: seconds after which a silent service counts as down.
+    :raises migrator.exception.NoValidHost: there is none (left), and why.
+    :raises migrator.exception.ComputeServiceUnavailable: the named host is down.
+    :raises migrator.exception.UnableToMigrateToSelf: the named host is the source.
+    :raises migrator.exception.PlacementUnreachable: ask again later.
+    """
+    named = migration.requested_host
+    if named is not None:
+        _check_named(database, migration, named, tried, service_down_time)
+    by_root = _candidates(database, client, migration, instance)
+    held = allocations.read(client, instance.uuid)
+    if held.generation is None or not held.allocations:
+        raise exception.NoValidHost(
+            reason=f'Instance {instance.uuid} holds no allocation in Placement: heal its allocation first.'
+        )
+    if migration.force and named is not None:
+        place = database.services.places(instance.uuid, host=named)[0]
+        claim = pairs.forced_claim(held.allocations, place.uuid)
+        return Destination(place.host, place.node, claim, held.allocations, held.generation)
+    places = database.services.places(instance.uuid, uuids=list(by_root))
+    usable = [
+        place
+        for place in places
+        if place.host != migration.source_compute
+        and place.host not in tried
+        and named in (None, place.host)
+        and _why_not(place, service_down_time, named is not None) is None
+    ]
+    if not usable:
+        raise exception.NoValidHost(reason=_explain(migration, by_root, places, tried, service_down_time))
+    best = min(usable, key=lambda place: (place.inbound, place.host))
+    return Destination(best.host, best.node, by_root[best.uuid][0].allocations, held.allocations, held.generation)
+
+
+def _candidates(
+    database: db_api.Database,
+    client: placement.PlacementClient,
+    migration: migration_objects.Migration,
+    instance: instance_objects.Instance,
+) -> dict[str, list[candidates.Candidate]]:
+    if migration.force and migration.requested_host is not None:
+        return {}
+    tree = None
+    if migration.requested_host is not None:
+        tree = database.services.places(instance.uuid, host=migration.requested_host)[0].uuid
+    found = candidates.get_candidates(client, instance.flavor.resource_groups(), in_tree=tree)
+    return candidates.by_compute_root(found)
+
+
+def _check_named(
+    database: db_api.Database,
+    migration: migration_objects.Migration,
+    named: str,
+    tried: Mapping[str, str],
+    service_down_time: float,
+) -> None:
+    if named == migration.source_compute:
+        raise exception.UnableToMigrateToSelf(instance_uuid=migration.instance_uuid, host=named)
+    if named in tried:
+        raise exception.NoValidHost(reason=f'Host {named} was named, and it cannot take the instance.')
+    places = database.services.places(migration.instance_uuid, host=named)
+    if not places:
+        raise exception.ComputeHostNotFound(host=named)
+    reason = _why_not(places[0], service_down_time, True)
+    if reason:
+        raise exception.ComputeServiceUnavailable(host=named, reason=reason)
+
+
+def _why_not(place: service_rows.Place, service_down_time: float, named: bool) -> str | None:
+    """Return why a host is no destination now, or None if it is one. Naming a host overrules that it is disabled."""
+    if place.service.forced_down:
+        return 'it is forced down'
+    if not place.service.is_up(place.seen_at, service_down_time):
+        return f'it has not been heard of for {service_down_time:g} s'
+    if place.service.disabled and not named:
+        return 'it is disabled'
+    if place.owes:
+        return 'it still owes a cleanup of an earlier migration of this instance'
+    return None
+
+
+def _explain(
+    migration: migration_objects.Migration,
+    by_root: dict[str, list[candidates.Candidate]],
+    places: list[service_rows.Place],
+    tried: Mapping[str, str],
+    service_down_time: float,
+) -> str:
+    """Return, for a person, why no host is left."""
+    named = migration.requested_host
+    if tried:
+        whys = ' '.join(f'{host}: {why}' for host, why in sorted(tried.items()))
+        return f'Every candidate was tried and could not take the instance. {whys}'
+    if named is not None and not by_root:
+        return f'Placement has no room for the instance on host {named}.'
+    reasons = []
+    for place in places:
+        reason = 'it is the source' if place.host == migration.source_compute else None
+        reason = reason or _why_not(place, service_down_time, named is not None)
+        if reason:
+            reasons.append(f'{place.host}: {reason}')
+    if not reasons:
+        return 'Placement has no room for the instance on any host.'
+    return f'Placement has room on no other host than these, which cannot take it: {"; ".join(reasons)}.'

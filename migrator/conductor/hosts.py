@@ -1,0 +1,124 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Talks to the compute hosts: at most four calls at a time to one host, and what has been heard is acknowledged."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from migrator import context as migrator_context
+from migrator import exception, executors
+from migrator.compute import rpcapi as compute_rpcapi
+from migrator.objects import command
+
+#: Calls outstanding to one host; what comes on top parks and is woken when one returns.
+CALLS_PER_HOST = 4
+
+
+class HostBusy(Exception):
+    """As many calls as may be are on their way to this host."""
+
+
+class Hosts:
+    """The compute hosts, as one conductor reaches them.
+
+    :param api: the compute hosts' door.
+    :param poll_timeout: returns the seconds for which a poll waits.
+    """
+
+    def __init__(
+        self, api: compute_rpcapi.ComputeAPI, threads: executors.Threads, poll_timeout: Callable[[], float]
+    ) -> None:
+        self.api = api
+        self._threads = threads
+        self._poll_timeout = poll_timeout
+        self._lock = threads.lock()
+        self._calls: collections.Counter[str] = collections.Counter()
+        self._crowd: dict[str, set[str]] = collections.defaultdict(set)
+        self._acks: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
+        self._answered: dict[str, float] = {}
+        self._born = threads.clock.monotonic()
+        #: Called with a migration's uuid when a host that was busy has a free place.
+        self.on_free: Callable[[str], None] = lambda uuid: None
+
+    @contextlib.contextmanager
+    def _place(self, host: str, migration_uuid: str) -> Iterator[None]:
+        with self._lock:
+            if self._calls[host] >= CALLS_PER_HOST:
+                self._crowd[host].add(migration_uuid)
+                raise HostBusy(host)
+            self._calls[host] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls[host] -= 1
+                crowd = self._crowd.pop(host, set())
+            for uuid in crowd:
+                self.on_free(uuid)
+
+    def tell(self, host: str, method: str, order: command.Command, **payload: Any) -> command.Answer:
+        """Make one lightweight call, or a check.
+
+        :param method: the name of a method of :class:`migrator.compute.rpcapi.ComputeAPI`.
+        :raises HostBusy: enough calls are on their way; the migration is woken when one returns.
+        :raises migrator.exception.ServiceUnreachable: no answer in time, or it could not be sent.
+        """
+        with self._place(host, order.migration_uuid):
+            call = getattr(self.api, method)
+            answer: command.Answer = call(migrator_context.admin_context(), host, order, **payload)
+        self._heard(host)
+        return answer
+
+    def ask(self, host: str, orders: Sequence[command.Command]) -> list[command.Observation] | None:
+        """Poll a host for some migrations; it changes nothing there but the epoch seen.
+
+        :returns: what it says of each, or None: it is silent.
+        :raises HostBusy: enough calls are on their way.
+        """
+        with self._lock:
+            acks = self._acks.pop(host, [])
+        try:
+            with self._place(host, orders[0].migration_uuid if orders else ''):
+                found = self.api.poll_live_migrations(
+                    migrator_context.admin_context(), host, list(orders), acks, timeout=self._poll_timeout()
+                )
+        except (exception.ServiceUnreachable, exception.RemoteError):
+            with self._lock:
+                self._acks[host] = acks + self._acks[host]
+            return None
+        self._heard(host)
+        return found
+
+    def acknowledge(self, report: command.Report) -> None:
+        """Let the host know, with the next poll, that a report has been taken in and need not be kept."""
+        with self._lock:
+            acks = self._acks[report.host]
+            acks.append(
+                {'migration_uuid': report.migration_uuid, 'step': report.step, 'epoch': report.epoch}
+            )
+
+    def unacknowledged(self) -> list[str]:
+        """Return the hosts for which acknowledgements wait."""
+        with self._lock:
+            return [host for host, acks in self._acks.items() if acks]
+
+    def _heard(self, host: str) -> None:
+        self._answered[host] = self._threads.clock.monotonic()
+
+    def silent_for(self, host: str) -> float:
+        """Return for how many seconds a host has not answered this conductor, counted from its own start at most."""
+        return self._threads.clock.monotonic() - self._answered.get(host, self._born)

@@ -1,0 +1,207 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""ConductorManager: the RPC endpoint of the storyteller, thin."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from migrator import context as migrator_context
+from migrator import exception, executors, rpc
+from migrator.compute import rpcapi as compute_rpcapi
+from migrator.conductor import hosts as conductor_hosts
+from migrator.conductor import owned, periodics, recovery, rpcapi
+from migrator.conductor import runner as runners
+from migrator.conductor.tasks import live_migrate
+from migrator.db import api as db_api
+from migrator.objects import command
+from migrator.objects import service as service_objects
+from migrator.placement_client import client as placement
+from migrator.placement_client import providers
+from migrator.saga.saga import Saga
+
+LOG = logging.getLogger(__name__)
+
+#: How many stories run at a time; a parked one holds no thread.
+_RUNS = 64
+
+
+class ConductorManager:
+    """A conductor: it owns sagas, and drives them through the compute hosts' door.
+
+    :param conf: where the options of :mod:`migrator.conf.conductor` are registered.
+    :param server: its name among the conductors' RPC servers, and among the services.
+    :param client: how it talks.
+    """
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        server: str,
+        database: db_api.Database,
+        placement_client: placement.PlacementClient,
+        client: rpc.RPC,
+        threads: executors.Threads,
+    ) -> None:
+        self.conf = conf
+        self._rpc = client
+        self._threads = threads
+        self._served: list[rpc.Served] = []
+        self._periodics: list[executors.Periodic] = []
+        self._stories = {'live-migration': live_migrate.story()}
+        self._pool = executors.BoundedExecutor(_RUNS, threads, f'{server}-story')
+        self.poll_pool = executors.BoundedExecutor(conf.conductor.poll_concurrency, threads, f'{server}-poll')
+        api = compute_rpcapi.ComputeAPI(client)
+        self.tools = owned.Tools(
+            owner='',
+            server=server,
+            database=database,
+            placement=placement_client,
+            hosts=conductor_hosts.Hosts(api, threads, lambda: float(conf.conductor.poll_interval)),
+            threads=threads,
+            options=self._options(),
+        )
+        self.runner = runners.Runner(threads, self._pool, self._story_of, self._reload)
+        self.tools.hosts.on_free = self._on_free
+
+    def _on_free(self, uuid: str) -> None:
+        self.runner.wake(uuid)
+
+    def _options(self) -> owned.Options:
+        return owned.Options(
+            migrate_max_retries=self.conf.migrate_max_retries,
+            service_down_time=self.conf.service_down_time,
+            poll_interval=self.conf.conductor.poll_interval,
+            post_max_attempts=self.conf.conductor.post_max_attempts,
+        )
+
+    def _story_of(self, migration_type: str) -> Saga[owned.OwnedMigration]:
+        return self._stories[migration_type]
+
+    def _reload(self, uuid: str) -> owned.OwnedMigration | None:
+        return recovery.reload(self.tools, uuid)
+
+    # --- its life ----------------------------------------------------------------------------------------------------
+
+    def begin_life(self) -> None:
+        """Take a new id with a new lease; it owns nothing yet."""
+        self.runner.drop_all()
+        self.tools.owner = self._threads.new_uuid()
+        self.tools.database.conductors.register(self.tools.owner, self.tools.server, self.conf.conductor.lease)
+
+    def report_alive(self) -> None:
+        """Report itself among the services."""
+        self.tools.database.services.report(
+            self.tools.server, service_objects.CONDUCTOR_BINARY, service_objects.CURRENT_VERSION
+        )
+
+    def start(self) -> None:
+        """Begin a life, listen, and start the periodics.
+
+        :raises migrator.exception.ServiceUnreachable: the database or the broker is away.
+        """
+        self.begin_life()
+        self.report_alive()
+        target = rpc.Target(rpcapi.TOPIC, self.tools.server, rpcapi.VERSION)
+        self._served.append(self._rpc.serve(target, self))
+        conf = self.conf.conductor
+        for spacing, function, name in (
+            (conf.lease / 3, periodics.renew, 'lease'),
+            (conf.sweep_interval, periodics.sweep, 'sweep'),
+            (conf.poll_interval / 2, periodics.poll, 'poll'),
+        ):
+            tick = functools.partial(self._tick, function)
+            self._periodics.append(executors.Periodic(self._threads, spacing, tick, name).start())
+
+    def _tick(self, function: Any) -> None:
+        self.tools.options = self._options()
+        try:
+            function(self)
+        except exception.ServiceUnreachable as error:
+            LOG.warning('%s', error)
+
+    def stop(self) -> None:
+        """Stop listening, let what runs come to its next pause, and end this life, so that others may adopt at once."""
+        for task in self._periodics:
+            task.stop()
+        for served in self._served:
+            served.stop()
+        self.runner.drop_all()
+        self._pool.shutdown()
+        self.poll_pool.shutdown()
+        try:
+            self.tools.database.conductors.retire(self.tools.owner)
+        except exception.ServiceUnreachable as error:
+            LOG.warning('The lease could not be given back, and will run out: %s', error)
+
+    def adopt(self, uuid: str, epoch: int) -> None:
+        """Adopt a migration that nobody living owns, and run it."""
+        subject = recovery.adopt(self.tools, uuid, epoch)
+        if subject is not None:
+            self.runner.take(subject)
+
+    # --- from the API ------------------------------------------------------------------------------------------------
+
+    @rpc.expose
+    def live_migrate(self, context: migrator_context.RequestContext, migration_uuid: str) -> None:
+        """Take up a migration that was just accepted."""
+        self.adopt(migration_uuid, 0)
+
+    @rpc.expose
+    def live_migrate_and_wait(self, context: migrator_context.RequestContext, migration_uuid: str) -> None:
+        """Take up a migration that was just accepted; answer when its checks are done, or it has ended."""
+        self.adopt(migration_uuid, 0)
+        self.runner.wait_checked(migration_uuid, timeout=60)
+
+    @rpc.expose
+    def wake(self, context: migrator_context.RequestContext, migration_uuid: str) -> None:
+        """Look again: a wish has been committed. For another's migration: forward it once, or leave it to the sweep."""
+        if not self.runner.wake(migration_uuid, reread=True):
+            LOG.debug('Migration %s is not here; its owner will sweep', migration_uuid)
+
+    # --- from the compute hosts --------------------------------------------------------------------------------------
+
+    @rpc.expose
+    def step_ended(self, context: migrator_context.RequestContext, report: command.Report) -> None:
+        """Take in an event. One that is not for this conductor is dropped: the owner's poll stands behind it."""
+        self.runner.wake(report.migration_uuid, report=report)
+
+    @rpc.expose
+    def compute_started(
+        self, context: migrator_context.RequestContext, report: command.HostReport
+    ) -> list[command.Assignment]:
+        """Take in a host's new boot, keep its tree in Placement, and answer what it is to do."""
+        if report.node is not None:
+            tree: Any = report.node
+            providers.ensure_tree(self.tools.placement, tree.providers, sleep=self._threads.sleep)
+        assignments, raised = recovery.compute_started(self.tools, report)
+        for uuid in raised:
+            self.runner.wake(uuid, reread=True)
+        return assignments
+
+    @rpc.expose
+    def compute_heartbeat(self, context: migrator_context.RequestContext, report: command.HostReport) -> None:
+        """Take in that a host is alive."""
+        self.tools.database.services.heartbeat(report.host, report.boot_id)
+
+    @rpc.expose
+    def compute_stopping(
+        self, context: migrator_context.RequestContext, host: str, boot_id: str, cancelled: list[str]
+    ) -> None:
+        """Commit abort wishes for what a planned stop has cancelled in its queue; their owners act on them."""
+        for uuid in self.tools.database.migrations.wish_aborts(host, boot_id, cancelled):
+            self.runner.wake(uuid, reread=True)

@@ -1,0 +1,197 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Gives a host an order, and makes of its answer what the body of a step can return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrator import exception
+from migrator.conductor import hosts as conductor_hosts
+from migrator.conductor import owned, settle
+from migrator.objects import command
+from migrator.saga import log
+from migrator.saga.step import Done, Failed, Parked, Stuck
+
+#: Seconds; a failed step after the move waits twice as long each time, up to the last.
+_BACKOFF = (1.0, 60.0)
+#: What is sent to get on. A decision against it needs a new epoch, in which it is refused if it is still on its way.
+_ADVANCING = (
+    'check_can_live_migrate_destination',
+    'check_can_live_migrate_source',
+    'pre_live_migration',
+    'live_migration',
+)
+
+
+def check(m: owned.OwnedMigration, host: str, step: str, **payload: Any) -> command.Report | Failed | Parked:
+    """Have a host check: a blocking call, in which no answer counts as failing.
+
+    :param step: the check's name, in the journal and over RPC.
+    """
+    answer = _send(m, host, step, payload)
+    if isinstance(answer, exception.MigratorException):
+        return Failed(f'{host} did not answer {step}: {answer}')
+    if isinstance(answer, (Parked, Failed)):
+        return answer
+    if answer.report is None:
+        return Failed(f'{host} said nothing of {step}')
+    if answer.report.state != command.WorkState.DONE:
+        return Failed(answer.report.reason or f'{host} failed in {step}')
+    return answer.report
+
+
+def carry_out(
+    m: owned.OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any
+) -> command.Report | Failed | Parked:
+    """Have a host do one step by a lightweight call: heard of already, or sent now.
+
+    :param step: the name over RPC; reports carry it too.
+    :param record: the journal's record of the intent.
+    :returns: the report of work that has ended, or what the body is to return meanwhile.
+    """
+    report = _heard(m, host, step, record)
+    if report is None and (host, step) not in m.unsure:
+        answer = _send(m, host, step, payload)
+        if isinstance(answer, exception.MigratorException):
+            m.unsure.add((host, step))
+        elif isinstance(answer, (Parked, Failed)):
+            return answer
+        elif answer.report is not None:
+            m.take_report(answer.report)
+            report = answer.report
+    if report is None or report.state == command.WorkState.RUNNING:
+        m.waits_on.add(host)
+        return Parked(f'{host} to end {step}')
+    m.tools.hosts.acknowledge(report)
+    return report
+
+
+def retry(
+    m: owned.OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any
+) -> Done | Parked | Stuck:
+    """Have a host do a step that is never given up: tried again with growing pauses, then owed.
+
+    A host that is down owes it at once, and the migration goes on. A host that answers that the guest is here and
+    could run is not argued with: that is stuck.
+    """
+    outcome = carry_out(m, host, step, record, **payload)
+    if isinstance(outcome, command.Report):
+        if outcome.state == command.WorkState.DONE:
+            return Done()
+        if (outcome.result or {}).get('here'):
+            return Stuck(f'{host} was to do {step}, but the guest is there and could run: look which host runs it.')
+        reason = outcome.reason or 'no reason given'
+    elif isinstance(outcome, Failed):
+        reason = outcome.reason
+    elif m.is_down(host):
+        m.owe(host, step, f'{host} is down', _for_debt(m))
+        return Done({'owed': f'{host} is down'})
+    else:
+        return outcome
+    m.reports.pop((host, step), None)
+    m.failures[step] = m.failures.get(step, 0) + 1
+    if m.failures[step] >= m.tools.options.post_max_attempts:
+        m.owe(host, step, reason, _for_debt(m))
+        return Done({'owed': reason})
+    first, last = _BACKOFF
+    pause = min(last, first * 2 ** (m.failures[step] - 1)) * (0.5 + m.tools.threads.random() / 2)
+    m.wake_at = m.tools.threads.clock.monotonic() + pause
+    return Parked(f'{host} failed in {step} ({reason}); tried again in {pause:.0f} s')
+
+
+def _for_debt(m: owned.OwnedMigration) -> dict[str, Any]:
+    """Return what paying a debt of this migration will need: the frozen data of the preparation."""
+    return {'migrate_data': m.result('pre_live_migration').get('migrate_data')}
+
+
+def look_at(m: owned.OwnedMigration, host: str) -> settle.Host:
+    """Ask a host, now and in the present epoch, and return its word for the table."""
+    try:
+        found = m.tools.hosts.ask(host, [m.order(host, 'poll')])
+    except conductor_hosts.HostBusy:
+        return settle.Host(settle.Says.MISSING)
+    observation = next((one for one in found or [] if one.migration_uuid == m.row.uuid), None)
+    if observation is None:
+        m.waits_on.add(host)
+        return _silent(m, host)
+    m.take_observation(observation)
+    if observation.refusal == command.Refusal.EPOCH:
+        m.raise_epoch(observation.epoch)
+    if observation.refusal == command.Refusal.BOOT:
+        m.reread_boots()
+    if observation.refusal is not None or observation.epoch > m.row.epoch:
+        m.waits_on.add(host)
+        return settle.Host(settle.Says.MISSING)
+    return word_of(m, observation)
+
+
+def word_of(m: owned.OwnedMigration, observation: command.Observation) -> settle.Host:
+    """Return the row of the table for what a host said."""
+    guest = observation.guest
+    if observation.host == m.source:
+        says = settle.source_says(guest.state, guest.job, observation.entry)
+        return settle.Host(says, verdict=observation.verdict, post_copy=guest.post_copy)
+    preparing = any(
+        report.step == 'pre_live_migration' and report.state == command.WorkState.RUNNING
+        for report in observation.reports
+    )
+    return settle.Host(settle.destination_says(guest.state, preparing), post_copy=guest.post_copy)
+
+
+def _silent(m: owned.OwnedMigration, host: str) -> settle.Host:
+    if not m.is_down(host):
+        return settle.Host(settle.Says.MISSING)
+    forced = m.tools.database.services.get_compute(host).forced_down
+    return settle.Host(settle.Says.DOWN, forced_down=forced)
+
+
+def _heard(
+    m: owned.OwnedMigration, host: str, step: str, record: log.StepRecord
+) -> command.Report | None:
+    found = m.reports.get((host, step))
+    return found if found is not None and found.epoch >= record.epoch else None
+
+
+def _send(
+    m: owned.OwnedMigration, host: str, step: str, payload: dict[str, Any]
+) -> command.Answer | Failed | Parked | exception.MigratorException:
+    """Send an order, a second time if the host has been restarted and its new boot is known by now."""
+    order = m.order(host, step)
+    answer = command.Answer()
+    for _ in range(2):
+        try:
+            answer = m.tools.hosts.tell(host, step, order, **payload)
+        except conductor_hosts.HostBusy:
+            return Parked(f'a free place among the calls to {host}')
+        except (exception.ServiceUnreachable, exception.RemoteError) as error:
+            m.waits_on.add(host)
+            return error
+        if answer.refusal != command.Refusal.BOOT:
+            break
+        m.reread_boots()
+        if m.order(host, step).boot_id == order.boot_id:
+            break
+        order = m.order(host, step)
+    if answer.refusal is None:
+        if step in _ADVANCING:
+            m.settling = False
+        return answer
+    if answer.refusal == command.Refusal.EPOCH:
+        m.raise_epoch(answer.seen)
+        m.wake_at = m.tools.threads.clock.monotonic()
+        return Parked('to look at the hosts anew, in a new epoch')
+    if answer.refusal == command.Refusal.STOPPING:
+        return Failed(f'{host} is stopping and takes nothing new')
+    m.waits_on.add(host)
+    return Parked(f'{host} to be ready after its start')

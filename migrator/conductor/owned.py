@@ -1,0 +1,369 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A migration that this conductor owns: its row behind the fence, its journal, and what its hosts have said.
+
+Every write goes through the guard (owner and epoch, and no wish that was not known). A refused write ends the run; the
+runner then reads everything anew, or lets go.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+from migrator import exception, executors
+from migrator.conductor import hosts as conductor_hosts
+from migrator.db import api as db_api
+from migrator.db import debts
+from migrator.db import migrations as migration_rows
+from migrator.objects import command
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+from migrator.placement_client import client as placement
+from migrator.saga import log
+
+Status = migration_objects.MigrationStatus
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The conductor's options that a story needs; read anew for each run, since some may change."""
+
+    migrate_max_retries: int
+    service_down_time: float
+    poll_interval: float
+    post_max_attempts: int
+
+
+@dataclasses.dataclass
+class Tools:
+    """What every story is told with.
+
+    :ivar owner: this life of this conductor; a new one after a lease has run out.
+    :ivar server: its RPC server name, for events.
+    """
+
+    owner: str
+    server: str
+    database: db_api.Database
+    placement: placement.PlacementClient
+    hosts: conductor_hosts.Hosts
+    threads: executors.Threads
+    options: Options
+
+
+class OwnedMigration:
+    """The subject of a saga, for a migration.
+
+    :param owned: what was read when it was adopted.
+    :param settling: whether its present epoch was raised to ask the hosts anew, and nothing was sent in it since.
+    """
+
+    def __init__(self, tools: Tools, owned: migration_rows.Owned, settling: bool) -> None:
+        self.tools = tools
+        self.row = owned.migration
+        self.instance: instance_objects.Instance | None = owned.instance
+        self.journal = log.Journal(owned.records)
+        self.settling = settling
+        self.boots: dict[str, str | None] = {}
+        #: The newest report of each host's step.
+        self.reports: dict[tuple[str, str], command.Report] = {}
+        #: What each host last said when polled, in the present epoch.
+        self.seen: dict[str, command.Observation] = {}
+        #: The hosts whose word it waits for, and since when nothing was heard (monotonic seconds).
+        self.waits_on: set[str] = set()
+        self.heard_at = tools.threads.clock.monotonic()
+        #: When it is to be woken without an event; None: by the sweep.
+        self.wake_at: float | None = None
+        #: Steps sent whose answer did not come: the host must be asked before they are sent again.
+        self.unsure: set[tuple[str, str]] = set()
+        self.failures: dict[str, int] = {}
+        #: What the last run has parked for, for a person.
+        self.parked_for = ''
+        self._fields: dict[str, Any] = {}
+        self._instance_fields: dict[str, Any] = {}
+        self._debts: list[debts.Debt] = []
+        self._first_tries: set[tuple[int, str, str]] = set()
+        self._against: str | None = None
+
+    def become(self, fresh: OwnedMigration) -> None:
+        """Take over everything that was read anew; what hosts have reported stays known."""
+        fresh.reports = {key: report for key, report in self.reports.items() if key not in fresh.reports}
+        fresh.failures = self.failures
+        if fresh.row.epoch == self.row.epoch:
+            fresh.settling, fresh.unsure = self.settling, self.unsure
+        self.__dict__.update(fresh.__dict__)
+
+    def note_stuck(self, reason: str) -> None:
+        """Commit why a person is needed; it keeps its status and both allocations, and is observed again."""
+        self.will(stuck_reason=reason)
+        self.commit()
+
+    # --- what a saga asks --------------------------------------------------------------------------------------------
+
+    @property
+    def attempt(self) -> int:
+        """Which candidate this is; the first is 1."""
+        return self.row.attempt
+
+    @property
+    def outcome(self) -> str | None:
+        """None, 'forward' or 'back'."""
+        return self.row.outcome
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end has been committed."""
+        return self.row.ended
+
+    @property
+    def against(self) -> str | None:
+        """Why it should turn back: an abort that was asked for, or a failure."""
+        if self.row.abort_requested_at is not None:
+            return f'Aborted: asked for by {self.row.abort_requested_by or "somebody"}.'
+        return self._against
+
+    def turn_against(self, reason: str) -> None:
+        """Note a failure as the wish to turn back."""
+        self._against = reason
+
+    def commit(self, records: Sequence[log.StepRecord] = (), outcome: str | None = None) -> None:
+        """Write records, outcome, and what bodies have collected by :meth:`will`, in one guarded transaction.
+
+        :raises migrator.exception.NotOwner: nothing was written; read everything anew.
+        """
+        fields = self._fields
+        if outcome is not None:
+            fields['outcome'] = outcome
+            if outcome == migration_objects.Outcome.BACK:
+                fields.setdefault('failure', self._reason_of(records))
+        if self.row.stuck_reason is not None:
+            fields.setdefault('stuck_reason', None)
+        if self.row.waits_for is not None:
+            fields.setdefault('waits_for', None)
+        ends = fields.get('status') in migration_objects.ENDS
+        write = migration_rows.Write(
+            fields=fields,
+            records=records,
+            instance=self._instance_fields or None,
+            debts=self._debts,
+            boots_of=self.hosts if records and not ends else (),
+        )
+        self.row, boots = self.tools.database.migrations.commit(self.row, write)
+        self.boots |= boots
+        if self._instance_fields and self.instance is not None:
+            self.instance = self.instance.replace(**self._instance_fields)
+        for record in records:
+            if not record.stored and record.state == log.StepState.INTENT:
+                self._first_tries.add(record.key)
+        self.journal.put([dataclasses.replace(record, stored=True, epoch=self.row.epoch) for record in records])
+        self._fields, self._instance_fields, self._debts = {}, {}, []
+
+    def _reason_of(self, records: Sequence[log.StepRecord]) -> str | None:
+        for record in records:
+            if record.state == log.StepState.FAILED and record.result:
+                return self.against or str(record.result.get('reason'))
+        return self.against
+
+    def has_next_attempt(self) -> bool:
+        """Whether another candidate may be tried: none was named, no abort is wished, and retries are left."""
+        if self.row.abort_requested_at is not None or self.row.requested_host is not None:
+            return False
+        chosen = self.record('move_allocation')
+        if chosen is None or not chosen.input:
+            return False
+        retries = self.tools.options.migrate_max_retries
+        return retries < 0 or self.attempt <= retries
+
+    def begin_next_attempt(self) -> None:
+        """Commit the start of the next attempt; what speaks against the last one is in its records."""
+        self.will(attempt=self.attempt + 1, dest_compute=None, dest_node=None, dest_host=None)
+        self.commit()
+        self._against = None
+        self.failures.clear()
+
+    def undone(self) -> None:
+        """Commit the end of a migration that was undone: cancelled because asked, error if the guest is lost, or
+        failed."""
+        if self.lost:
+            self.will(status=Status.ERROR.value)
+            self.change_instance(vm_state='error')
+        elif self.row.abort_requested_at is not None:
+            self.will(status=Status.CANCELLED.value, abort_verdict='cancelled')
+        else:
+            self.will(status=Status.FAILED.value)
+        self.commit()
+
+    # --- what bodies collect -----------------------------------------------------------------------------------------
+
+    def will(self, **fields: Any) -> None:
+        """Have columns of the migration written with the next commit."""
+        self._fields |= fields
+
+    def change_instance(self, **fields: Any) -> None:
+        """Have columns of the instance written with the next commit."""
+        self._instance_fields |= fields
+
+    def owe(self, host: str, step: str, reason: str, input_: dict[str, Any] | None = None) -> None:
+        """Have a debt of a host written with the next commit; the migration goes on without it."""
+        debt = debts.Debt(
+            host=host,
+            migration_uuid=self.row.uuid,
+            instance_uuid=self.row.instance_uuid,
+            step=step,
+            reason=reason,
+            epoch=self.row.epoch,
+            owner=self.row.owner,
+            input=input_,
+        )
+        self._debts.append(debt)
+
+    # --- what bodies look up -----------------------------------------------------------------------------------------
+
+    @property
+    def source(self) -> str:
+        """The source host."""
+        return self.row.source_compute
+
+    @property
+    def destination(self) -> str | None:
+        """The destination of the newest attempt; None before one is chosen."""
+        return self.row.dest_compute
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts that the row names."""
+        return [host for host in (self.source, self.destination) if host]
+
+    @property
+    def lost(self) -> bool:
+        """Whether the guest was found nowhere."""
+        return any((record.result or {}).get('lost') for record in self.journal.of_attempt(self.attempt))
+
+    def record(self, step: str, direction: str = log.DO) -> log.StepRecord | None:
+        """Return the present attempt's record of a step."""
+        return self.journal.find(self.attempt, step, direction)
+
+    def tried(self) -> dict[str, str]:
+        """Return the hosts of earlier attempts, each with why it could not be."""
+        found: dict[str, str] = {}
+        for record in self.journal.all():
+            if record.attempt < self.attempt and record.step == 'move_allocation' and record.input:
+                reasons = [
+                    str(other.result.get('reason'))
+                    for other in self.journal.of_attempt(record.attempt)
+                    if other.state == log.StepState.FAILED and other.result
+                ]
+                found[str(record.input['host'])] = '; '.join(reasons)
+        return found
+
+    def result(self, step: str) -> dict[str, Any]:
+        """Return what a step of the present attempt came to; {} where it is not done."""
+        record = self.record(step)
+        return dict(record.result or {}) if record is not None else {}
+
+    def first_try(self, step: str) -> bool:
+        """Whether the intent of a step was committed in this very run, and this is the first act on it."""
+        key = (self.attempt, step, log.DO)
+        if key in self._first_tries:
+            self._first_tries.discard(key)
+            return True
+        return False
+
+    def now(self) -> datetime.datetime:
+        """Return the present time, for a column that a person reads."""
+        return self.tools.threads.clock.now()
+
+    # --- the fence ---------------------------------------------------------------------------------------------------
+
+    def guard(self) -> None:
+        """Make sure, in the database, that this conductor still owns it: between reading generations and writing.
+
+        :raises migrator.exception.NotOwner: it does not.
+        """
+        self.commit()
+
+    def raise_epoch(self, seen: int = 0) -> None:
+        """Begin a new epoch, in which hosts refuse what was sent before: the settling epoch.
+
+        :param seen: the highest epoch that a host has told of.
+        :raises migrator.exception.NotOwner: it is another's.
+        """
+        epoch = max(self.row.epoch, seen) + 1
+        write = migration_rows.Write(raise_epoch=epoch, boots_of=self.hosts)
+        self.row, boots = self.tools.database.migrations.commit(self.row, write)
+        self.boots |= boots
+        self.settling = True
+        self.seen.clear()
+        self.unsure.clear()
+
+    def reread_boots(self) -> None:
+        """Look the hosts' boot_ids up again.
+
+        :raises migrator.exception.NotOwner: the migration is another's, or in another epoch.
+        """
+        row, boots = self.tools.database.migrations.reread(self.row)
+        if (row.owner, row.epoch) != (self.row.owner, self.row.epoch):
+            raise exception.NotOwner(migration_uuid=row.uuid, owner=self.row.owner, epoch=self.row.epoch)
+        self.boots |= boots
+
+    # --- hosts -------------------------------------------------------------------------------------------------------
+
+    def order(self, host: str, step: str) -> command.Command:
+        """Return the head of a call to a host."""
+        return command.Command(
+            migration_uuid=self.row.uuid,
+            instance_uuid=self.row.instance_uuid,
+            step=step,
+            epoch=self.row.epoch,
+            owner=self.tools.owner,
+            reply_to=self.tools.server,
+            boot_id=self.boots.get(host) or '',
+        )
+
+    def take_report(self, report: command.Report) -> None:
+        """Take in what a host reports of a step; an older epoch's does not replace a newer one's."""
+        key = (report.host, report.step)
+        known = self.reports.get(key)
+        newer = known is None or report.epoch > known.epoch
+        if newer or (known and report.epoch == known.epoch and known.state == command.WorkState.RUNNING):
+            self.reports[key] = report
+        self.unsure.discard(key)
+        self.heard_at = self.tools.threads.clock.monotonic()
+
+    def take_observation(self, observation: command.Observation) -> None:
+        """Take in what a host said when polled."""
+        self.heard_at = self.tools.threads.clock.monotonic()
+        if observation.refusal is not None:
+            return
+        self.seen[observation.host] = observation
+        self.unsure = {key for key in self.unsure if key[0] != observation.host}
+        for report in observation.reports:
+            self.take_report(report)
+
+
+    def is_down(self, host: str) -> bool:
+        """Whether a host is down: declared so, or silent for long to everybody and to this conductor.
+
+        A host that is merely silent is not down, and nothing is decided against it.
+        """
+        if self.tools.hosts.silent_for(host) < 2 * self.tools.options.poll_interval:
+            return False
+        down_time = self.tools.options.service_down_time
+        service = self.tools.database.services.get_compute(host)
+        if service.forced_down:
+            return True
+        silent = self.tools.hosts.silent_for(host) >= down_time
+        return silent and not service.is_up(self.tools.database.services.now(), down_time)

@@ -1,0 +1,134 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the conductor does on a clock: renew its lease, sweep, and ask hosts that have been silent."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Any
+
+from oslo_log import log as logging
+
+from migrator import exception
+from migrator.conductor import hosts as conductor_hosts
+from migrator.conductor import recovery
+from migrator.conductor.owned import OwnedMigration
+from migrator.objects import command
+
+if TYPE_CHECKING:
+    from migrator.conductor.manager import ConductorManager
+
+LOG = logging.getLogger(__name__)
+
+_FIGURES = (
+    'memory_total',
+    'memory_processed',
+    'memory_remaining',
+    'disk_total',
+    'disk_processed',
+    'disk_remaining',
+)
+
+
+def renew(manager: ConductorManager) -> None:
+    """Renew the lease; a life whose lease has run out is over, and a new one begins that owns nothing."""
+    tools = manager.tools
+    if not tools.database.conductors.renew(tools.owner, manager.conf.conductor.lease):
+        LOG.warning('The lease of conductor %s has run out: it lets everything go, and begins anew', tools.owner)
+        manager.begin_life()
+    manager.report_alive()
+
+
+def sweep(manager: ConductorManager) -> None:
+    """Adopt what nobody living owns, and wake what waits: no lost message can hold a migration longer than this."""
+    tools = manager.tools
+    for uuid, epoch in tools.database.migrations.orphans():
+        manager.adopt(uuid, epoch)
+    for uuid in tools.database.migrations.owned_by(tools.owner):
+        if not manager.runner.holds(uuid):
+            subject = recovery.reload(tools, uuid)
+            if subject is not None:
+                manager.runner.take(subject)
+    now = tools.threads.clock.monotonic()
+    for subject in manager.runner.held():
+        if not subject.waits_on and (subject.wake_at is None or subject.wake_at <= now):
+            manager.runner.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
+
+
+def poll(manager: ConductorManager) -> None:
+    """Wake what is due, and ask each host about all its migrations that have been silent, one call per host."""
+    now = manager.tools.threads.clock.monotonic()
+    silent: dict[str, list[OwnedMigration]] = collections.defaultdict(list)
+    for subject in manager.runner.held():
+        if subject.wake_at is not None and subject.wake_at <= now:
+            manager.runner.wake(subject.row.uuid)
+        elif now - subject.heard_at >= manager.conf.conductor.poll_interval:
+            for host in list(subject.waits_on):
+                silent[host].append(subject)
+    for host in manager.tools.hosts.unacknowledged():
+        silent.setdefault(host, [])
+    for host, subjects in silent.items():
+        manager.poll_pool.submit(_poll_host, manager, host, subjects)
+
+
+def _poll_host(manager: ConductorManager, host: str, subjects: list[OwnedMigration]) -> None:
+    try:
+        found = manager.tools.hosts.ask(host, [subject.order(host, 'poll') for subject in subjects])
+    except conductor_hosts.HostBusy:
+        return
+    except Exception:  # a pool's error is seen by nobody else
+        LOG.exception('Asking %s failed', host)
+        return
+    answers = {observation.migration_uuid: observation for observation in found or []}
+    for subject in subjects:
+        try:
+            _take_answer(manager, subject, host, answers.get(subject.row.uuid))
+        except exception.ServiceUnreachable as error:
+            LOG.warning('Migration %s: %s', subject.row.uuid, error)
+        except Exception:  # one migration's trouble is not the others'
+            LOG.exception('Migration %s could not take in what %s said', subject.row.uuid, host)
+
+
+def _take_answer(
+    manager: ConductorManager, subject: OwnedMigration, host: str, answer: command.Observation | None
+) -> None:
+    uuid = subject.row.uuid
+    if answer is None:
+        waited = manager.tools.threads.clock.monotonic() - subject.heard_at
+        if waited >= manager.tools.options.service_down_time:
+            _say_what_it_waits_for(manager, subject, f'{host} has not answered for {waited:.0f} s')
+            manager.runner.wake(uuid)
+        return
+    figures: dict[str, Any] = {
+        name: answer.progress[name]
+        for name in _FIGURES
+        if answer.progress.get(name) is not None and getattr(subject.row, name) != answer.progress[name]
+    }
+    if figures:
+        manager.tools.database.migrations.note_progress(subject.row, figures)
+    if answer.refusal is None and not has_news(subject.seen.get(host), answer):
+        subject.take_observation(answer)
+        return
+    manager.runner.wake(uuid, observation=answer, reread=answer.refusal is not None)
+
+
+def has_news(known: command.Observation | None, answer: command.Observation) -> bool:
+    """Whether a poll's answer says more than the one before, progress aside."""
+    return known is None or known.replace(progress={}) != answer.replace(progress={})
+
+
+def _say_what_it_waits_for(manager: ConductorManager, subject: OwnedMigration, why: str) -> None:
+    if subject.row.waits_for is None:
+        LOG.warning('Migration %s waits: %s', subject.row.uuid, why)
+        if manager.tools.database.migrations.note_progress(subject.row, {'waits_for': why}):
+            subject.row = subject.row.replace(waits_for=why)

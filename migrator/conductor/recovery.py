@@ -1,0 +1,105 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Adoption: taking up what no living conductor owns; and the start of a compute host."""
+
+from __future__ import annotations
+
+from oslo_log import log as logging
+
+from migrator.conductor.owned import OwnedMigration, Tools
+from migrator.db import migrations as migration_rows
+from migrator.objects import base, command
+from migrator.objects import migration as migration_objects
+from migrator.saga import log
+
+LOG = logging.getLogger(__name__)
+
+
+def adopt(tools: Tools, uuid: str, epoch: int) -> OwnedMigration | None:
+    """Adopt one migration if nobody living owns it.
+
+    The adoption raises the epoch, so it is a settling epoch; but for a migration that nobody has ever owned nothing
+    was ever sent, and there is nobody to ask.
+
+    :param epoch: the epoch seen; 0 has never had an owner.
+    :returns: None if another was faster, or it has ended.
+    """
+    owned = tools.database.migrations.adopt(uuid, epoch, tools.owner)
+    if owned is None:
+        return None
+    LOG.info('Adopted migration %s in epoch %d', uuid, owned.migration.epoch)
+    return _subject(tools, owned)
+
+
+def reload(tools: Tools, uuid: str) -> OwnedMigration | None:
+    """Read a migration that this conductor owns anew; None if it does not own it any more."""
+    owned = tools.database.migrations.load(uuid, tools.owner)
+    return _subject(tools, owned) if owned is not None else None
+
+
+def _subject(tools: Tools, owned: migration_rows.Owned) -> OwnedMigration:
+    subject = OwnedMigration(tools, owned, settling=owned.migration.epoch > 1)
+    if owned.migration.epoch > 1:
+        subject.reread_boots()
+        # Whatever was sent may have been heard: ask before it is sent again.
+        for record in owned.records:
+            if record.state == log.StepState.INTENT:
+                subject.unsure |= {(host, record.step) for host in subject.hosts}
+    return subject
+
+
+def compute_started(tools: Tools, report: command.HostReport) -> tuple[list[command.Assignment], list[str]]:
+    """Store a host's new boot, and raise the epoch of everything in progress that names it.
+
+    :returns: what the host is to do, in queued_at order; and the owners' servers that are to be told.
+    """
+    found = tools.database.migrations.begin_boot(report, tools.database.services)
+    assignments = []
+    for entry in found:
+        owned, server = entry.owned, entry.owner_server
+        migration = owned.migration
+        role = 'source' if migration.source_compute == report.host else 'destination'
+        order = command.Command(
+            migration_uuid=migration.uuid,
+            instance_uuid=migration.instance_uuid,
+            step='compute_started',
+            epoch=migration.epoch,
+            owner=migration.owner or '',
+            reply_to=server or tools.server,
+            boot_id=report.boot_id,
+        )
+        journal = log.Journal(owned.records)
+        prepared = journal.find(migration.attempt, 'pre_live_migration')
+        data = (prepared.result or {}).get('migrate_data') if prepared is not None else None
+        assignments.append(
+            command.Assignment(
+                command=order,
+                role=role,
+                queue=role == 'source' and _is_to_be_queued(migration, journal),
+                destination=migration.dest_compute,
+                instance=owned.instance,
+                migrate_data=base.from_primitive(data) if data else None,
+            )
+        )
+    return assignments, [entry.owned.migration.uuid for entry in found]
+
+
+def _is_to_be_queued(migration: migration_objects.Migration, journal: log.Journal) -> bool:
+    sent = journal.find(migration.attempt, 'live_migration')
+    return (
+        sent is not None
+        and sent.state == log.StepState.INTENT
+        and migration.outcome is None
+        and migration.status == migration_objects.MigrationStatus.QUEUED
+        and migration.abort_requested_at is None
+    )

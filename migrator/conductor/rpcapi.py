@@ -1,0 +1,93 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The door to the conductor: for the API, and, as events, for the compute hosts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrator import context as migrator_context
+from migrator import rpc
+from migrator.objects import command
+
+TOPIC = 'conductor'
+VERSION = '1.0'
+
+
+class ConductorAPI:
+    """What the API asks of a conductor. The row is committed before any of these is sent.
+
+    :param client: this service's RPC.
+    """
+
+    def __init__(self, client: rpc.RPC) -> None:
+        self._rpc = client
+
+    def live_migrate(self, context: migrator_context.RequestContext, migration_uuid: str) -> None:
+        """Wake any conductor for a migration that was just accepted. A cast: the sweep stands behind it."""
+        self._rpc.cast(context, rpc.Target(TOPIC, version=VERSION), 'live_migrate', migration_uuid=migration_uuid)
+
+    def live_migrate_and_wait(
+        self, context: migrator_context.RequestContext, migration_uuid: str, timeout: float
+    ) -> None:
+        """Wake any conductor, and return when the pre-checks are done or the migration has ended; the row tells how.
+
+        :param timeout: seconds to wait.
+        :raises migrator.exception.ServiceUnreachable: no answer in time; look at the row.
+        """
+        target = rpc.Target(TOPIC, version=VERSION)
+        self._rpc.call(context, target, 'live_migrate_and_wait', timeout=timeout, migration_uuid=migration_uuid)
+
+    def wake(self, context: migrator_context.RequestContext, migration_uuid: str, server: str | None) -> None:
+        """Wake a migration's owner, for a wish has been committed. A cast: the sweep stands behind it.
+
+        :param server: the owner's server name; None: any conductor.
+        """
+        target = rpc.Target(TOPIC, server, version=VERSION)
+        self._rpc.cast(context, target, 'wake', migration_uuid=migration_uuid)
+
+
+class ConductorEvents:
+    """What a compute host tells the conductor; see :class:`migrator.objects.events.EventClient`.
+
+    :param client: the compute service's RPC.
+    :param timeout: seconds to wait for the answer to compute_started.
+    """
+
+    def __init__(self, client: rpc.RPC, timeout: float = 60) -> None:
+        self._rpc = client
+        self._timeout = timeout
+
+    def step_ended(self, reply_to: str, report: command.Report) -> None:
+        """Tell the owner's server that a step's work has started or ended."""
+        target = rpc.Target(TOPIC, reply_to, version=VERSION)
+        self._rpc.cast(migrator_context.admin_context(), target, 'step_ended', report=report)
+
+    def compute_started(self, report: command.HostReport) -> list[command.Assignment]:
+        """Tell any conductor that this host has started; return what it is to do, in queued_at order."""
+        target = rpc.Target(TOPIC, version=VERSION)
+        context = migrator_context.admin_context()
+        found: list[Any] = self._rpc.call(context, target, 'compute_started', timeout=self._timeout, report=report)
+        return found
+
+    def compute_heartbeat(self, report: command.HostReport) -> None:
+        """Tell any conductor that this host is alive."""
+        target = rpc.Target(TOPIC, version=VERSION)
+        self._rpc.cast(migrator_context.admin_context(), target, 'compute_heartbeat', report=report)
+
+    def compute_stopping(self, host: str, boot_id: str, cancelled: list[str]) -> None:
+        """Tell any conductor which queued migrations a planned stop has cancelled, within 1 s."""
+        target = rpc.Target(TOPIC, version=VERSION)
+        context = migrator_context.admin_context()
+        args: dict[str, Any] = {'host': host, 'boot_id': boot_id, 'cancelled': cancelled}
+        self._rpc.call(context, target, 'compute_stopping', timeout=1, **args)

@@ -1,0 +1,208 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Runs the stories: parks them without a thread, and wakes each by event, poll or sweep, never twice at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from oslo_log import log as logging
+
+from migrator import exception, executors
+from migrator.conductor.owned import OwnedMigration
+from migrator.objects import command
+from migrator.saga.executor import SagaExecutor
+from migrator.saga.saga import Saga
+from migrator.saga.step import Parked, Stuck
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds after which a run that an unexpected error has ended is tried again.
+_AFTER_ERROR = 5.0
+
+
+@dataclasses.dataclass
+class _Tale:
+    """One migration in this conductor's hands, and the lock-protected part of its state."""
+
+    subject: OwnedMigration
+    running: bool = False
+    woken: bool = False
+    reports: list[command.Report] = dataclasses.field(default_factory=list)
+    observations: list[command.Observation] = dataclasses.field(default_factory=list)
+    dirty: bool = False
+
+
+class Runner:
+    """The stories of one conductor.
+
+    :param stories: returns the saga for a migration type.
+    :param reload: reads a migration anew, as its owner; None: it is no longer this conductor's, or has ended.
+    :param pool: where runs happen.
+    """
+
+    def __init__(
+        self,
+        threads: executors.Threads,
+        pool: executors.BoundedExecutor,
+        stories: Callable[[str], Saga[OwnedMigration]],
+        reload: Callable[[str], OwnedMigration | None],
+    ) -> None:
+        self._threads = threads
+        self._pool = pool
+        self._stories = stories
+        self._reload = reload
+        self._lock = threads.lock()
+        self._tales: dict[str, _Tale] = {}
+        self._checked: dict[str, list[executors.Event]] = {}
+
+    # --- from outside ------------------------------------------------------------------------------------------------
+
+    def take(self, subject: OwnedMigration) -> None:
+        """Take up a migration that was just adopted, and run it."""
+        with self._lock:
+            self._tales[subject.row.uuid] = _Tale(subject)
+        self.wake(subject.row.uuid)
+
+    def holds(self, uuid: str) -> bool:
+        """Whether a migration is in this conductor's hands."""
+        with self._lock:
+            return uuid in self._tales
+
+    def held(self) -> list[OwnedMigration]:
+        """Return the migrations in this conductor's hands."""
+        with self._lock:
+            return [tale.subject for tale in self._tales.values()]
+
+    def wake(
+        self,
+        uuid: str,
+        report: command.Report | None = None,
+        observation: command.Observation | None = None,
+        reread: bool = False,
+    ) -> bool:
+        """Have a migration look again.
+
+        :param report: an event of it. :param observation: a poll's answer about it.
+        :param reread: whether its row may have been changed by others: a wish, or a raised epoch.
+        :returns: whether this conductor has it.
+        """
+        with self._lock:
+            tale = self._tales.get(uuid)
+            if tale is None:
+                return False
+            if report is not None:
+                tale.reports.append(report)
+            if observation is not None:
+                tale.observations.append(observation)
+            tale.dirty = tale.dirty or reread
+            tale.woken = True
+            if not tale.running:
+                tale.running = True
+                self._pool.submit(self._run, tale)
+            return True
+
+    def drop_all(self) -> None:
+        """Let go of everything: this life of the conductor is over."""
+        with self._lock:
+            self._tales.clear()
+
+    def wait_checked(self, uuid: str, timeout: float) -> None:
+        """Wait until a migration's checks are done, it has ended, or it is not here; at most ``timeout`` seconds."""
+        event = self._threads.event()
+        with self._lock:
+            tale = self._tales.get(uuid)
+            if tale is None or tale.subject.row.checked_at is not None:
+                return
+            self._checked.setdefault(uuid, []).append(event)
+        event.wait(timeout)
+
+    # --- one run -----------------------------------------------------------------------------------------------------
+
+    def _run(self, tale: _Tale) -> None:
+        while True:
+            with self._lock:
+                uuid = tale.subject.row.uuid
+                mine = self._tales.get(uuid) is tale
+                if not mine or not tale.woken:
+                    tale.running = False
+                    return
+                tale.woken = False
+                reports, tale.reports = tale.reports, []
+                observations, tale.observations = tale.observations, []
+            self._look_once(tale, reports, observations)
+
+    def _look_once(
+        self, tale: _Tale, reports: list[command.Report], observations: list[command.Observation]
+    ) -> None:
+        uuid = tale.subject.row.uuid
+        try:
+            if tale.dirty:
+                fresh = self._reload(uuid)
+                if fresh is None:
+                    self._let_go(uuid)
+                    return
+                tale.subject.become(fresh)
+                tale.dirty = False
+            subject = tale.subject
+            for report in reports:
+                subject.take_report(report)
+            for observation in observations:
+                subject.take_observation(observation)
+            subject.waits_on = set()
+            subject.wake_at = None
+            pause = SagaExecutor(self._stories(subject.row.migration_type), subject).run()
+            self._after(tale, pause)
+        except exception.NotOwner as error:
+            # Another owner, another epoch, or a wish that was not known: read it, and observe again.
+            LOG.info('%s', error)
+            with self._lock:
+                tale.dirty = tale.woken = True
+        except exception.ServiceUnreachable as error:
+            LOG.warning('Migration %s waits: %s', uuid, error)
+            self._try_later(tale, str(error))
+        except Exception as error:  # no error may leave a migration where nobody looks at it again
+            LOG.exception('Migration %s met an unexpected error, and will be tried again', uuid)
+            self._try_later(tale, f'an unexpected error has passed: {type(error).__name__}')
+
+    def _after(self, tale: _Tale, pause: Parked | Stuck | None) -> None:
+        subject = tale.subject
+        if isinstance(pause, Stuck) and subject.row.stuck_reason != pause.reason:
+            LOG.error('Migration %s is stuck: %s', subject.row.uuid, pause.reason)
+            subject.note_stuck(pause.reason)
+        elif pause is not None:
+            LOG.debug('Migration %s waits for %s', subject.row.uuid, pause)
+        if isinstance(pause, Parked):
+            subject.parked_for = pause.why
+        if subject.row.checked_at is not None or pause is None:
+            self._say_checked(subject.row.uuid)
+        if pause is None:
+            LOG.info('Migration %s has ended: %s', subject.row.uuid, subject.row.status)
+            self._let_go(subject.row.uuid)
+
+    def _try_later(self, tale: _Tale, why: str) -> None:
+        tale.dirty = True
+        tale.subject.parked_for = why
+        tale.subject.wake_at = self._threads.clock.monotonic() + _AFTER_ERROR
+
+    def _let_go(self, uuid: str) -> None:
+        with self._lock:
+            self._tales.pop(uuid, None)
+        self._say_checked(uuid)
+
+    def _say_checked(self, uuid: str) -> None:
+        with self._lock:
+            events = self._checked.pop(uuid, [])
+        for event in events:
+            event.set()

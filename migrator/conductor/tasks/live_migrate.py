@@ -1,0 +1,413 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The story of a live migration: the steps, each with its undo beside it, and below their bodies in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrator import exception
+from migrator.conductor import books, destinations, orders
+from migrator.conductor import settle as settling
+from migrator.conductor.owned import OwnedMigration, Status
+from migrator.db import types as db_types
+from migrator.objects import base, command
+from migrator.objects import migration as migration_objects
+from migrator.saga.saga import Saga
+from migrator.saga.step import Back, Done, Failed, Forward, GoOn, Kind, Lost, Parked, Settlement, Step, Stuck, Verdict
+
+
+def story() -> Saga[OwnedMigration]:
+    """Return the story. A new step is one line here, and its bodies below."""
+    compensatable, pivot, retriable = Kind.COMPENSATABLE, Kind.PIVOT, Kind.RETRIABLE
+    return Saga(
+        # The books first: what is prepared at the destination is covered by an allocation there from the beginning.
+        Step('move_allocation', compensatable,
+             intent=choose_destination, do=move_allocation,
+             undo=return_allocation),
+        # The checks only look; what the destination's leaves behind, the rollback there removes.
+        Step('check_can_live_migrate_destination', compensatable,
+             do=check_can_live_migrate_destination,
+             undo=rollback_live_migration_at_destination),
+        Step('check_can_live_migrate_source', compensatable,
+             do=check_can_live_migrate_source),
+        Step('pre_live_migration', compensatable,
+             intent=may_prepare, do=pre_live_migration,
+             undo=rollback_live_migration_at_destination),
+        # The guest moves. Only both hosts together can say whether it has: settle asks them. The destination is
+        # cleaned before the source is restored: a guest paused for cut-over resumes only when nothing else can run it.
+        Step('live_migration', pivot,
+             intent=may_move, do=live_migration,
+             undo=rollback_live_migration_at_source, undo_after='pre_live_migration'),
+        # From here on only forward. These two share the commit of the outcome.
+        Step('update_instance_host', retriable, do=update_instance_host),
+        (
+            Step('post_live_migration_at_source', retriable,
+                 intent=job_has_ended, do=post_live_migration_at_source),
+            Step('post_live_migration_at_destination', retriable,
+                 intent=job_has_ended, do=post_live_migration_at_destination),
+        ),
+        # Last of the books: the source is covered until nothing of the guest is left there.
+        Step('release_source_allocation', retriable,
+             intent=may_release, do=release_source_allocation),
+        Step('complete', retriable, do=complete),
+        settle=settle,
+    )  # fmt: skip -- a step is read as: name and kind, do, undo
+
+
+# --- 1 move_allocation -----------------------------------------------------------------------------------------------
+
+
+def choose_destination(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
+    """Find the next candidate; the intent fixes both allocations, and the generation that the move is bound to."""
+    if m.instance is None:
+        return Failed(f'Instance {m.row.instance_uuid} has been deleted.')
+    m.will(status=Status.PREPARING.value)
+    tools = m.tools
+    try:
+        chosen = destinations.choose(
+            tools.database, tools.placement, m.row, m.instance, m.tried(), tools.options.service_down_time
+        )
+    except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
+        return Parked(f'Placement: {error}')
+    except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
+        return Failed(str(error))
+    m.will(dest_compute=chosen.host, dest_node=chosen.node, dest_host=chosen.host)
+    return {
+        'host': chosen.host,
+        'node': chosen.node,
+        'source': chosen.source_allocation,
+        'destination': chosen.allocation,
+        'instance_generation': chosen.instance_generation,
+    }
+
+
+def move_allocation(m: OwnedMigration) -> Verdict:
+    """One atomic POST: the migration takes the source's allocation, the instance the destination's."""
+    return books.move(m)
+
+
+def return_allocation(m: OwnedMigration) -> Verdict:
+    """One atomic POST back; or one rewrite of the source, so that no move still on its way can succeed."""
+    return books.give_back(m)
+
+
+# --- 2, 3 the checks -------------------------------------------------------------------------------------------------
+
+
+def check_can_live_migrate_destination(m: OwnedMigration) -> Verdict:
+    """Ask the destination; no answer counts as failing, since the next candidate may be better."""
+    assert m.destination is not None
+    found = orders.check(
+        m,
+        m.destination,
+        'check_can_live_migrate_destination',
+        instance=m.instance,
+        block_migration=m.row.block_migration,
+        disk_over_commit=m.row.disk_over_commit,
+    )
+    return _migrate_data_of(found) if isinstance(found, command.Report) else found
+
+
+def check_can_live_migrate_source(m: OwnedMigration) -> Verdict:
+    """Ask the source, with the destination's answer."""
+    data = _migrate_data(m, 'check_can_live_migrate_destination')
+    found = orders.check(m, m.source, 'check_can_live_migrate_source', instance=m.instance, migrate_data=data)
+    return _migrate_data_of(found) if isinstance(found, command.Report) else found
+
+
+# --- 4 pre_live_migration --------------------------------------------------------------------------------------------
+
+
+def may_prepare(m: OwnedMigration) -> Mapping[str, Any]:
+    """The checks are done: whoever waits for them may be answered."""
+    m.will(checked_at=db_types.now())
+    return {}
+
+
+def pre_live_migration(m: OwnedMigration) -> Verdict:
+    """Prepare the destination; what it answers is frozen in the journal and sent to the source."""
+    found = _prepare(m)
+    if not isinstance(found, command.Report):
+        return found
+    if found.state != command.WorkState.DONE:
+        return Failed(f'{m.destination} could not prepare for the guest: {found.reason}')
+    return _migrate_data_of(found)
+
+
+def _prepare(m: OwnedMigration) -> command.Report | Failed | Parked:
+    assert m.destination is not None
+    record = m.record('pre_live_migration')
+    assert record is not None
+    data = _migrate_data(m, 'check_can_live_migrate_source')
+    found = orders.carry_out(
+        m, m.destination, 'pre_live_migration', record, instance=m.instance, migrate_data=data
+    )
+    if isinstance(found, Parked) and (m.destination, 'pre_live_migration') in m.unsure and m.is_down(m.destination):
+        return Failed(f'{m.destination} is down.')
+    return found
+
+
+def rollback_live_migration_at_destination(m: OwnedMigration) -> Verdict:
+    """Remove what the checks and the preparation have left."""
+    return _undo(m, m.destination, 'rollback_live_migration_at_destination', 'pre_live_migration')
+
+
+# --- 5 live_migration ------------------------------------------------------------------------------------------------
+
+
+def may_move(m: OwnedMigration) -> Mapping[str, Any]:
+    """From this commit on the guest may move at any moment, and only the hosts know whether it has."""
+    m.will(status=Status.QUEUED.value, queued_at=db_types.now())
+    return {}
+
+
+def live_migration(m: OwnedMigration) -> Verdict:
+    """Have the source queue it."""
+    record = m.record('live_migration')
+    assert record is not None
+    found = orders.carry_out(
+        m,
+        m.source,
+        'live_migration',
+        record,
+        instance=m.instance,
+        destination=m.destination,
+        migrate_data=_migrate_data(m, 'pre_live_migration'),
+    )
+    if isinstance(found, command.Report):
+        # It has ended before it was first looked at: settle says how.
+        m.wake_at = m.tools.threads.clock.monotonic()
+        return Parked(f'{m.source} to be asked how it ended')
+    return found
+
+
+def rollback_live_migration_at_source(m: OwnedMigration) -> Verdict:
+    """Restore the guest at the source."""
+    if m.lost:
+        return Done({'skipped': 'there is no guest to restore'})
+    return _undo(m, m.source, 'rollback_live_migration_at_source', 'live_migration')
+
+
+def settle(m: OwnedMigration) -> Settlement:
+    """Ask both hosts where the guest is, and decide; never by a time-out, and never from the journal alone."""
+    known = _without_asking(m)
+    if known is not None:
+        return known
+    asked_again = False
+    while True:
+        source = _source_word(m)
+        # The destination is asked after the source has answered: the guest may have moved between the two.
+        destination = orders.look_at(m, m.destination) if m.destination else settling.Host(settling.Says.ABSENT)
+        decision = settling.decide(source, destination, _column(m), m.against is not None, asked_again)
+        if decision.act is settling.Act.ASK:
+            asked_again = True
+            continue
+        against = decision.act in (settling.Act.BACK, settling.Act.ABORT, settling.Act.ERROR)
+        if against and not m.settling:
+            # Nothing is decided against what was sent before it is refused everywhere: raise the epoch, ask anew.
+            m.raise_epoch()
+            asked_again = False
+            continue
+        return _settled(m, decision, source, destination)
+
+
+def _without_asking(m: OwnedMigration) -> Settlement | None:
+    """Return what needs no question: nothing was ever sent, or the source's events tell of a job on its way."""
+    sent = m.record('live_migration') is not None
+    if not sent:
+        return Back(m.against) if m.against is not None and not m.destination else None
+    report = m.reports.get((m.source, 'live_migration'))
+    if m.against is not None or report is None or report.epoch < m.row.epoch or m.settling:
+        return None
+    if report.state != command.WorkState.RUNNING:
+        return None
+    started = bool((report.result or {}).get('started'))
+    if started and m.row.status == Status.QUEUED:
+        m.will(status=Status.RUNNING.value)
+        m.commit()
+    m.waits_on = {m.source}
+    return Parked(f'{m.source} to copy the guest' if started else f'its turn in the queue of {m.source}')
+
+
+def _source_word(m: OwnedMigration) -> settling.Host:
+    """Return the source's word: its final event if it says completed, else its answer to a question."""
+    report = m.reports.get((m.source, 'live_migration'))
+    if report is not None and report.epoch >= m.row.epoch and report.state == command.WorkState.DONE:
+        if (report.result or {}).get('verdict') == 'completed':
+            # The driver's promise: the source's copy can never run again.
+            return settling.Host(settling.Says.CUTOVER, verdict='completed')
+    return orders.look_at(m, m.source)
+
+
+def _column(m: OwnedMigration) -> settling.Column:
+    if m.record('live_migration') is None:
+        return settling.Column.NOT_SENT
+    return settling.Column.QUEUED if m.row.status == Status.QUEUED else settling.Column.RUNNING
+
+
+def _settled(
+    m: OwnedMigration, decision: settling.Decision, source: settling.Host, destination: settling.Host
+) -> Settlement:
+    act = decision.act
+    reason = m.against or _verdict_of(m) or decision.reason
+    if act is settling.Act.GO_ON:
+        return GoOn() if m.record('live_migration') is None else _queue_again(m)
+    if act is settling.Act.FORWARD:
+        return Forward({'verdict': source.verdict or 'completed', 'post_copy': destination.post_copy})
+    if act is settling.Act.BACK:
+        return Back(reason)
+    if act is settling.Act.ERROR:
+        return Lost(f'The guest is at neither host. {decision.reason}')
+    if act is settling.Act.STUCK:
+        return Stuck(decision.reason)
+    if act is settling.Act.PREPARE:
+        return _prepare_again(m)
+    if act is settling.Act.QUEUE:
+        return _queue_again(m)
+    if act is settling.Act.ABORT:
+        return _abort(m)
+    if act is settling.Act.SEE_RUNNING and m.row.status == Status.QUEUED:
+        m.will(status=Status.RUNNING.value)
+        m.commit()
+    # Whoever has not given an answer that counts is asked again; otherwise the source is listened to.
+    m.waits_on = {m.source} if destination.says is not settling.Says.MISSING else set(m.hosts)
+    return Parked(f'{decision.act} ({decision.reason})')
+
+
+def _verdict_of(m: OwnedMigration) -> str | None:
+    report = m.reports.get((m.source, 'live_migration'))
+    if report is None or report.state == command.WorkState.RUNNING:
+        return None
+    return report.reason or f'The hypervisor of {m.source} ended the job: {(report.result or {}).get("verdict")}.'
+
+
+def _prepare_again(m: OwnedMigration) -> Settlement:
+    assert m.destination is not None
+    m.reports.pop((m.destination, 'pre_live_migration'), None)
+    found = _prepare(m)
+    if isinstance(found, command.Report):
+        if found.state != command.WorkState.DONE:
+            return Failed(f'{m.destination} could not prepare for the guest again: {found.reason}')
+        m.wake_at = m.tools.threads.clock.monotonic()
+        return Parked('to look at both hosts again')
+    return found
+
+
+def _queue_again(m: OwnedMigration) -> Settlement:
+    m.reports.pop((m.source, 'live_migration'), None)
+    verdict = live_migration(m)
+    return verdict if not isinstance(verdict, Done) else Parked(f'its turn in the queue of {m.source}')
+
+
+def _abort(m: OwnedMigration) -> Settlement:
+    record = m.record('live_migration')
+    assert record is not None
+    found = orders.carry_out(m, m.source, 'live_migration_abort', record, instance=m.instance)
+    m.reports.pop((m.source, 'live_migration_abort'), None)
+    m.waits_on = {m.source}
+    if isinstance(found, Failed):
+        return Parked(found.reason)
+    return found if isinstance(found, Parked) else Parked(f'{m.source} to abort the job')
+
+
+# --- 6 update_instance_host ------------------------------------------------------------------------------------------
+
+
+def update_instance_host(m: OwnedMigration) -> Verdict:
+    """The guest is the destination's from now on, whatever the clean-up takes; committed with the outcome."""
+    post_copy = bool(m.result('live_migration').get('post_copy'))
+    m.will(status=(Status.RUNNING_POST_COPY if post_copy else Status.POST_MIGRATING).value)
+    m.change_instance(host=m.row.dest_compute, node=m.row.dest_node)
+    return Done()
+
+
+# --- 7 the post steps, side by side ----------------------------------------------------------------------------------
+
+
+def job_has_ended(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
+    """Hold the post steps back while the source still has a job, as in post-copy."""
+    if m.result('live_migration').get('post_copy'):
+        word = orders.look_at(m, m.source)
+        if word.says in (settling.Says.JOB, settling.Says.CUTOVER_JOB, settling.Says.MISSING):
+            m.waits_on = {m.source}
+            return Parked(f'the last pages to leave {m.source}')
+        if word.says is settling.Says.BROKEN:
+            return Stuck(f'Post-copy broke off: neither {m.source} nor {m.destination} has all of the memory.')
+        m.will(status=Status.POST_MIGRATING.value)
+    return {}
+
+
+def post_live_migration_at_source(m: OwnedMigration) -> Verdict:
+    """Remove what is left of the guest at the source."""
+    return _post(m, m.source, 'post_live_migration_at_source')
+
+
+def post_live_migration_at_destination(m: OwnedMigration) -> Verdict:
+    """Make the guest the destination's own."""
+    return _post(m, m.destination, 'post_live_migration_at_destination')
+
+
+# --- 8, 9 the end ----------------------------------------------------------------------------------------------------
+
+
+def may_release(_m: OwnedMigration) -> Mapping[str, Any]:
+    """Nothing of the guest is left at the source, or a debt says so."""
+    return {}
+
+
+def release_source_allocation(m: OwnedMigration) -> Verdict:
+    """The source's allocation goes, by generation."""
+    return books.release(m)
+
+
+def complete(m: OwnedMigration) -> Verdict:
+    """The end, with the instance free for the next task."""
+    verdict = 'completed: the guest had moved before the abort could be done' if m.row.abort_requested_at else None
+    m.will(status=Status.COMPLETED.value, **({'abort_verdict': verdict} if verdict else {}))
+    return Done()
+
+
+# --- shared by several -----------------------------------------------------------------------------------------------
+
+
+def _post(m: OwnedMigration, host: str | None, step: str) -> Verdict:
+    record = m.record(step)
+    assert host is not None
+    assert record is not None
+    data = _migrate_data(m, 'pre_live_migration')
+    return orders.retry(m, host, step, record, instance=m.instance, migrate_data=data)
+
+
+def _undo(m: OwnedMigration, host: str | None, step: str, undone: str) -> Verdict:
+    record = next(
+        record for record in reversed(m.journal.of_attempt(m.attempt)) if record.direction == 'undo'
+    )
+    assert host is not None
+    result = m.result(undone) or m.result('check_can_live_migrate_source')
+    data = base.from_primitive(result['migrate_data']) if result.get('migrate_data') else None
+    return orders.retry(m, host, step, record, instance=m.instance, migrate_data=data)
+
+
+def _migrate_data_of(report: command.Report) -> Done:
+    return Done({'migrate_data': base.to_primitive(report.result)})
+
+
+def _migrate_data(m: OwnedMigration, step: str) -> Any:
+    return base.from_primitive(m.result(step)['migrate_data'])
+
+
+def owns(migration_type: str) -> bool:
+    """Whether this story is told for migrations of a type."""
+    return migration_type == migration_objects.MigrationType.LIVE_MIGRATION

@@ -1,0 +1,148 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Options of a compute host."""
+
+from __future__ import annotations
+
+import socket
+
+from oslo_config import cfg
+
+from migrator import exception
+
+DEFAULT_OPTS = [
+    cfg.IntOpt(
+        'max_concurrent_live_migrations',
+        default=1,
+        min=1,
+        mutable=True,
+        help="""
+How many live migrations may go out from this host at once.
+
+A whole number of 1 or more; default 1. The others wait, first in, first out, in status queued, and can be aborted
+there. More at once share the link between the hosts, so that each takes longer and the guests' memory changes more
+meanwhile. Changed while the service runs (SIGHUP), it grows or shrinks what may run at once; nothing that runs is
+interrupted, and nothing that waits is lost or loses its place.
+""",
+    ),
+    cfg.HostAddressOpt(
+        'host',
+        sample_default='<current hostname>',
+        default=socket.gethostname(),
+        help="""
+The name of this compute host: that of its service, of its message queue, and of its root resource provider.
+
+A host name or address; default the machine's own. Two hosts must never have the same. Changed, it makes the service
+another host, and the guests that the old name had are looked for in vain.
+""",
+    ),
+    cfg.IntOpt(
+        'report_interval',
+        default=10,
+        min=1,
+        help="""
+How often this service says that it is alive, in seconds.
+
+A whole number of 1 or more; default 10. It has to be well below service_down_time of the conductors, or a healthy
+host counts as down now and then.
+""",
+    ),
+]
+
+COMPUTE_OPTS = [
+    cfg.StrOpt(
+        'stop_queued',
+        default='cancel',
+        choices=[
+            ('cancel', 'Live migrations that wait are cancelled, and unwound'),
+            ('keep', 'Live migrations that wait are queued again, in their order, when the service starts next'),
+        ],
+        help="""
+What becomes of the live migrations that wait in this host's queue when the service is stopped.
+
+One word; default cancel.
+""",
+    ),
+    cfg.StrOpt(
+        'stop_running',
+        default='leave',
+        choices=[
+            ('leave', 'The hypervisor goes on alone, and the service takes the move up again when it starts next'),
+            ('wait', 'The stop waits for their end, at most stop_timeout'),
+        ],
+        help="""
+What becomes of the live migrations that run when the service is stopped. Neither choice interrupts them.
+
+One word; default leave.
+""",
+    ),
+    cfg.IntOpt(
+        'stop_timeout',
+        default=60,
+        min=0,
+        help="""
+How long a stop waits for running live migrations, in seconds, where stop_running is wait.
+
+A whole number of 0 or more; default 60. Those that still run are left to the hypervisor then.
+""",
+    ),
+    cfg.IntOpt(
+        'service_version_cap',
+        min=1,
+        help="""
+Starts this service as an older one: it reports this service version, and others treat it so.
+
+A whole number of 1 or more, without a unit; default: this release's own. For rehearsing an upgrade; what a version
+can do is in the operator's guide.
+""",
+    ),
+    cfg.BoolOpt(
+        'adopt_guests',
+        default=False,
+        help="""
+Whether guests that the hypervisor has and the database does not know are taken into the books when the service starts.
+
+True or false; default false: such guests are reported and never touched.
+""",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the options of a compute host.
+
+    :param conf: the configuration that a :class:`migrator.compute.manager.ComputeManager` will be given.
+    """
+    conf.register_opts(DEFAULT_OPTS)
+    conf.register_opts(COMPUTE_OPTS, group='compute')
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """Return the options by section, for the generator of the sample file."""
+    return [('DEFAULT', DEFAULT_OPTS), ('compute', COMPUTE_OPTS)]
+
+
+def max_concurrent_live_migrations(conf: cfg.ConfigOpts) -> int:
+    """Return how many live migrations may go out at once.
+
+    :raises migrator.exception.ConfigurationError: what the file says is no whole number of 1 or more. (oslo.config
+        looks at a file's value only when it is asked for it.)
+    """
+    try:
+        limit: int = conf.max_concurrent_live_migrations
+    except ValueError as error:
+        raise exception.ConfigurationError(
+            f'Option [DEFAULT] max_concurrent_live_migrations is not right: {error}; a whole number of 1 or more '
+            'would do.'
+        ) from error
+    return limit

@@ -1,0 +1,133 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Instance actions: what somebody asked of an instance, and what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from migrator import context as migrator_context
+from migrator import exception
+from migrator.db import engine as engines
+from migrator.db import models, types
+
+_T = models.InstanceAction
+
+LIVE_MIGRATION = 'live-migration'
+LIVE_MIGRATION_CANCEL = 'live_migration_cancel'
+LIVE_MIGRATION_FORCE_COMPLETE = 'live_migration_force_complete'
+
+SUCCESS = 'Success'
+ERROR = 'Error'
+
+
+@dataclasses.dataclass(frozen=True)
+class Action:
+    """One row of ``instance_actions``. Times are UTC."""
+
+    action: str
+    instance_uuid: str
+    request_id: str
+    user_id: str | None = None
+    project_id: str | None = None
+    migration_uuid: str | None = None
+    start_time: datetime.datetime | None = None
+    finish_time: datetime.datetime | None = None
+    message: str | None = None
+    result: str | None = None
+
+
+def start(
+    session: Any, context: migrator_context.RequestContext, action: str, instance_uuid: str, migration_uuid: str | None
+) -> None:
+    """Write the start of an action, within the transaction that accepts it."""
+    session.execute(
+        sa.insert(_T).values(
+            action=action,
+            instance_uuid=instance_uuid,
+            migration_uuid=migration_uuid,
+            request_id=context.request_id,
+            user_id=context.user_id,
+            project_id=context.project_id,
+        )
+    )
+
+
+def finish(session: Any, action: str, migration_uuid: str, message: str | None) -> None:
+    """Write what came of an action, within the transaction that ends its migration.
+
+    :param message: why it failed; None: it succeeded.
+    """
+    session.execute(
+        sa.update(_T)
+        .where(_T.migration_uuid == migration_uuid, _T.action == action, _T.finish_time.is_(None))
+        .values(finish_time=types.now(), message=message, result=ERROR if message else SUCCESS)
+    )
+
+
+class Actions:
+    """The rows of ``instance_actions``."""
+
+    def __init__(self, engine: engines.Engine) -> None:
+        self._engine = engine
+
+    def list(
+        self,
+        instance_uuid: str,
+        limit: int | None = None,
+        marker: str | None = None,
+        changes_since: datetime.datetime | None = None,
+        changes_before: datetime.datetime | None = None,
+    ) -> list[Action]:
+        """Return an instance's actions, the newest first.
+
+        :param marker: the request id of the last one of the page before.
+        :raises migrator.exception.MarkerNotFound: no action has the marker's request id.
+        """
+        query = sa.select(_T).where(_T.instance_uuid == instance_uuid).order_by(_T.id.desc())
+        changed = sa.func.coalesce(_T.finish_time, _T.start_time)
+        if changes_since is not None:
+            query = query.where(changed >= changes_since)
+        if changes_before is not None:
+            query = query.where(changed <= changes_before)
+        with self._engine.reader() as session:
+            if marker is not None:
+                last = session.execute(
+                    sa.select(_T.id).where(_T.instance_uuid == instance_uuid, _T.request_id == marker)
+                ).scalar()
+                if last is None:
+                    raise exception.MarkerNotFound(marker=marker)
+                query = query.where(_T.id < last)
+            if limit is not None:
+                query = query.limit(limit)
+            return [_action(row) for row in session.execute(query).scalars()]
+
+    def get(self, instance_uuid: str, request_id: str) -> Action:
+        """Return the action that a request was.
+
+        :raises migrator.exception.ActionNotFound: there is none.
+        """
+        query = sa.select(_T).where(_T.instance_uuid == instance_uuid, _T.request_id == request_id)
+        with self._engine.reader() as session:
+            row = session.execute(query.order_by(_T.id.desc()).limit(1)).scalar_one_or_none()
+            if row is None:
+                raise exception.ActionNotFound(request_id=request_id, instance_uuid=instance_uuid)
+            return _action(row)
+
+
+def _action(row: models.InstanceAction) -> Action:
+    return Action(**{field.name: getattr(row, field.name) for field in dataclasses.fields(Action)})

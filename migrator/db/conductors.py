@@ -1,0 +1,74 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Lives of conductors, and their leases on the database's clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from migrator.db import engine as engines
+from migrator.db import models, types
+
+_T = models.Conductor
+
+
+def alive(owner: Any) -> Any:
+    """Return the condition that a migration's owner holds an unexpired lease."""
+    return sa.exists().where(_T.id == owner, _T.lease_until > types.now())
+
+
+class Conductors:
+    """The rows of ``conductors``."""
+
+    def __init__(self, engine: engines.Engine) -> None:
+        self._engine = engine
+
+    @engines.retried
+    def register(self, conductor_id: str, server: str, lease: float) -> None:
+        """Begin a life.
+
+        :param server: the RPC server name to which events go.
+        :param lease: seconds that it may be taken for alive.
+        """
+        with self._engine.writer() as session:
+            session.execute(
+                sa.insert(_T).values(id=conductor_id, server=server, lease_until=types.later(lease))
+            )
+
+    @engines.retried
+    def renew(self, conductor_id: str, lease: float) -> bool:
+        """Extend a lease that has not run out.
+
+        :returns: whether it was extended; if not, the life is over: take a new id, and own nothing.
+        """
+        with self._engine.writer() as session:
+            found: Any = session.execute(
+                sa.update(_T)
+                .where(_T.id == conductor_id, _T.lease_until > types.now())
+                .values(lease_until=types.later(lease))
+            )
+            return bool(found.rowcount)
+
+    @engines.retried
+    def retire(self, conductor_id: str) -> None:
+        """End a life: its migrations may be adopted at once."""
+        with self._engine.writer() as session:
+            session.execute(sa.update(_T).where(_T.id == conductor_id).values(lease_until=types.now()))
+
+    def server_of(self, conductor_id: str) -> str | None:
+        """Return the RPC server name of a living conductor, or None."""
+        query = sa.select(_T.server).where(_T.id == conductor_id, _T.lease_until > types.now())
+        with self._engine.reader() as session:
+            return session.execute(query).scalar_one_or_none()

@@ -1,0 +1,139 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Connections and transactions."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+from oslo_db.sqlalchemy import enginefacade
+from sqlalchemy import orm
+
+from migrator import exception, executors
+from migrator.db import types
+
+R = TypeVar('R')
+
+
+@enginefacade.transaction_context_provider
+class _Scope:
+    """What oslo.db hangs a session on; a new one for each transaction."""
+
+
+class Engine:
+    """One database, for one process.
+
+    :param connection: an SQLAlchemy URL. SQLite serves a single process only.
+    :param threads: SQLite asks its clock for the time; the others have one of their own.
+    :param options: more of oslo.db's ``[database]`` options.
+    """
+
+    def __init__(self, connection: str, threads: executors.Threads, **options: Any) -> None:
+        self._threads = threads
+        self._facade = enginefacade.transaction_context()
+        self._facade.configure(connection=connection, **options)
+        # SQLite lets one transaction write at a time, and answers "locked" to a reader that then wants to write.
+        self._one_writer: Any = (
+            executors.NativeThreads().lock() if connection.startswith('sqlite') else contextlib.nullcontext()
+        )
+        #: Called with a word at each boundary; for tests, which count and inject faults there.
+        self.boundary: Callable[[str], None] = lambda what: None
+
+    @functools.cached_property
+    def sa_engine(self) -> sa.Engine:
+        """SQLAlchemy's engine."""
+        with translated():
+            engine: sa.Engine = self._facade.writer.get_engine()
+        if engine.dialect.name == 'sqlite':
+            sa.event.listen(engine, 'connect', self._on_sqlite_connect)
+            # oslo.db has opened one connection to try the URL; it must have the function too.
+            engine.dispose()
+        return engine
+
+    def _prepare(self) -> None:
+        # The first look makes the engine, and hangs our function on its connections.
+        self.sa_engine  # noqa: B018 -- a cached property
+
+    def _on_sqlite_connect(self, connection: Any, _record: Any) -> None:
+        clock = self._threads.clock
+        connection.create_function('migrator_later', 1, lambda s: types.sqlite_later(clock.now(), s))
+        # Readers then never wait for the writer, nor the writer for them.
+        connection.execute('PRAGMA journal_mode = WAL')
+        connection.execute('PRAGMA busy_timeout = 30000')
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[orm.Session]:
+        """Open a session that only reads."""
+        self._prepare()
+        with translated(), self._facade.reader.using(_Scope()) as session:
+            yield session
+
+    @contextlib.contextmanager
+    def writer(self) -> Iterator[orm.Session]:
+        """Open a transaction; it is committed at the end of the block, or rolled back if the block raises.
+
+        Nothing but SQL happens inside the block.
+        """
+        self._prepare()
+        self.boundary('begin')
+        with translated(), self._one_writer, self._facade.writer.using(_Scope()) as session:
+            yield session
+        self.boundary('committed')
+
+    def dispose(self) -> None:
+        """Close every connection."""
+        self.sa_engine.dispose()
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Turn the loss of the database into an error of ours.
+
+    :raises migrator.exception.DatabaseUnreachable: it is away, or refuses to serve.
+    """
+    try:
+        yield
+    except (db_exception.DBConnectionError, db_exception.CantStartEngineError, sa.exc.TimeoutError) as error:
+        raise exception.DatabaseUnreachable(reason=_first_line(error)) from None
+    except (db_exception.DBError, sa.exc.DBAPIError) as error:
+        if isinstance(error, (db_exception.DBDuplicateEntry, db_exception.DBDeadlock)):
+            raise
+        inner = getattr(error, 'inner_exception', None) or getattr(error, 'orig', None) or error
+        if _is_away(inner):
+            raise exception.DatabaseUnreachable(reason=_first_line(inner)) from None
+        raise
+
+
+def _is_away(error: BaseException) -> bool:
+    original = getattr(error, 'orig', None) or error
+    return type(original).__name__ == 'OperationalError'
+
+
+def _first_line(error: BaseException) -> str:
+    # Further lines quote the statement and its parameters, which may hold what a log should not.
+    return str(error).strip().splitlines()[0]
+
+
+def retried(method: Callable[..., R]) -> Callable[..., R]:
+    """Run a method that is one transaction again, should the database have chosen it as a deadlock's victim."""
+    from oslo_db import api as db_api
+
+    wrapped: Callable[..., R] = db_api.wrap_db_retry(
+        max_retries=5, retry_on_deadlock=True, retry_interval=0.1, inc_retry_interval=True, max_retry_interval=2
+    )(method)
+    return wrapped

@@ -1,0 +1,122 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Instances."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from migrator import exception
+from migrator.db import engine as engines
+from migrator.db import models, rows, types
+from migrator.objects import instance as instance_objects
+
+Instance = instance_objects.Instance
+_T = models.Instance
+
+
+class Instances:
+    """The rows of ``instances``."""
+
+    def __init__(self, engine: engines.Engine) -> None:
+        self._engine = engine
+
+    @engines.retried
+    def create(self, instance: Instance) -> Instance:
+        """Register an instance.
+
+        :raises migrator.exception.InstanceExists: the uuid is taken.
+        """
+        values = {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
+        values['flavor'] = dataclasses.asdict(instance.flavor)
+        for automatic in ('id', 'created_at', 'updated_at'):
+            del values[automatic]
+        values['launched_at'] = instance.launched_at or types.now()
+        try:
+            with self._engine.writer() as session:
+                session.execute(sa.insert(_T).values(**values))
+        except db_exception.DBDuplicateEntry:
+            raise exception.InstanceExists(instance_uuid=instance.uuid) from None
+        return self.get(instance.uuid)
+
+    def get(self, uuid: str) -> Instance:
+        """Return one instance.
+
+        :raises migrator.exception.InstanceNotFound: there is none.
+        """
+        with self._engine.reader() as session:
+            row = session.execute(sa.select(_T).where(_T.uuid == uuid)).scalar_one_or_none()
+            if row is None:
+                raise exception.InstanceNotFound(instance_uuid=uuid)
+            return rows.instance(row)
+
+    def list(
+        self,
+        filters: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        marker: str | None = None,
+        changes_since: datetime.datetime | None = None,
+    ) -> list[Instance]:
+        """Return instances, the newest first.
+
+        :param filters: column -> value, or list of values; equality only.
+        :param marker: the uuid of the last one of the page before.
+        :raises migrator.exception.MarkerNotFound: no instance has the marker's uuid.
+        """
+        query = sa.select(_T).order_by(_T.created_at.desc(), _T.id.desc())
+        for column, value in (filters or {}).items():
+            attribute = getattr(_T, column)
+            query = query.where(attribute.in_(value) if isinstance(value, (list, tuple)) else attribute == value)
+        if changes_since is not None:
+            query = query.where(sa.func.coalesce(_T.updated_at, _T.created_at) >= changes_since)
+        with self._engine.reader() as session:
+            if marker is not None:
+                last = session.execute(sa.select(_T).where(_T.uuid == marker)).scalar_one_or_none()
+                if last is None:
+                    raise exception.MarkerNotFound(marker=marker)
+                query = query.where(sa.tuple_(_T.created_at, _T.id) < sa.tuple_(last.created_at, last.id))
+            if limit is not None:
+                query = query.limit(limit)
+            return [rows.instance(row) for row in session.execute(query).scalars()]
+
+    @engines.retried
+    def update(self, uuid: str, **values: Any) -> None:
+        """Change columns of one instance: lock and unlock, and what an embedding service reports of its power.
+
+        :raises migrator.exception.InstanceNotFound: there is none.
+        """
+        with self._engine.writer() as session:
+            found: Any = session.execute(sa.update(_T).where(_T.uuid == uuid).values(**values))
+            if not found.rowcount:
+                raise exception.InstanceNotFound(instance_uuid=uuid)
+
+    @engines.retried
+    def delete(self, uuid: str) -> None:
+        """Forget an instance.
+
+        :raises migrator.exception.MigrationInProgress: it is being migrated.
+        :raises migrator.exception.InstanceNotFound: there is none.
+        """
+        moving = sa.select(models.Migration.id).where(models.Migration.in_progress_instance_uuid == uuid).exists()
+        with self._engine.writer() as session:
+            found: Any = session.execute(sa.delete(_T).where(_T.uuid == uuid, ~moving))
+            if not found.rowcount:
+                if session.execute(sa.select(_T.id).where(_T.uuid == uuid)).scalar() is not None:
+                    raise exception.MigrationInProgress(instance_uuid=uuid)
+                raise exception.InstanceNotFound(instance_uuid=uuid)

@@ -1,0 +1,443 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Migrations and their journal: accepted by the API, adopted by a conductor, written by their owner alone."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from migrator import context as migrator_context
+from migrator import exception, executors
+from migrator.db import actions, conductors, models, rows, types
+from migrator.db import debts as debt_rows
+from migrator.db import engine as engines
+from migrator.db import services as service_rows
+from migrator.objects import command, compute_node
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+from migrator.objects import service as service_objects
+from migrator.saga import log
+
+Migration = migration_objects.Migration
+Instance = instance_objects.Instance
+_T = models.Migration
+_I = models.Instance
+_J = models.SagaStep
+_ENDS = [status.value for status in migration_objects.ENDS]
+
+
+@dataclasses.dataclass(frozen=True)
+class Write:
+    """What one guarded transaction of an owner writes, beside the guard itself.
+
+    :ivar fields: columns of the migration. A ``status`` must be a legal move; an end clears what an end clears.
+    :ivar records: rows of the journal, new or changed.
+    :ivar instance: columns of the instance.
+    :ivar debts: what hosts owe from now on.
+    :ivar raise_epoch: whether the epoch goes up by one, or to a given number.
+    :ivar boots_of: hosts whose boot_id is to be read in this transaction.
+    """
+
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    records: Sequence[log.StepRecord] = ()
+    instance: Mapping[str, Any] | None = None
+    debts: Sequence[debt_rows.Debt] = ()
+    raise_epoch: int | None = None
+    boots_of: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Owned:
+    """What an owner knows of a migration when it takes it up."""
+
+    migration: Migration
+    instance: Instance | None
+    records: builtins.list[log.StepRecord]
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """A migration in progress that names a host which has just started, and the server of its living owner."""
+
+    owned: Owned
+    owner_server: str | None
+
+
+class Migrations:
+    """The rows of ``migrations`` and ``saga_steps``."""
+
+    def __init__(self, engine: engines.Engine, threads: executors.Threads) -> None:
+        self._engine = engine
+        self._threads = threads
+
+    # --- the API's part ----------------------------------------------------------------------------------------------
+
+    def accept(
+        self,
+        context: migrator_context.RequestContext,
+        migration: Migration,
+        action: str,
+        task_state: str = 'migrating',
+        vm_states: Sequence[str] = instance_objects.MIGRATABLE_VM_STATES,
+    ) -> None:
+        """Insert a migration and set its instance's task_state, in one transaction: the promise behind a 202.
+
+        :param vm_states: what the instance's vm_state must be one of.
+        :raises migrator.exception.MigrationInProgress: the instance has one in progress.
+        :raises migrator.exception.InstanceInvalidState: its task_state or vm_state forbids it.
+        :raises migrator.exception.InstanceNotFound: it is gone.
+        """
+        values = {field.name: getattr(migration, field.name) for field in dataclasses.fields(migration)}
+        for automatic in ('id', 'created_at', 'updated_at'):
+            del values[automatic]
+        values['history'] = [self._entry(migration.status, None, 0)]
+        try:
+            self._accept(context, migration, values, action, task_state, vm_states)
+        except db_exception.DBDuplicateEntry:
+            raise exception.MigrationInProgress(instance_uuid=migration.instance_uuid) from None
+
+    @engines.retried
+    def _accept(
+        self,
+        context: migrator_context.RequestContext,
+        migration: Migration,
+        values: Mapping[str, Any],
+        action: str,
+        task_state: str,
+        vm_states: Sequence[str],
+    ) -> None:
+        with self._engine.writer() as session:
+            taken: Any = session.execute(
+                sa.update(_I)
+                .where(
+                    _I.uuid == migration.instance_uuid,
+                    _I.task_state.is_(None),
+                    _I.vm_state.in_(list(vm_states)),
+                    _I.host == migration.source_compute,
+                )
+                .values(task_state=task_state)
+            )
+            if not taken.rowcount:
+                self._say_why_not(session, migration, action, vm_states)
+            session.execute(sa.insert(_T).values(in_progress_instance_uuid=migration.instance_uuid, **values))
+            actions.start(session, context, action, migration.instance_uuid, migration.uuid)
+
+    @staticmethod
+    def _say_why_not(session: Any, migration: Migration, action: str, vm_states: Sequence[str]) -> None:
+        row = session.execute(sa.select(_I).where(_I.uuid == migration.instance_uuid)).scalar_one_or_none()
+        if row is None:
+            raise exception.InstanceNotFound(instance_uuid=migration.instance_uuid)
+        attr, state = ('vm_state', row.vm_state) if row.vm_state not in vm_states else ('task_state', row.task_state)
+        if attr == 'task_state' and row.task_state is None:
+            attr, state = 'host', row.host
+        raise exception.InstanceInvalidState(
+            instance_uuid=migration.instance_uuid, attr=attr, state=state, method='os-migrateLive'
+        )
+
+    # --- readers -----------------------------------------------------------------------------------------------------
+
+    def get(self, uuid: str) -> Migration:
+        """Return one migration by its uuid.
+
+        :raises migrator.exception.MigrationNotFound: there is none.
+        """
+        return self._get(sa.select(_T).where(_T.uuid == uuid), migration_id=uuid)
+
+    def get_by_id(self, migration_id: int, instance_uuid: str | None = None) -> Migration:
+        """Return one migration by its integer id.
+
+        :param instance_uuid: whose it must be.
+        :raises migrator.exception.MigrationNotFound: there is none.
+        """
+        query = sa.select(_T).where(_T.id == migration_id)
+        if instance_uuid is not None:
+            query = query.where(_T.instance_uuid == instance_uuid)
+        return self._get(query, migration_id=migration_id)
+
+    def _get(self, query: Any, migration_id: int | str) -> Migration:
+        with self._engine.reader() as session:
+            row = session.execute(query).scalar_one_or_none()
+            if row is None:
+                raise exception.MigrationNotFound(migration_id=migration_id)
+            return rows.migration(row)
+
+    def list(
+        self,
+        filters: Mapping[str, Any] | None = None,
+        in_progress: bool | None = None,
+        limit: int | None = None,
+        marker: str | None = None,
+        changes_since: datetime.datetime | None = None,
+        changes_before: datetime.datetime | None = None,
+    ) -> builtins.list[Migration]:
+        """Return migrations, the newest first (created_at, then id, both descending).
+
+        :param filters: column -> value, or list of values; ``host`` means source or destination.
+        :param marker: the uuid of the last one of the page before.
+        :raises migrator.exception.MarkerNotFound: no migration has the marker's uuid.
+        """
+        query = sa.select(_T).order_by(_T.created_at.desc(), _T.id.desc())
+        for column, value in (filters or {}).items():
+            if column == 'host':
+                query = query.where(sa.or_(_T.source_compute == value, _T.dest_compute == value))
+                continue
+            attribute = getattr(_T, column)
+            query = query.where(
+                attribute.in_(value) if isinstance(value, (builtins.list, tuple)) else attribute == value
+            )
+        if in_progress is not None:
+            query = query.where(_T.status.not_in(_ENDS) if in_progress else _T.status.in_(_ENDS))
+        changed = sa.func.coalesce(_T.updated_at, _T.created_at)
+        if changes_since is not None:
+            query = query.where(changed >= changes_since)
+        if changes_before is not None:
+            query = query.where(changed <= changes_before)
+        with self._engine.reader() as session:
+            if marker is not None:
+                last = session.execute(sa.select(_T).where(_T.uuid == marker)).scalar_one_or_none()
+                if last is None:
+                    raise exception.MarkerNotFound(marker=marker)
+                query = query.where(sa.tuple_(_T.created_at, _T.id) < sa.tuple_(last.created_at, last.id))
+            if limit is not None:
+                query = query.limit(limit)
+            return [rows.migration(row) for row in session.execute(query).scalars()]
+
+    def steps(self, uuid: str) -> builtins.list[log.StepRecord]:
+        """Return a migration's journal, oldest first."""
+        with self._engine.reader() as session:
+            return _steps(session, uuid)
+
+    def count_queued(self, host: str) -> int:
+        """Return how many migrations wait to leave a host."""
+        query = sa.select(sa.func.count()).where(_T.source_compute == host, _T.status.in_(['accepted', 'queued']))
+        with self._engine.reader() as session:
+            return int(session.execute(query).scalar_one())
+
+    # --- the owner's part --------------------------------------------------------------------------------------------
+
+    def orphans(self) -> builtins.list[tuple[str, int]]:
+        """Return (uuid, epoch) of the migrations in progress that no living conductor owns, oldest first."""
+        query = (
+            sa.select(_T.uuid, _T.epoch)
+            .where(_T.status.not_in(_ENDS), sa.or_(_T.owner.is_(None), ~conductors.alive(_T.owner)))
+            .order_by(_T.id)
+        )
+        with self._engine.reader() as session:
+            return [(uuid, epoch) for uuid, epoch in session.execute(query) if uuid is not None]
+
+    def owned_by(self, owner: str) -> builtins.list[str]:
+        """Return the uuids of the migrations in progress that a conductor owns."""
+        query = sa.select(_T.uuid).where(_T.status.not_in(_ENDS), _T.owner == owner)
+        with self._engine.reader() as session:
+            return [uuid for (uuid,) in session.execute(query) if uuid is not None]
+
+    @engines.retried
+    def adopt(self, uuid: str, epoch: int, owner: str) -> Owned | None:
+        """Take a migration that no living conductor owns; its epoch goes up by one.
+
+        :param epoch: the epoch seen.
+        :returns: what there is to know of it, or None: another was faster, or it has ended.
+        """
+        with self._engine.writer() as session:
+            taken: Any = session.execute(
+                sa.update(_T)
+                .where(
+                    _T.uuid == uuid,
+                    _T.epoch == epoch,
+                    _T.status.not_in(_ENDS),
+                    sa.or_(_T.owner.is_(None), ~conductors.alive(_T.owner)),
+                )
+                .values(owner=owner, epoch=epoch + 1)
+            )
+            if not taken.rowcount:
+                return None
+            return self._owned(session, uuid, with_steps=epoch > 0)
+
+    def load(self, uuid: str, owner: str) -> Owned | None:
+        """Return what there is to know of a migration in progress that this conductor owns, or None: it does not."""
+        with self._engine.reader() as session:
+            owned = self._owned(session, uuid)
+            return owned if owned.migration.owner == owner and owned.migration.in_progress else None
+
+    @staticmethod
+    def _owned(session: Any, uuid: str | None, with_steps: bool = True) -> Owned:
+        query = sa.select(_T, _I).outerjoin(_I, _I.uuid == _T.instance_uuid).where(_T.uuid == uuid)
+        migration, instance = session.execute(query).one()
+        return Owned(
+            migration=rows.migration(migration),
+            instance=rows.instance(instance) if instance is not None else None,
+            records=_steps(session, uuid) if with_steps else [],
+        )
+
+    @engines.retried
+    def commit(self, known: Migration, write: Write) -> tuple[Migration, dict[str, str | None]]:
+        """Write as the owner, behind the guard: nothing is written unless owner, epoch and wishes are as known.
+
+        :param known: the migration as its owner knows it.
+        :returns: the migration as it now is, and the boot_ids of ``write.boots_of``.
+        :raises migrator.exception.NotOwner: another owner or epoch, or a wish has been added since: read it again.
+        :raises migrator.exception.IllegalMove: the table of legal moves has no such move.
+        """
+        fields = dict(write.fields)
+        if write.raise_epoch is not None:
+            fields['epoch'] = write.raise_epoch
+        status = fields.get('status')
+        if status is not None and status != known.status:
+            migration_objects.check_move(known.uuid, known.status, status)
+            entry = self._entry(status, known.owner, fields.get('epoch', known.epoch))
+            fields['history'] = [*known.history, entry]
+        ends = status in _ENDS
+        if ends:
+            fields |= {'in_progress_instance_uuid': None, 'stuck_reason': None, 'waits_for': None}
+        with self._engine.writer() as session:
+            guard = sa.update(_T).where(_T.uuid == known.uuid, _T.owner == known.owner, _T.epoch == known.epoch)
+            guard = guard.where(_T.status == known.status)
+            if known.abort_requested_at is None and known.outcome is None:
+                guard = guard.where(_T.abort_requested_at.is_(None))
+            # The guard is also the lock: it comes first, even where there is nothing else to change.
+            written: Any = session.execute(guard.values(**fields or {'epoch': known.epoch}))
+            if not written.rowcount:
+                raise exception.NotOwner(migration_uuid=known.uuid, owner=known.owner, epoch=known.epoch)
+            if write.records:
+                _write_records(session, known, fields.get('epoch', known.epoch), write.records)
+            instance = dict(write.instance or {})
+            if ends:
+                instance['task_state'] = None
+            if instance:
+                session.execute(sa.update(_I).where(_I.uuid == known.instance_uuid).values(**instance))
+            for debt in write.debts:
+                debt_rows.write(session, debt)
+            if ends:
+                good = status == migration_objects.MigrationStatus.COMPLETED
+                reason = None if good else fields.get('failure', known.failure) or f'The migration ended {status}.'
+                actions.finish(session, actions.LIVE_MIGRATION, known.uuid, reason)
+            boots = _boots(session, write.boots_of)
+        kept = {key: value for key, value in fields.items() if not isinstance(value, types.later)}
+        kept.pop('in_progress_instance_uuid', None)
+        return known.replace(**kept), boots
+
+    def _entry(self, status: str, owner: str | None, epoch: int) -> dict[str, Any]:
+        at = self._threads.clock.now().isoformat()
+        return {'status': str(status), 'at': at, 'owner': owner, 'epoch': epoch}
+
+    @engines.retried
+    def note_progress(self, known: Migration, figures: Mapping[str, Any]) -> bool:
+        """Write what a poll told of the copy, or what it waits for; only while known is still the owner."""
+        with self._engine.writer() as session:
+            written: Any = session.execute(
+                sa.update(_T)
+                .where(_T.uuid == known.uuid, _T.owner == known.owner, _T.epoch == known.epoch)
+                .values(**figures)
+            )
+            return bool(written.rowcount)
+
+    @engines.retried
+    def begin_boot(self, report: command.HostReport, services: service_rows.Services) -> builtins.list[Named]:
+        """Store a host's new boot, and raise the epoch of everything in progress that names it, its owner kept.
+
+        :returns: those migrations, in queued_at order.
+        """
+        names_it = sa.or_(_T.source_compute == report.host, _T.dest_compute == report.host)
+        with self._engine.writer() as session:
+            services.write_report(
+                session, report.host, service_objects.COMPUTE_BINARY, report.version, report.boot_id
+            )
+            if isinstance(report.node, compute_node.ComputeNode):
+                services.write_node(session, report.node)
+            # One that nobody has owned yet has sent nothing; epoch 0 says so.
+            session.execute(
+                sa.update(_T).where(names_it, _T.status.not_in(_ENDS), _T.epoch > 0).values(epoch=_T.epoch + 1)
+            )
+            query = (
+                sa.select(_T.uuid, models.Conductor.server)
+                .outerjoin(models.Conductor, models.Conductor.id == _T.owner)
+                .where(names_it, _T.status.not_in(_ENDS), _T.epoch > 0)
+                .order_by(_T.queued_at, _T.id)
+            )
+            found = session.execute(query).all()
+            return [Named(self._owned(session, uuid), server) for uuid, server in found]
+
+    @engines.retried
+    def wish_aborts(self, host: str, boot_id: str, uuids: Sequence[str]) -> builtins.list[str]:
+        """Write the wish to abort for what a planned stop of a source has cancelled in its queue.
+
+        :returns: those in which it was written: in progress, unsettled, and of that boot of that host.
+        """
+        table = models.Service
+        same_boot = sa.exists().where(
+            table.host == host, table.binary == service_objects.COMPUTE_BINARY, table.boot_id == boot_id
+        )
+        open_ = [
+            _T.uuid.in_(builtins.list(uuids)),
+            _T.source_compute == host,
+            _T.status.not_in(_ENDS),
+            _T.outcome.is_(None),
+        ]
+        with self._engine.writer() as session:
+            session.execute(
+                sa.update(_T)
+                .where(*open_, _T.abort_requested_at.is_(None), same_boot)
+                .values(abort_requested_at=types.now(), abort_requested_by='host stop')
+            )
+            return [uuid for (uuid,) in session.execute(sa.select(_T.uuid).where(*open_)) if uuid is not None]
+
+    def reread(self, known: Migration) -> tuple[Migration, dict[str, str | None]]:
+        """Return a migration and the boot_ids of its hosts as they now are."""
+        with self._engine.reader() as session:
+            row = session.execute(sa.select(_T).where(_T.uuid == known.uuid)).scalar_one()
+            hosts = [host for host in (row.source_compute, row.dest_compute) if host]
+            return rows.migration(row), _boots(session, hosts)
+
+
+def _steps(session: Any, uuid: str | None) -> list[log.StepRecord]:
+    return [rows.step(row) for row in session.execute(sa.select(_J).where(_J.saga == uuid).order_by(_J.id)).scalars()]
+
+
+def _boots(session: Any, hosts: Sequence[str]) -> dict[str, str | None]:
+    if not hosts:
+        return {}
+    table = models.Service
+    query = sa.select(table.host, table.boot_id).where(
+        table.host.in_(list(hosts)), table.binary == service_objects.COMPUTE_BINARY
+    )
+    return {row.host: row.boot_id for row in session.execute(query)}
+
+
+def _write_records(session: Any, known: Migration, epoch: int, records: Sequence[log.StepRecord]) -> None:
+    """Write journal rows: what is new is inserted, what is known is changed, one statement each."""
+    common = {'saga': known.uuid, 'epoch': epoch, 'owner': known.owner}
+    new: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    changed: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for record in records:
+        ended = types.now() if record.state != log.StepState.INTENT else None
+        values = {
+            'state': record.state,
+            'tries': record.tries,
+            'input': dict(record.input) if record.input is not None else None,
+            'result': dict(record.result) if record.result is not None else None,
+            'ended_at': ended,
+        }
+        key = {'step': record.step, 'direction': record.direction, 'attempt': record.attempt}
+        (changed if record.stored else new).append((key, values))
+    if new:
+        session.execute(sa.insert(_J).values([common | key | values for key, values in new]))
+    for key, values in changed:
+        where = [getattr(_J, column) == value for column, value in key.items()]
+        session.execute(sa.update(_J).where(_J.saga == known.uuid, *where).values(**common | values))

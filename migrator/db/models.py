@@ -1,0 +1,221 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The tables. Who may write which column is in ARCHITECTURE.rst."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from migrator.db import types
+
+
+class Base(orm.DeclarativeBase):
+    """The base of every table."""
+
+    type_annotation_map = {  # noqa: RUF012 -- SQLAlchemy reads it as it stands
+        datetime.datetime: types.UTCDateTime(),
+        dict[str, Any]: sa.JSON(),
+        list[Any]: sa.JSON(),
+        bool: sa.Boolean(),
+    }
+
+
+class Times:
+    """When a row was made and last changed, by the database's clock."""
+
+    created_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=types.now())
+    updated_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(onupdate=types.now())
+
+
+def _uuid(**options: Any) -> orm.Mapped[str]:
+    return orm.mapped_column(sa.String(36), **options)
+
+
+class Instance(Times, Base):
+    """A guest that migrator keeps the books of."""
+
+    __tablename__ = 'instances'
+
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
+    uuid: orm.Mapped[str] = _uuid(unique=True)
+    name: orm.Mapped[str] = orm.mapped_column(sa.String(255), index=True)
+    project_id: orm.Mapped[str] = orm.mapped_column(sa.String(255), index=True)
+    user_id: orm.Mapped[str] = orm.mapped_column(sa.String(255))
+    host: orm.Mapped[str] = orm.mapped_column(sa.String(255), index=True)
+    node: orm.Mapped[str] = orm.mapped_column(sa.String(255))
+    flavor: orm.Mapped[dict[str, Any]] = orm.mapped_column()
+    vm_state: orm.Mapped[str] = orm.mapped_column(sa.String(64))
+    power_state: orm.Mapped[int] = orm.mapped_column()
+    task_state: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
+    locked_by: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
+    locked_reason: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    launched_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+
+
+class Migration(Times, Base):
+    """A migration: what was asked, where it stands, whose it is, and in which epoch."""
+
+    __tablename__ = 'migrations'
+
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
+    uuid: orm.Mapped[str | None] = _uuid(unique=True)
+    instance_uuid: orm.Mapped[str] = _uuid(index=True)
+    #: The instance's uuid while in progress, NULL after: so the database holds "at most one in progress" by itself.
+    in_progress_instance_uuid: orm.Mapped[str | None] = _uuid(unique=True)
+    project_id: orm.Mapped[str] = orm.mapped_column(sa.String(255))
+    user_id: orm.Mapped[str] = orm.mapped_column(sa.String(255))
+    migration_type: orm.Mapped[str] = orm.mapped_column(sa.String(32))
+    status: orm.Mapped[str] = orm.mapped_column(sa.String(32), index=True)
+    source_compute: orm.Mapped[str] = orm.mapped_column(sa.String(255), index=True)
+    source_node: orm.Mapped[str] = orm.mapped_column(sa.String(255))
+    dest_compute: orm.Mapped[str | None] = orm.mapped_column(sa.String(255), index=True)
+    dest_node: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    dest_host: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    hidden: orm.Mapped[bool] = orm.mapped_column(default=False)
+
+    request_id: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
+    requested_host: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    force: orm.Mapped[bool] = orm.mapped_column(default=False)
+    block_migration: orm.Mapped[bool | None] = orm.mapped_column()
+    disk_over_commit: orm.Mapped[bool] = orm.mapped_column(default=False)
+
+    strategy: orm.Mapped[str] = orm.mapped_column(sa.String(32))
+    outcome: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
+    owner: orm.Mapped[str | None] = _uuid(index=True)
+    epoch: orm.Mapped[int] = orm.mapped_column(default=0)
+    attempt: orm.Mapped[int] = orm.mapped_column(default=1)
+    checked_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    queued_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    failure: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
+    stuck_reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
+    waits_for: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
+    #: Each status it has had: status, time, owner and epoch of the writer; for readers only.
+    history: orm.Mapped[list[Any]] = orm.mapped_column()
+
+    abort_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    abort_requested_by: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    abort_verdict: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
+    force_complete_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+
+    memory_total: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger())
+    memory_processed: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger())
+    memory_remaining: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger())
+    disk_total: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger())
+    disk_processed: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger())
+    disk_remaining: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger())
+
+
+class SagaStep(Base):
+    """The journal: one row per step, direction and attempt; the intent is committed before the act."""
+
+    __tablename__ = 'saga_steps'
+    __table_args__ = (sa.UniqueConstraint('saga', 'attempt', 'step', 'direction', name='uniq_saga_steps'),)
+
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
+    saga: orm.Mapped[str] = _uuid()
+    step: orm.Mapped[str] = orm.mapped_column(sa.String(64))
+    direction: orm.Mapped[str] = orm.mapped_column(sa.String(8))
+    state: orm.Mapped[str] = orm.mapped_column(sa.String(16))
+    epoch: orm.Mapped[int] = orm.mapped_column()
+    owner: orm.Mapped[str | None] = _uuid()
+    attempt: orm.Mapped[int] = orm.mapped_column()
+    tries: orm.Mapped[int] = orm.mapped_column(default=1)
+    input: orm.Mapped[dict[str, Any] | None] = orm.mapped_column()
+    result: orm.Mapped[dict[str, Any] | None] = orm.mapped_column()
+    started_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=types.now())
+    ended_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+
+
+class Conductor(Base):
+    """A life of a conductor, and until when it may be taken for alive."""
+
+    __tablename__ = 'conductors'
+
+    id: orm.Mapped[str] = _uuid(primary_key=True)
+    server: orm.Mapped[str] = orm.mapped_column(sa.String(255))
+    lease_until: orm.Mapped[datetime.datetime] = orm.mapped_column()
+
+
+class Service(Times, Base):
+    """A service that reports."""
+
+    __tablename__ = 'services'
+    __table_args__ = (sa.UniqueConstraint('host', 'binary', name='uniq_services'),)
+
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
+    uuid: orm.Mapped[str] = _uuid(unique=True)
+    host: orm.Mapped[str] = orm.mapped_column(sa.String(255))
+    binary: orm.Mapped[str] = orm.mapped_column(sa.String(64))
+    version: orm.Mapped[int] = orm.mapped_column()
+    boot_id: orm.Mapped[str | None] = _uuid()
+    last_seen_up: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    disabled: orm.Mapped[bool] = orm.mapped_column(default=False)
+    disabled_reason: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    forced_down: orm.Mapped[bool] = orm.mapped_column(default=False)
+
+
+class ComputeNode(Times, Base):
+    """A hypervisor, and the root of its tree of resource providers."""
+
+    __tablename__ = 'compute_nodes'
+
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
+    uuid: orm.Mapped[str] = _uuid(unique=True)
+    host: orm.Mapped[str] = orm.mapped_column(sa.String(255), unique=True)
+    node: orm.Mapped[str] = orm.mapped_column(sa.String(255))
+    hypervisor_type: orm.Mapped[str] = orm.mapped_column(sa.String(64))
+    hypervisor_version: orm.Mapped[int] = orm.mapped_column()
+    host_ip: orm.Mapped[str] = orm.mapped_column(sa.String(64))
+    cpu_info: orm.Mapped[dict[str, Any]] = orm.mapped_column()
+    providers: orm.Mapped[list[Any]] = orm.mapped_column()
+
+
+class HostDebt(Base):
+    """What a host still owes for a migration that has ended without it."""
+
+    __tablename__ = 'host_debts'
+    __table_args__ = (sa.UniqueConstraint('host', 'migration_uuid', 'step', name='uniq_host_debts'),)
+
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
+    host: orm.Mapped[str] = orm.mapped_column(sa.String(255), index=True)
+    migration_uuid: orm.Mapped[str] = _uuid()
+    instance_uuid: orm.Mapped[str] = _uuid(index=True)
+    step: orm.Mapped[str] = orm.mapped_column(sa.String(64))
+    reason: orm.Mapped[str] = orm.mapped_column(sa.Text())
+    alarm: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
+    owner: orm.Mapped[str | None] = _uuid()
+    epoch: orm.Mapped[int] = orm.mapped_column()
+    input: orm.Mapped[dict[str, Any] | None] = orm.mapped_column()
+    created_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=types.now())
+
+
+class InstanceAction(Base):
+    """What somebody asked of an instance, and what came of it."""
+
+    __tablename__ = 'instance_actions'
+
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
+    action: orm.Mapped[str] = orm.mapped_column(sa.String(64))
+    instance_uuid: orm.Mapped[str] = _uuid(index=True)
+    migration_uuid: orm.Mapped[str | None] = _uuid(index=True)
+    request_id: orm.Mapped[str] = orm.mapped_column(sa.String(64), index=True)
+    user_id: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    project_id: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    start_time: orm.Mapped[datetime.datetime] = orm.mapped_column(default=types.now())
+    finish_time: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    message: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
+    result: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))

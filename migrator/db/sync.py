@@ -1,0 +1,84 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Bring the schema up to this release, or say how far it is from it."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+from alembic import command, script
+from alembic import config as alembic_config
+from alembic.runtime import migration as alembic_migration
+
+from migrator import exception
+from migrator.db import engine as engines
+
+
+def _config() -> alembic_config.Config:
+    config = alembic_config.Config()
+    config.set_main_option('script_location', str(pathlib.Path(__file__).with_name('schema')))
+    return config
+
+
+def head() -> str:
+    """Return the newest schema version that this release knows."""
+    found = script.ScriptDirectory.from_config(_config()).get_current_head()
+    assert found is not None
+    return found
+
+
+def version(engine: engines.Engine) -> str | None:
+    """Return the schema version of a database; None if it is empty.
+
+    :raises migrator.exception.DatabaseUnreachable: it is away.
+    """
+    with engines.translated(), engine.sa_engine.connect() as connection:
+        return alembic_migration.MigrationContext.configure(connection).get_current_revision()
+
+
+def sync(engine: engines.Engine) -> str:
+    """Bring the schema up to this release; nothing to do is right too.
+
+    :returns: the version that it has now.
+    :raises migrator.exception.SchemaTooNew: a later release wrote it.
+    :raises migrator.exception.DatabaseUnreachable: it is away.
+    """
+    found = version(engine)
+    if found is not None and not _is_known(found):
+        raise exception.SchemaTooNew(found=found, wanted=head())
+    config = _config()
+    with engines.translated(), engine.sa_engine.begin() as connection:
+        config.attributes['connection'] = connection
+        command.upgrade(config, 'head')
+    return head()
+
+
+def check(engine: engines.Engine) -> None:
+    """Raise unless the schema is that of this release.
+
+    :raises migrator.exception.SchemaTooOld: run ``migrator-manage db sync``.
+    :raises migrator.exception.SchemaTooNew: a later release wrote it.
+    :raises migrator.exception.DatabaseUnreachable: it is away.
+    """
+    found = version(engine)
+    if found == head():
+        return
+    if found is not None and not _is_known(found):
+        raise exception.SchemaTooNew(found=found, wanted=head())
+    raise exception.SchemaTooOld(found=found or 'no version at all', wanted=head())
+
+
+def _is_known(found: str) -> bool:
+    known: Any = script.ScriptDirectory.from_config(_config())
+    return any(revision.revision == found for revision in known.walk_revisions())

@@ -1,0 +1,94 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Column types and the one clock of the database, for every dialect."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext import compiler
+from sqlalchemy.sql import functions
+
+
+class UTCDateTime(sa.types.TypeDecorator[datetime.datetime]):
+    """A time in UTC with microseconds: stored naive, aware in Python, so that no reader can mistake its zone."""
+
+    impl = sa.DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Any) -> Any:
+        """Give MySQL the fraction of a second that the others have anyway."""
+        if dialect.name == 'mysql':
+            from sqlalchemy.dialects import mysql
+
+            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+        return dialect.type_descriptor(sa.DateTime())
+
+    def process_bind_param(self, value: datetime.datetime | None, dialect: Any) -> datetime.datetime | None:
+        """Return the naive form, in UTC."""
+        return None if value is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime.datetime | None, dialect: Any) -> datetime.datetime | None:
+        """Return the aware form."""
+        return None if value is None else value.replace(tzinfo=datetime.UTC)
+
+
+class later(functions.FunctionElement[datetime.datetime]):  # noqa: N801 -- an SQL function, in SQLAlchemy's spelling
+    """The database's time of this statement, so many seconds from now: ``later(0)`` is now."""
+
+    type = UTCDateTime()
+    inherit_cache = True
+    name = 'later'
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(sa.bindparam('seconds', float(seconds), type_=sa.Float(), unique=True))
+
+
+def now() -> later:
+    """Return the expression for the database's present time; the only clock that leases are held by."""
+    return later(0)
+
+
+def _seconds(element: later, sql: Any, **kw: Any) -> str:
+    return str(sql.process(element.clauses, **kw))
+
+
+@compiler.compiles(later)
+def _later(element: later, sql: Any, **kw: Any) -> str:
+    return f'TIMESTAMPADD(MICROSECOND, {_seconds(element, sql, **kw)} * 1000000, UTC_TIMESTAMP(6))'
+
+
+@compiler.compiles(later, 'sqlite')
+def _later_sqlite(element: later, sql: Any, **kw: Any) -> str:
+    return f'migrator_later({_seconds(element, sql, **kw)})'
+
+
+@compiler.compiles(later, 'postgresql')
+def _later_postgresql(element: later, sql: Any, **kw: Any) -> str:
+    # now() stands still within a transaction, which may be the very one that waited for a lock.
+    seconds = _seconds(element, sql, **kw)
+    return f"(timezone('utc', clock_timestamp()) + {seconds} * interval '1 second')"
+
+
+def sqlite_later(now_: datetime.datetime, seconds: float) -> str:
+    """Return what SQLite's ``migrator_later`` answers: text in the form in which SQLAlchemy stores times there."""
+    moment = now_.astimezone(datetime.UTC) + datetime.timedelta(seconds=seconds)
+    return moment.replace(tzinfo=None).strftime('%Y-%m-%d %H:%M:%S.%f')
+
+
+def aware(moment: datetime.datetime | str) -> datetime.datetime:
+    """Return a time that the database answered outside a column, aware, in UTC."""
+    found = datetime.datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)

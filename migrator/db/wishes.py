@@ -1,0 +1,93 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Wishes: what the API asks of a migration's owner. Written guarded by status, never by owner; the owner acts on them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import sqlalchemy as sa
+
+from migrator import context as migrator_context
+from migrator import exception
+from migrator.db import actions, models, types
+from migrator.db import engine as engines
+from migrator.objects import migration as migration_objects
+
+Migration = migration_objects.Migration
+_T = models.Migration
+
+
+class Wishes:
+    """The columns of ``migrations`` that are not their owner's."""
+
+    def __init__(self, engine: engines.Engine) -> None:
+        self._engine = engine
+
+    @engines.retried
+    def request_abort(
+        self, context: migrator_context.RequestContext, migration: Migration, statuses: Collection[str]
+    ) -> bool:
+        """Write that somebody wants a migration aborted, and the instance action: the promise behind a 202.
+
+        :param statuses: in which it may be.
+        :returns: whether it was written; False: it had been asked for before, and nothing was changed.
+        :raises migrator.exception.InvalidMigrationState: it is in none of these statuses, by now.
+        """
+        values = {'abort_requested_at': types.now(), 'abort_requested_by': context.user_id or 'unknown'}
+        return self._request(context, migration, statuses, values, actions.LIVE_MIGRATION_CANCEL, 'abort')
+
+    @engines.retried
+    def request_force_complete(
+        self, context: migrator_context.RequestContext, migration: Migration, statuses: Collection[str]
+    ) -> bool:
+        """Write that somebody wants a migration's guest to move now, whatever it still copies.
+
+        :param statuses: in which it may be.
+        :returns: whether it was written; False: it had been asked for before, and nothing was changed.
+        :raises migrator.exception.InvalidMigrationState: it is in none of these statuses, by now.
+        """
+        values = {'force_complete_requested_at': types.now()}
+        action = actions.LIVE_MIGRATION_FORCE_COMPLETE
+        return self._request(context, migration, statuses, values, action, 'force_complete')
+
+    def _request(
+        self,
+        context: migrator_context.RequestContext,
+        migration: Migration,
+        statuses: Collection[str],
+        values: dict[str, Any],
+        action: str,
+        method: str,
+    ) -> bool:
+        wish = next(getattr(_T, column) for column in values if column.endswith('_at'))
+        with self._engine.writer() as session:
+            written: Any = session.execute(
+                sa.update(_T)
+                .where(_T.uuid == migration.uuid, _T.status.in_(list(statuses)), wish.is_(None))
+                .values(**values)
+            )
+            if written.rowcount:
+                actions.start(session, context, action, migration.instance_uuid, migration.uuid)
+                return True
+            status, asked = session.execute(sa.select(_T.status, wish).where(_T.uuid == migration.uuid)).one()
+            if asked is not None and status in migration_objects.IN_PROGRESS:
+                return False
+            raise exception.InvalidMigrationState(
+                migration_id=migration.id,
+                instance_uuid=migration.instance_uuid,
+                state=status,
+                method=method,
+                wanted=' or '.join(statuses),
+            )

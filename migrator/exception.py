@@ -1,0 +1,285 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Every error of migrator, one class each.
+
+The docstring of a class is the message: it names the field, what it was, and what would do. Its ``{names}`` are the
+keyword arguments that the raiser gives, and they stay readable on the exception as ``kwargs``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+
+class MigratorException(Exception):
+    """An unexpected error occurred."""
+
+    #: The HTTP status that the REST API answers with.
+    code = 500
+
+    def __init__(self, message: str | None = None, **kwargs: Any) -> None:
+        self.kwargs = kwargs
+        if message is None:
+            template = inspect.cleandoc(type(self).__doc__ or 'An unexpected error occurred.').replace('\n', ' ')
+            message = template.format(**kwargs) if kwargs else template
+        self.message = message
+        super().__init__(message)
+
+
+# --- what the asker got wrong ----------------------------------------------------------------------------------------
+
+
+class Invalid(MigratorException):
+    """The request is not acceptable."""
+
+    code = 400
+
+
+class ValidationError(Invalid):
+    """Invalid input for field/attribute {path}. Value: {value}. {detail}"""
+
+
+class InvalidAPIVersion(Invalid):
+    """API version string {version} is of invalid format: give 'latest' or MAJOR.MINOR, such as 2.80."""
+
+
+class VersionNotSupported(MigratorException):
+    """Version {version} is not supported by the API: the minimum is {minimum}, the maximum is {maximum}."""
+
+    code = 406
+
+
+class ConfigurationError(Invalid):
+    """Option {option} is {value!r}: {detail}"""
+
+
+class Forbidden(MigratorException):
+    """Policy doesn't allow {action} to be performed."""
+
+    code = 403
+
+
+class Unauthorized(MigratorException):
+    """The request has no valid token: send one in X-Auth-Token."""
+
+    code = 401
+
+
+# --- what is not there -----------------------------------------------------------------------------------------------
+
+
+class NotFound(MigratorException):
+    """The resource could not be found."""
+
+    code = 404
+
+
+class InstanceNotFound(NotFound):
+    """Instance {instance_uuid} could not be found."""
+
+
+class MigrationNotFound(NotFound):
+    """Migration {migration_id} could not be found."""
+
+
+class MigrationNotFoundForInstance(NotFound):
+    """Migration {migration_id} not found for instance {instance_uuid}."""
+
+
+class ServiceNotFound(NotFound):
+    """Service {service_id} could not be found."""
+
+
+class ComputeHostNotFound(NotFound):
+    """Compute host {host} could not be found: name one that the list of compute services shows."""
+
+
+class HypervisorNotFound(NotFound):
+    """Hypervisor {hypervisor_id} could not be found."""
+
+
+class ActionNotFound(NotFound):
+    """Action for request {request_id} on instance {instance_uuid} could not be found."""
+
+
+class NotServed(NotFound):
+    """migrator does not serve {what}: ask the compute service that owns the instance."""
+
+
+class MarkerNotFound(Invalid):
+    """Marker {marker} could not be found."""
+
+
+# --- the wrong moment ------------------------------------------------------------------------------------------------
+
+
+class Conflict(MigratorException):
+    """The request conflicts with the present state."""
+
+    code = 409
+
+
+class InstanceInvalidState(Conflict):
+    """Cannot '{method}' instance {instance_uuid} while it is in {attr} {state}"""
+
+
+class InstanceIsLocked(Conflict):
+    """Instance {instance_uuid} is locked"""
+
+
+class MigrationInProgress(Conflict):
+    """Instance {instance_uuid} has a migration in progress already: wait for it to end, or abort it."""
+
+
+class InstanceExists(Conflict):
+    """Instance {instance_uuid} already exists."""
+
+
+class InvalidMigrationState(Invalid):
+    """Migration {migration_id} of instance {instance_uuid} is {state}: {method} is possible only while it is
+    {wanted}."""
+
+
+class TooManyQueued(Forbidden):
+    """Host {host} has {queued} live migrations waiting already, the maximum ([api] max_queued_live_migrations is
+    {limit}): wait for some to end, or abort some."""
+
+
+# --- why a live migration cannot be ----------------------------------------------------------------------------------
+
+
+class NoValidHost(Invalid):
+    """No valid host was found. {reason}"""
+
+
+class ComputeServiceUnavailable(Invalid):
+    """Compute service of {host} is unavailable at this time: {reason}"""
+
+
+class UnableToMigrateToSelf(Invalid):
+    """Unable to migrate instance {instance_uuid} to current host {host}: name another host, or none."""
+
+
+class MigrationPreCheckError(Invalid):
+    """Migration pre-check error: {reason}"""
+
+
+class DestinationTooSmall(MigrationPreCheckError):
+    """Host {host} has no room for instance {instance_uuid}: {reason}"""
+
+
+class ForcedWithoutHost(Invalid):
+    """Force cannot be used without a host: name the destination, or leave force out."""
+
+
+class ForcedWithNestedAllocations(NoValidHost):
+    """The instance's allocation is on {count} resource providers ({providers}; a sharing provider counts), and a forced
+    move can carry over only one on a single provider: leave force out."""
+
+
+# --- the compute host ------------------------------------------------------------------------------------------------
+
+
+class LiveMigrationFailed(MigratorException):
+    """Live migration of instance {instance_uuid} failed at {host}: {reason}"""
+
+
+class LiveMigrationAborted(MigratorException):
+    """Live migration of instance {instance_uuid} was aborted."""
+
+
+class GuestNotFound(MigratorException):
+    """Host {host} has no guest {instance_uuid}."""
+
+
+class GuestStillHere(MigratorException):
+    """Host {host} runs guest {instance_uuid}, which {action} would destroy: nothing was done."""
+
+
+class DriverError(MigratorException):
+    """The hypervisor of {host} failed in {phase}: {reason}"""
+
+
+class Cancelled(MigratorException):
+    """{what} was cancelled."""
+
+
+class QueueClosed(MigratorException):
+    """Host {host} is stopping and takes no more live migrations."""
+
+
+# --- services that are needed ----------------------------------------------------------------------------------------
+
+
+class ServiceUnreachable(MigratorException):
+    """{service} is not reachable: {reason}"""
+
+    code = 503
+
+
+class RPCTimeout(ServiceUnreachable):
+    """{target} did not answer {method} within {timeout} s."""
+
+
+class RemoteError(MigratorException):
+    """{target} failed in {method}: {kind}: {reason}"""
+
+
+class PlacementUnreachable(ServiceUnreachable):
+    """Placement is not reachable: {reason}"""
+
+
+class PlacementUnauthorized(PlacementUnreachable):
+    """Placement does not let migrator in ({reason}): look at auth_type and the credentials in [placement], and at the
+    roles of that user (admin or service)."""
+
+
+class PlacementError(MigratorException):
+    """Placement answered {status} to {method} {url}: {reason}"""
+
+
+class PlacementConflict(PlacementError):
+    """Placement refused {method} {url}, for another writer was faster (placement.concurrent_update): {reason}"""
+
+
+class PlacementRefused(PlacementError):
+    """Placement refused {method} {url} with {status}: {reason}"""
+
+
+class ProviderInUse(Conflict):
+    """Resource provider {provider} still carries allocations of {consumers}: move or remove them first."""
+
+
+class DatabaseUnreachable(ServiceUnreachable):
+    """The database is not reachable: {reason}"""
+
+
+class SchemaTooOld(MigratorException):
+    """The database schema is at {found}, and this release needs {wanted}: run 'migrator-manage db sync'."""
+
+
+class SchemaTooNew(MigratorException):
+    """The database schema is at {found}, which this release does not know (its newest is {wanted}): run the release
+    that wrote it."""
+
+
+# --- the protocol ----------------------------------------------------------------------------------------------------
+
+
+class NotOwner(MigratorException):
+    """Migration {migration_uuid} is no longer {owner}'s in epoch {epoch}: another conductor has it."""
+
+
+class IllegalMove(MigratorException):
+    """Migration {migration_uuid} cannot go from {old} to {new}: the table of legal moves has no such row."""

@@ -1,0 +1,335 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Threads, locks, clocks and pools: the only place where they are made.
+
+Everything that waits, sleeps, locks or starts a thread is handed a :class:`Threads` and asks it. :class:`NativeThreads`
+is the one of a real process; it also works in a process that eventlet has patched, because it looks ``threading`` and
+``time`` up when it is asked. The test harness has another that runs one thread at a time under a virtual clock, so
+code that keeps to this seam can be driven step by step.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import datetime
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from oslo_log import log as logging
+
+LOG = logging.getLogger(__name__)
+
+
+class Clock(Protocol):
+    """Where time comes from."""
+
+    def monotonic(self) -> float:
+        """Return seconds since an arbitrary start; never goes back."""
+
+    def now(self) -> datetime.datetime:
+        """Return the wall clock's time, aware, in UTC."""
+
+
+class Lock(Protocol):
+    """What ``threading.Lock`` offers, as far as it is used."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock; False if it could not be had within ``timeout`` seconds."""
+
+    def release(self) -> None:
+        """Give the lock back."""
+
+    def __enter__(self) -> Any:
+        """Take the lock."""
+
+    def __exit__(self, *exc_info: Any) -> None:
+        """Give the lock back."""
+
+
+class Event(Protocol):
+    """What ``threading.Event`` offers."""
+
+    def is_set(self) -> bool:
+        """Whether it has been set."""
+
+    def set(self) -> None:
+        """Set it, and wake who waits."""
+
+    def clear(self) -> None:
+        """Unset it."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, at most ``timeout`` seconds; return whether it is."""
+
+
+class Threads(Protocol):
+    """The seam: a process's clock, uuids, locks and threads."""
+
+    clock: Clock
+
+    def new_uuid(self) -> str:
+        """Return a new random uuid, as text."""
+
+    def random(self) -> float:
+        """Return a random number in [0, 1), for jitter."""
+
+    def lock(self) -> Lock:
+        """Return a new lock."""
+
+    def event(self) -> Event:
+        """Return a new event."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait ``seconds``."""
+
+    def start(self, function: Callable[..., Any], *args: Any, name: str) -> None:
+        """Run ``function(*args)`` in a new daemon thread called ``name``."""
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def monotonic(self) -> float:
+        """Return the machine's monotonic seconds."""
+        return time.monotonic()
+
+    def now(self) -> datetime.datetime:
+        """Return the machine's time, in UTC."""
+        return datetime.datetime.now(datetime.UTC)
+
+
+class NativeThreads:
+    """Real threads on the real clock.
+
+    :param clock: where time comes from; the machine's unless told otherwise.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock: Clock = clock or SystemClock()
+
+    def new_uuid(self) -> str:
+        """Return a new random uuid, as text."""
+        return str(uuid.uuid4())
+
+    def random(self) -> float:
+        """Return a random number in [0, 1), for jitter."""
+        return random.random()  # noqa: S311 -- jitter needs no secrecy
+
+    def lock(self) -> Lock:
+        """Return a ``threading.Lock``."""
+        return threading.Lock()
+
+    def event(self) -> Event:
+        """Return a ``threading.Event``."""
+        return threading.Event()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep on the machine's clock."""
+        time.sleep(seconds)
+
+    def start(self, function: Callable[..., Any], *args: Any, name: str) -> None:
+        """Start a daemon thread."""
+        threading.Thread(target=function, args=args, name=name, daemon=True).start()
+
+
+class BoundedExecutor(concurrent.futures.Executor):
+    """A first-in-first-out thread pool whose bound can change, and that forgets what is cancelled.
+
+    The stock pools keep a cancelled item until a worker meets it, and cannot shrink. This one keeps what waits in an
+    ordered dict keyed by Future, so that cancelling touches one entry, and its workers end when nothing waits, so that
+    an idle pool holds no thread.
+
+    :param max_workers: how many items run at once; 1 or more.
+    :param threads: where its lock and its workers come from.
+    :param name: the prefix of its workers' names.
+    """
+
+    def __init__(self, max_workers: int, threads: Threads, name: str = 'pool') -> None:
+        _check_bound(max_workers)
+        self._threads = threads
+        self._name = name
+        self._lock = threads.lock()
+        self._idle = threads.event()
+        self._idle.set()
+        self._max_workers = max_workers
+        self._running = 0
+        self._started = 0
+        self._closed = False
+        self._waiting: collections.OrderedDict[concurrent.futures.Future[Any], Callable[[], Any]] = (
+            collections.OrderedDict()
+        )
+
+    @property
+    def max_workers(self) -> int:
+        """How many items may run at once."""
+        return self._max_workers
+
+    @property
+    def running(self) -> int:
+        """How many items run now, those above the bound included."""
+        return self._running
+
+    @property
+    def waiting(self) -> int:
+        """How many items wait."""
+        return len(self._waiting)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+        """Queue ``fn(*args, **kwargs)`` and return its Future.
+
+        :raises RuntimeError: the pool has been shut down, or no thread could be started.
+        """
+        return self._submit(lambda: fn(*args, **kwargs), above_bound=False)
+
+    def submit_now(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+        """Start ``fn(*args, **kwargs)`` at once, above the bound if need be; it takes a slot like any other.
+
+        For work that is found running, such as a job that outlived the service which started it.
+        """
+        return self._submit(lambda: fn(*args, **kwargs), above_bound=True)
+
+    def _submit(self, call: Callable[[], Any], above_bound: bool) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future.add_done_callback(self._forget)
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f'{self._name} takes no new work: it has been shut down')
+            if above_bound:
+                self._start_worker((future, call))
+            else:
+                self._waiting[future] = call
+                try:
+                    self._start_workers()
+                except RuntimeError:  # no thread to be had: who is told so must not find it run later
+                    self._waiting.pop(future, None)
+                    raise
+        return future
+
+    def resize(self, max_workers: int) -> None:
+        """Change the bound. What waits keeps its order; what runs is not interrupted.
+
+        :param max_workers: how many items run at once; 1 or more.
+        :raises ValueError: less than 1.
+        """
+        _check_bound(max_workers)
+        with self._lock:
+            self._max_workers = max_workers
+            self._start_workers()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no new work; see :meth:`concurrent.futures.Executor.shutdown`."""
+        with self._lock:
+            self._closed = True
+            waiting = list(self._waiting) if cancel_futures else []
+            if cancel_futures:  # all at once: a worker that becomes free in the middle must find none
+                self._waiting.clear()
+        for future in waiting:
+            future.cancel()
+        if wait:
+            self._idle.wait()
+
+    def _start_workers(self) -> None:
+        while self._waiting and self._running < self._max_workers:
+            item = next(iter(self._waiting.items()))
+            self._start_worker(item)
+            del self._waiting[item[0]]
+
+    def _start_worker(self, item: tuple[concurrent.futures.Future[Any], Callable[[], Any]]) -> None:
+        self._running += 1
+        self._started += 1
+        self._idle.clear()
+        try:
+            self._threads.start(self._work, item, name=f'{self._name}-{self._started}')
+        except RuntimeError:
+            self._end_worker()
+            raise
+
+    def _work(self, item: tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None) -> None:
+        while item is not None:
+            future, call = item
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = call()
+                except BaseException as error:  # noqa: BLE001 -- the Future is where the caller looks for it
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+            # The next item must not keep this one's objects alive while it runs.
+            del future, call
+            with self._lock:
+                if self._waiting and self._running <= self._max_workers:
+                    item = self._waiting.popitem(last=False)
+                else:
+                    item = None
+                    self._end_worker()
+
+    def _end_worker(self) -> None:
+        self._running -= 1
+        if not self._running:
+            self._idle.set()
+
+    def _forget(self, future: concurrent.futures.Future[Any]) -> None:
+        with self._lock:
+            self._waiting.pop(future, None)
+
+
+def _check_bound(max_workers: int) -> None:
+    if max_workers < 1:
+        raise ValueError(f'max_workers is {max_workers}: 1 or more would do')
+
+
+class Periodic:
+    """Runs a function again and again in a thread of its own, until it is stopped.
+
+    An error is logged and does not end it. The time between two runs is jittered by a tenth, so that many services
+    started at once do not stay in step.
+
+    :param spacing: seconds between the end of one run and the start of the next.
+    """
+
+    def __init__(self, threads: Threads, spacing: float, function: Callable[[], Any], name: str) -> None:
+        self._threads = threads
+        self._spacing = spacing
+        self._function = function
+        self._name = name
+        self._stop = threads.event()
+        self._ended = threads.event()
+        # until it is started there is nothing to wait for
+        self._ended.set()
+
+    def start(self) -> Periodic:
+        """Start its thread; the first run comes one spacing later."""
+        self._ended.clear()
+        self._threads.start(self._loop, name=self._name)
+        return self
+
+    def stop(self, wait: bool = True) -> None:
+        """Let no further run begin; wait for the one under way."""
+        self._stop.set()
+        if wait:
+            self._ended.wait()
+
+    def _loop(self) -> None:
+        try:
+            while not self._stop.wait(self._spacing * (0.9 + 0.2 * self._threads.random())):
+                try:
+                    self._function()
+                except Exception:  # one bad run must not end the service; the next may be right
+                    LOG.exception('%s failed, and will be run again', self._name)
+        finally:
+            self._ended.set()

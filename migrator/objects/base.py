@@ -1,0 +1,91 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Plain frozen data that travels as JSON, with a name and a version.
+
+An object goes over the wire as ``{"object": name, "version": "1.0", "data": {...}}``. A receiver that is older than
+the sender ignores the fields that it does not know; one that is newer fills the missing ones with their defaults. So
+a field may be added with a default (minor version), and never be renamed or change its meaning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+from typing import Any, ClassVar, TypeVar
+
+T = TypeVar('T', bound='Versioned')
+_REGISTRY: dict[str, type[Versioned]] = {}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Versioned:
+    """The base of every object; a subclass is registered under its name when it is defined."""
+
+    VERSION: ClassVar[str] = '1.0'
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _REGISTRY[cls.__name__] = cls
+
+    def replace(self: T, **changes: Any) -> T:
+        """Return a copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def to_primitive(self) -> dict[str, Any]:
+        """Return the JSON-safe form."""
+        data = {field.name: to_primitive(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return {'object': type(self).__name__, 'version': self.VERSION, 'data': data}
+
+    @classmethod
+    def from_primitive(cls: type[T], primitive: dict[str, Any]) -> T:
+        """Return the object that :meth:`to_primitive` wrote.
+
+        :raises ValueError: the primitive is of another object, or of another major version.
+        """
+        if primitive.get('object') != cls.__name__:
+            raise ValueError(f'this is a {primitive.get("object")!r}, not a {cls.__name__}')
+        if str(primitive.get('version')).split('.')[0] != cls.VERSION.split('.')[0]:
+            raise ValueError(f'{cls.__name__} {primitive.get("version")} is not compatible with {cls.VERSION}')
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: from_primitive(value) for name, value in primitive['data'].items() if name in known})
+
+
+def to_primitive(value: Any) -> Any:
+    """Return a JSON-safe form of a value that may hold objects, times and enumerations."""
+    if isinstance(value, Versioned):
+        return value.to_primitive()
+    if isinstance(value, datetime.datetime):
+        return {'time': value.isoformat()}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {str(key): to_primitive(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [to_primitive(item) for item in value]
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise TypeError(f'{type(value).__name__} cannot go over the wire')
+
+
+def from_primitive(value: Any) -> Any:
+    """Return the value that :func:`to_primitive` wrote; lists stay lists, enumerations stay strings."""
+    if isinstance(value, dict):
+        if value.keys() == {'object', 'version', 'data'}:
+            return _REGISTRY[value['object']].from_primitive(value)
+        if value.keys() == {'time'}:
+            return datetime.datetime.fromisoformat(value['time'])
+        return {key: from_primitive(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [from_primitive(item) for item in value]
+    return value

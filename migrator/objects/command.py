@@ -1,0 +1,203 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a conductor and a compute host say to each other about one migration."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+from migrator.objects import base
+
+
+class GuestState(enum.StrEnum):
+    """What a driver says of one guest on its host."""
+
+    #: It runs here, in post-copy arriving here included.
+    RUNNING = 'running'
+    #: Its user has paused it.
+    PAUSED = 'paused'
+    #: It is defined here and shut off.
+    SHUTDOWN = 'shutdown'
+    #: The hypervisor has paused it to cut over (told by the reason of the pause).
+    CUTOVER = 'paused for cut-over'
+    #: Post-copy broke off: neither host can run it alone.
+    POSTCOPY_BROKEN = 'post-copy broken off'
+    #: What pre_live_migration made is here and waits for the guest.
+    WAITING = 'waiting'
+    #: Not even that.
+    ABSENT = 'absent'
+
+
+class Entry(enum.StrEnum):
+    """Where a migration's driver call stands in the source's queue."""
+
+    NONE = ''
+    QUEUED = 'queued'
+    STARTED = 'started'
+    RETURNED = 'returned'
+
+
+class WorkState(enum.StrEnum):
+    """Where one step's work on a host stands."""
+
+    RUNNING = 'running'
+    DONE = 'done'
+    FAILED = 'failed'
+    CANCELLED = 'cancelled'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Guest(base.Versioned):
+    """One guest as its driver sees it.
+
+    :ivar job: a migration job of it goes out from here.
+    :ivar incoming: a receiving process exists (told apart from merely prepared).
+    :ivar post_copy: it runs at the destination while its memory still follows.
+    """
+
+    instance_uuid: str
+    state: str = GuestState.ABSENT.value
+    job: bool = False
+    incoming: bool = False
+    post_copy: bool = False
+
+    @property
+    def present(self) -> bool:
+        """Whether the host holds it in any form."""
+        return self.state != GuestState.ABSENT
+
+    @property
+    def active(self) -> bool:
+        """Whether its processors could execute here now."""
+        return self.state == GuestState.RUNNING
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command(base.Versioned):
+    """The head of every call to a compute host: which step of which migration, in whose name, for which boot.
+
+    :ivar owner: the conductor's id.
+    :ivar reply_to: the conductor's server name, for events.
+    :ivar boot_id: the boot of the host that is meant; another refuses it.
+    """
+
+    migration_uuid: str
+    instance_uuid: str
+    step: str
+    epoch: int
+    owner: str
+    reply_to: str
+    boot_id: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report(base.Versioned):
+    """What became of one step's work on a host: sent as an event, and kept for the poll until it is acknowledged.
+
+    :ivar result: what the step returned, JSON-safe.
+    :ivar reason: why it failed, for a person.
+    """
+
+    migration_uuid: str
+    host: str
+    boot_id: str
+    step: str
+    epoch: int
+    state: str
+    result: Any = None
+    reason: str | None = None
+
+
+class Refusal(enum.StrEnum):
+    """Why a host did not take a command."""
+
+    #: The command is for another boot of this host.
+    BOOT = 'boot'
+    #: The command's epoch is lower than one seen, or equal and another owner's.
+    EPOCH = 'epoch'
+    #: The answer to compute_started has not been applied yet.
+    STARTING = 'starting'
+    #: The service is stopping.
+    STOPPING = 'stopping'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer(base.Versioned):
+    """The answer to a command.
+
+    :ivar refusal: None if it was taken, else a :class:`Refusal`.
+    :ivar seen: the highest epoch that this boot has seen for the migration.
+    :ivar report: what is known of the step's work now: running, or ended (a repeated command gets the stored one).
+    """
+
+    refusal: str | None = None
+    seen: int = 0
+    boot_id: str = ''
+    report: Report | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Observation(base.Versioned):
+    """What one host says of one migration when polled.
+
+    :ivar epoch: the highest epoch seen, this poll's included.
+    :ivar entry: an :class:`Entry`.
+    :ivar verdict: what the driver call returned, where it has: completed, failed, aborted; '' otherwise.
+    :ivar reports: the step works running or ended and not yet acknowledged.
+    :ivar progress: memory and disk figures in bytes, as the REST API names them; {} without a job.
+    """
+
+    migration_uuid: str
+    host: str
+    boot_id: str
+    epoch: int
+    guest: Guest
+    refusal: str | None = None
+    entry: str = Entry.NONE.value
+    verdict: str = ''
+    reports: list[Report] = dataclasses.field(default_factory=list)
+    progress: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostReport(base.Versioned):
+    """What a compute says of itself when it starts, and with every heartbeat.
+
+    :ivar limit: max_concurrent_live_migrations.
+    :ivar node: name, hypervisor facts and inventory tree.
+    :ivar guests: every guest the driver knows; only at start.
+    """
+
+    host: str
+    boot_id: str
+    version: int
+    limit: int = 1
+    node: base.Versioned | None = None
+    guests: list[Guest] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Assignment(base.Versioned):
+    """One migration in progress of a host that has just started: what compute_started answers, in queued_at order.
+
+    :ivar queue: whether the source is to queue its driver call again.
+    """
+
+    command: Command
+    role: str
+    queue: bool = False
+    destination: str | None = None
+    instance: base.Versioned | None = None
+    migrate_data: base.Versioned | None = None

@@ -1,0 +1,56 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a host has: its tree of resource providers, and the hypervisor as the API lists it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from typing import Any
+
+from migrator.objects import base
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProviderInventory(base.Versioned):
+    """One resource provider of a host's tree, in Placement's words.
+
+    ``inventory`` is resource class -> ``{total, reserved, min_unit, max_unit, step_size, allocation_ratio}``.
+    """
+
+    uuid: str
+    name: str
+    parent_uuid: str | None = None
+    inventory: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    traits: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComputeNode(base.Versioned):
+    """One hypervisor. Its uuid is that of the root of its tree in Placement. Memory is in MiB, disk in GiB."""
+
+    id: int = 0
+    uuid: str
+    host: str
+    node: str
+    hypervisor_type: str = 'fake'
+    hypervisor_version: int = 1000
+    host_ip: str = '127.0.0.1'
+    cpu_info: dict[str, Any] = dataclasses.field(default_factory=dict)
+    providers: list[ProviderInventory] = dataclasses.field(default_factory=list)
+    created_at: datetime.datetime | None = None
+    updated_at: datetime.datetime | None = None
+
+    def total(self, resource_class: str) -> int:
+        """Return how much of a resource class the whole tree has, in the class's own unit."""
+        return sum(int(provider.inventory.get(resource_class, {}).get('total', 0)) for provider in self.providers)

@@ -1,0 +1,42 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a compute host tells the conductor: an interface, so that the compute wing needs to know no conductor."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from migrator.objects import command
+
+
+class EventClient(Protocol):
+    """The one small client that a compute is handed at start. No correctness rests on any of its messages."""
+
+    def step_ended(self, reply_to: str, report: command.Report) -> None:
+        """Tell the owner's server that a step's work has started or ended. A cast: a wake-up, which may be lost."""
+
+    def compute_started(self, report: command.HostReport) -> list[command.Assignment]:
+        """Tell any conductor that this host has started; return what it is to do, in queued_at order.
+
+        :raises migrator.exception.ServiceUnreachable: no conductor answered; call again.
+        """
+
+    def compute_heartbeat(self, report: command.HostReport) -> None:
+        """Tell any conductor that this host is alive. A cast."""
+
+    def compute_stopping(self, host: str, boot_id: str, cancelled: list[str]) -> None:
+        """Tell any conductor which queued migrations a planned stop has cancelled, within 1 s.
+
+        :param cancelled: migration uuids.
+        :raises migrator.exception.ServiceUnreachable: no conductor answered in time; they are queued again at start.
+        """

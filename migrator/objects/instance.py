@@ -1,0 +1,94 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""An instance: a guest that migrator keeps the books of."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+from typing import Any
+
+from migrator.objects import base
+
+#: vm_state in which a guest can be live-migrated (nova: active and paused).
+MIGRATABLE_VM_STATES = ('active', 'paused')
+
+_RESOURCES_KEY = re.compile(r'^resources(?P<group>[a-zA-Z0-9_-]*):(?P<resource_class>[A-Z0-9_]+)$')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flavor(base.Versioned):
+    """What a guest needs. Memory is in MiB, disk in GiB, as nova has it."""
+
+    name: str
+    vcpus: int = 1
+    memory_mb: int = 512
+    root_gb: int = 1
+    ephemeral_gb: int = 0
+    swap: int = 0
+    extra_specs: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def resource_groups(self) -> dict[str, dict[str, int]]:
+        """Return what to claim, by request group; the unnumbered group is ``''``.
+
+        ``resources:CLASS`` and ``resources<group>:CLASS`` in the extra specs add to or override the flavor's own
+        amounts, and an amount of 0 takes the class away, as in nova's flavors.
+        """
+        disk = self.root_gb + self.ephemeral_gb + -(-self.swap // 1024)
+        groups = {'': {'VCPU': self.vcpus, 'MEMORY_MB': self.memory_mb, 'DISK_GB': disk}}
+        for key, amount in self.extra_specs.items():
+            found = _RESOURCES_KEY.match(key)
+            if found:
+                groups.setdefault(found['group'], {})[found['resource_class']] = int(amount)
+        kept = {group: {name: n for name, n in wanted.items() if n > 0} for group, wanted in groups.items()}
+        return {group: wanted for group, wanted in kept.items() if wanted}
+
+    def resources(self) -> dict[str, int]:
+        """Return what to claim in all, summed over the request groups, by resource class."""
+        total: dict[str, int] = {}
+        for wanted in self.resource_groups().values():
+            for name, amount in wanted.items():
+                total[name] = total.get(name, 0) + amount
+        return total
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Instance(base.Versioned):
+    """A guest: where it is, whose it is, and in what state. Times are UTC."""
+
+    id: int = 0
+    uuid: str
+    name: str
+    project_id: str
+    user_id: str
+    host: str
+    node: str
+    flavor: Flavor
+    vm_state: str = 'active'
+    power_state: int = 1
+    task_state: str | None = None
+    locked_by: str | None = None
+    locked_reason: str | None = None
+    created_at: datetime.datetime | None = None
+    updated_at: datetime.datetime | None = None
+    launched_at: datetime.datetime | None = None
+
+    @property
+    def locked(self) -> bool:
+        """Whether somebody has locked it against actions."""
+        return self.locked_by is not None
+
+    def identity(self) -> dict[str, Any]:
+        """Return what a log line or an RPC needs to name it."""
+        return {'uuid': self.uuid, 'name': self.name}

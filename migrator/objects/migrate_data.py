@@ -1,0 +1,37 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the two hosts must know of each other to move one guest; it travels through the conductor."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from migrator.objects import base
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LiveMigrateData(base.Versioned):
+    """Made by the destination's check, completed by the source's check and by pre_live_migration, then frozen.
+
+    :ivar block_migration: whether disks are copied too; None until the checks have found out.
+    :ivar is_shared_storage: whether both hosts see the same disks.
+    :ivar source: facts of the source's driver, JSON-safe.
+    :ivar destination: facts of the destination's driver, JSON-safe (where to connect, what it can do).
+    """
+
+    block_migration: bool | None = None
+    disk_over_commit: bool = False
+    is_shared_storage: bool = True
+    source: dict[str, Any] = dataclasses.field(default_factory=dict)
+    destination: dict[str, Any] = dataclasses.field(default_factory=dict)

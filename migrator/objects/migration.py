@@ -1,0 +1,175 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A migration, its statuses, and the one table of legal moves between them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+from typing import Any
+
+from migrator import exception
+from migrator.objects import base
+
+
+class MigrationStatus(enum.StrEnum):
+    """Where a migration stands. The words are nova's; the order is that of the 2016 specification."""
+
+    ACCEPTED = 'accepted'
+    PREPARING = 'preparing'
+    QUEUED = 'queued'
+    RUNNING = 'running'
+    RUNNING_POST_COPY = 'running (post-copy)'
+    POST_MIGRATING = 'post-migrating'
+    COMPLETED = 'completed'
+    CANCELLED = 'cancelled'
+    FAILED = 'failed'
+    ERROR = 'error'
+
+
+_S = MigrationStatus
+
+#: A status that nothing leaves.
+ENDS = frozenset({_S.COMPLETED, _S.CANCELLED, _S.FAILED, _S.ERROR})
+#: In progress, by the one definition used everywhere: everything that is not an end.
+IN_PROGRESS = frozenset(MigrationStatus) - ENDS
+
+#: (from, to) -> what makes it so. Nothing else assigns a status.
+LEGAL_MOVES: dict[tuple[MigrationStatus, MigrationStatus], str] = {
+    (_S.ACCEPTED, _S.PREPARING): 'a conductor has taken it',
+    (_S.ACCEPTED, _S.CANCELLED): 'asked to abort before anything was done',
+    (_S.ACCEPTED, _S.FAILED): 'no destination could be found before anything was done',
+    (_S.PREPARING, _S.QUEUED): 'the destination is prepared, and the source is told to queue it',
+    (_S.PREPARING, _S.POST_MIGRATING): 'an adopter finds the guest at the destination',
+    (_S.PREPARING, _S.CANCELLED): 'unwound because asked',
+    (_S.PREPARING, _S.FAILED): 'unwound: no candidate could take it',
+    (_S.PREPARING, _S.ERROR): 'the guest was lost, or abandoned',
+    (_S.QUEUED, _S.RUNNING): 'the source has started it',
+    (_S.QUEUED, _S.RUNNING_POST_COPY): 'seen first when already in post-copy',
+    (_S.QUEUED, _S.POST_MIGRATING): 'seen first when the destination already ran the guest',
+    (_S.QUEUED, _S.CANCELLED): 'the Future was cancelled in the queue',
+    (_S.QUEUED, _S.FAILED): 'it failed before it was seen running, and was unwound',
+    (_S.QUEUED, _S.ERROR): 'the guest was lost, or abandoned',
+    (_S.RUNNING, _S.RUNNING_POST_COPY): 'the guest runs at the destination, its memory still follows',
+    (_S.RUNNING, _S.POST_MIGRATING): 'the destination runs the guest',
+    (_S.RUNNING, _S.CANCELLED): 'aborted at the driver, and unwound',
+    (_S.RUNNING, _S.FAILED): 'the driver failed, and it was unwound',
+    (_S.RUNNING, _S.ERROR): 'the guest was lost, or abandoned',
+    (_S.RUNNING_POST_COPY, _S.POST_MIGRATING): 'the last page has arrived',
+    (_S.RUNNING_POST_COPY, _S.ERROR): 'post-copy broke off for good, or it was abandoned',
+    (_S.POST_MIGRATING, _S.COMPLETED): 'every post step is done, or owed by a host that is down',
+    (_S.POST_MIGRATING, _S.ERROR): 'the guest was lost after the move, or abandoned',
+}
+
+
+class MigrationType(enum.StrEnum):
+    """Which story a migration tells; nova's words."""
+
+    LIVE_MIGRATION = 'live-migration'
+    EVACUATION = 'evacuation'
+
+
+class Outcome(enum.StrEnum):
+    """How the pivot was settled. Before that it is None; then it never changes."""
+
+    FORWARD = 'forward'
+    BACK = 'back'
+
+
+class Strategy(enum.StrEnum):
+    """Who holds the source's allocation meanwhile (the migration-allocations specification)."""
+
+    MIGRATION_OWNED = 'migration-owned'
+    DOUBLED = 'doubled'
+
+
+def check_move(migration_uuid: str, old: str, new: str) -> None:
+    """Raise unless the table has this move.
+
+    :raises IllegalMove: the table has no row for it. Staying where one is, before the end, is always legal.
+    """
+    if old == new and MigrationStatus(old) in IN_PROGRESS:
+        return
+    if (MigrationStatus(old), MigrationStatus(new)) not in LEGAL_MOVES:
+        raise exception.IllegalMove(migration_uuid=migration_uuid, old=old, new=new)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Migration(base.Versioned):
+    """One row of ``migrations``. Times are UTC; memory and disk figures are bytes."""
+
+    id: int = 0
+    uuid: str
+    instance_uuid: str
+    project_id: str
+    user_id: str
+    migration_type: str = MigrationType.LIVE_MIGRATION.value
+    status: str = MigrationStatus.ACCEPTED.value
+    source_compute: str
+    source_node: str
+    dest_compute: str | None = None
+    dest_node: str | None = None
+    dest_host: str | None = None
+    hidden: bool = False
+    created_at: datetime.datetime | None = None
+    updated_at: datetime.datetime | None = None
+
+    #: What was asked for.
+    request_id: str | None = None
+    requested_host: str | None = None
+    force: bool = False
+    block_migration: bool | None = None
+    disk_over_commit: bool = False
+
+    #: The saga's own columns.
+    strategy: str = Strategy.MIGRATION_OWNED.value
+    outcome: str | None = None
+    owner: str | None = None
+    epoch: int = 0
+    attempt: int = 1
+    checked_at: datetime.datetime | None = None
+    queued_at: datetime.datetime | None = None
+    failure: str | None = None
+    stuck_reason: str | None = None
+    waits_for: str | None = None
+    #: Each status it has had: {status, at, owner, epoch}.
+    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    #: Wishes: written by the API and by a stopping host, read by the owner.
+    abort_requested_at: datetime.datetime | None = None
+    abort_requested_by: str | None = None
+    abort_verdict: str | None = None
+    force_complete_requested_at: datetime.datetime | None = None
+
+    #: What the hypervisor last said of the copy.
+    memory_total: int | None = None
+    memory_processed: int | None = None
+    memory_remaining: int | None = None
+    disk_total: int | None = None
+    disk_processed: int | None = None
+    disk_remaining: int | None = None
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether it has not ended; stuck is not an end."""
+        return self.status in IN_PROGRESS
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will change it any more."""
+        return not self.in_progress
+
+    def identity(self) -> dict[str, Any]:
+        """Return what a log line needs to name it."""
+        return {'uuid': self.uuid, 'instance_uuid': self.instance_uuid, 'epoch': self.epoch}

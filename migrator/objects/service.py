@@ -1,0 +1,60 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A service as the database knows it, and the one list of service versions."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from migrator.objects import base
+
+#: version -> what a service of that version can do. All are conductor-owned (no RPC between compute hosts).
+SERVICE_VERSIONS: dict[int, str] = {
+    1: 'doubled allocations: the instance holds source and destination',
+    2: 'migration-owned allocations: the migration holds the source',
+    3: 'a queued live migration can be aborted',
+    4: 'post and rollback are lightweight calls; below, they are plain blocking calls',
+}
+CURRENT_VERSION = max(SERVICE_VERSIONS)
+
+COMPUTE_BINARY = 'nova-compute'
+CONDUCTOR_BINARY = 'nova-conductor'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Service(base.Versioned):
+    """One row of ``services``. Times are UTC."""
+
+    id: int = 0
+    uuid: str
+    host: str
+    binary: str = COMPUTE_BINARY
+    version: int = CURRENT_VERSION
+    boot_id: str | None = None
+    last_seen_up: datetime.datetime | None = None
+    disabled: bool = False
+    disabled_reason: str | None = None
+    forced_down: bool = False
+    created_at: datetime.datetime | None = None
+    updated_at: datetime.datetime | None = None
+
+    def is_up(self, now: datetime.datetime, service_down_time: float) -> bool:
+        """Whether it has been heard of lately, and no operator has declared it down.
+
+        :param now: the database's time.
+        :param service_down_time: seconds of silence after which a service counts as down.
+        """
+        if self.forced_down or self.last_seen_up is None:
+            return False
+        return abs((now - self.last_seen_up).total_seconds()) <= service_down_time

@@ -1,0 +1,228 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Resource providers: keeping a host's tree and its inventory in Placement in step with what the host reports.
+
+The report is the whole truth for the providers that it names, and says nothing of others: a child that somebody else
+made below the host's root is left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from migrator import exception
+from migrator.objects import compute_node
+from migrator.placement_client import client as placement
+
+LOG = logging.getLogger(__name__)
+
+_CUSTOM = 'CUSTOM_'
+#: What Placement fills in where a report is silent.
+_INVENTORY_DEFAULTS: dict[str, float] = {
+    'reserved': 0, 'min_unit': 1, 'max_unit': 0x7FFFFFFF, 'step_size': 1, 'allocation_ratio': 1.0}
+#: How often a tree that others write too is tried, and how long to wait before the next time: seconds, doubled each.
+_ATTEMPTS = 5
+_FIRST_WAIT = 0.05
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Provider:
+    """A resource provider as Placement has it."""
+
+    uuid: str
+    name: str
+    generation: int
+    parent_uuid: str | None
+    root_uuid: str
+
+
+def read_tree(client: placement.PlacementClient, member: str) -> list[Provider]:
+    """Return the whole tree that a provider is in, parents before children; empty if there is no such provider.
+
+    :param member: uuid of any provider of the tree.
+    :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
+    """
+    found = [_provider_of(entry) for entry in
+             client.read(f'/resource_providers?in_tree={member}')['resource_providers']]
+    return _parents_first(found)
+
+
+def list_providers(client: placement.PlacementClient) -> list[Provider]:
+    """Return every provider that Placement has, parents before children."""
+    return _parents_first([_provider_of(entry) for entry in client.read('/resource_providers')['resource_providers']])
+
+
+def read_inventory(client: placement.PlacementClient, provider: str) -> dict[str, dict[str, Any]]:
+    """Return a provider's inventory: resource class -> {total, reserved, min_unit, ...}.
+
+    :raises PlacementRefused: there is no such provider.
+    """
+    found: dict[str, dict[str, Any]] = client.read(f'/resource_providers/{provider}/inventories')['inventories']
+    return found
+
+
+def read_traits(client: placement.PlacementClient, provider: str) -> list[str]:
+    """Return a provider's traits, sorted.
+
+    :raises PlacementRefused: there is no such provider.
+    """
+    return sorted(client.read(f'/resource_providers/{provider}/traits')['traits'])
+
+
+def usages(client: placement.PlacementClient, provider: str) -> dict[str, int]:
+    """Return how much of a provider is allocated: resource class -> amount.
+
+    :raises PlacementRefused: there is no such provider.
+    """
+    found: dict[str, int] = client.read(f'/resource_providers/{provider}/usages')['usages']
+    return found
+
+
+def allocations_on(client: placement.PlacementClient, provider: str) -> dict[str, dict[str, int]]:
+    """Return who holds what on a provider: consumer uuid -> resource class -> amount.
+
+    :raises PlacementRefused: there is no such provider.
+    """
+    found = client.read(f'/resource_providers/{provider}/allocations')['allocations']
+    return {consumer: dict(entry['resources']) for consumer, entry in found.items()}
+
+
+def ensure_tree(client: placement.PlacementClient, providers: Sequence[compute_node.ProviderInventory], *,
+                sleep: Callable[[float], None], attempts: int = _ATTEMPTS) -> bool:
+    """Make Placement's tree say what a host reports; it may be repeated at any time.
+
+    :param providers: the report, in any order; each parent is in it or is in Placement already.
+    :param sleep: how to wait between attempts, seconds.
+    :param attempts: how often to try where others write the same providers.
+    :returns: whether anything had to be written.
+    :raises PlacementConflict: others were faster at each attempt.
+    :raises PlacementRefused: an inventory that is in use is missing from the report, a name belongs to another
+        provider, or a parent is unknown.
+    :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`; repeat it.
+    :raises ValueError: the report's parents go in a circle.
+    """
+    reported = [Provider(uuid=one.uuid, name=one.name, generation=0, parent_uuid=one.parent_uuid, root_uuid='')
+                for one in providers]
+    order = {one.uuid: number for number, one in enumerate(_parents_first(reported))}
+    wanted = sorted(providers, key=lambda one: order[one.uuid])
+    changed = False
+    wait = _FIRST_WAIT
+    for attempt in range(1, attempts + 1):
+        try:
+            for provider in wanted:
+                changed |= _ensure_provider(client, provider)
+                changed |= _ensure_inventory(client, provider)
+                changed |= _ensure_traits(client, provider)
+            break
+        except exception.PlacementConflict:
+            if attempt == attempts:
+                raise
+            # What is right already is only read the next time, so each attempt has less to lose.
+            sleep(wait)
+            wait *= 2
+    return changed
+
+
+def delete_tree(client: placement.PlacementClient, root: str) -> None:
+    """Delete a whole tree, the children that others made included; one that is gone is deleted already.
+
+    :raises ProviderInUse: something is still allocated there; nothing was deleted.
+    :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`; repeat it.
+    """
+    tree = read_tree(client, root)
+    for provider in tree:
+        # Looked at before the first is deleted: a free child below a root in use would be lost.
+        holders = allocations_on(client, provider.uuid)
+        if holders:
+            raise exception.ProviderInUse(provider=f'{provider.name} ({provider.uuid})',
+                                          consumers=', '.join(sorted(holders)))
+    for provider in reversed(tree):
+        client.delete(f'/resource_providers/{provider.uuid}', allow=(404,))
+
+
+def _ensure_provider(client: placement.PlacementClient, wanted: compute_node.ProviderInventory) -> bool:
+    """Create a provider, or correct its name and parent."""
+    found = client.read_or_none(f'/resource_providers/{wanted.uuid}')
+    body = {'name': wanted.name, 'parent_provider_uuid': wanted.parent_uuid}
+    if found is None:
+        try:
+            client.post('/resource_providers', {'uuid': wanted.uuid, **body})
+        except exception.PlacementRefused as error:
+            # One code for two things: the same provider made by a racer, or its name taken by another provider.
+            if error.kwargs['placement_code'] != placement.DUPLICATE_NAME:
+                raise
+            if client.read_or_none(f'/resource_providers/{wanted.uuid}') is None:
+                raise
+            raise exception.PlacementConflict(**error.kwargs) from error
+        LOG.info('Created resource provider %(name)s (%(uuid)s)', {'name': wanted.name, 'uuid': wanted.uuid})
+        return True
+    if (found['name'], found['parent_provider_uuid']) == (wanted.name, wanted.parent_uuid):
+        return False
+    client.put(f'/resource_providers/{wanted.uuid}', body)
+    LOG.info('Resource provider %(uuid)s is now %(name)s below %(parent)s',
+             {'uuid': wanted.uuid, 'name': wanted.name, 'parent': wanted.parent_uuid})
+    return True
+
+
+def _ensure_inventory(client: placement.PlacementClient, wanted: compute_node.ProviderInventory) -> bool:
+    """Set a provider's inventory where it differs."""
+    url = f'/resource_providers/{wanted.uuid}/inventories'
+    found = client.read(url)
+    inventory = {name: {**_INVENTORY_DEFAULTS, **fields} for name, fields in wanted.inventory.items()}
+    if inventory == found['inventories']:
+        return False
+    for name in inventory:
+        if name.startswith(_CUSTOM) and name not in found['inventories']:
+            client.put(f'/resource_classes/{name}')
+    client.put(url, {'resource_provider_generation': found['resource_provider_generation'], 'inventories': inventory})
+    LOG.info('Set the inventory of resource provider %(name)s: %(totals)s',
+             {'name': wanted.name, 'totals': {name: fields.get('total') for name, fields in inventory.items()}})
+    return True
+
+
+def _ensure_traits(client: placement.PlacementClient, wanted: compute_node.ProviderInventory) -> bool:
+    """Set a provider's traits where they differ."""
+    url = f'/resource_providers/{wanted.uuid}/traits'
+    found = client.read(url)
+    if set(wanted.traits) == set(found['traits']):
+        return False
+    for name in sorted(set(wanted.traits) - set(found['traits'])):
+        if name.startswith(_CUSTOM):
+            client.put(f'/traits/{name}')
+    client.put(url, {'resource_provider_generation': found['resource_provider_generation'],
+                     'traits': sorted(set(wanted.traits))})
+    return True
+
+
+def _provider_of(entry: dict[str, Any]) -> Provider:
+    return Provider(uuid=entry['uuid'], name=entry['name'], generation=entry['generation'],
+                    parent_uuid=entry['parent_provider_uuid'], root_uuid=entry['root_provider_uuid'])
+
+
+def _parents_first(providers: Sequence[Provider]) -> list[Provider]:
+    """Return the providers so that each comes after its parent; a parent that is not among them counts as there.
+
+    :raises ValueError: the parents go in a circle.
+    """
+    waiting = {one.uuid: one for one in providers}
+    ordered: list[Provider] = []
+    while waiting:
+        ready = [one for one in waiting.values() if one.parent_uuid not in waiting]
+        if not ready:
+            raise ValueError(f'resource providers that are each other\'s parents: {", ".join(sorted(waiting))}')
+        for one in ready:
+            ordered.append(waiting.pop(one.uuid))
+    return ordered

@@ -1,0 +1,271 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""RPC: one Protocol, and its oslo.messaging form.
+
+A handler is a method marked with :func:`expose`; nothing else of an endpoint can be called. Arguments and results may
+hold :mod:`migrator.objects`; they travel as JSON. An error of ours keeps its class, message and kwargs; any other
+arrives as :class:`migrator.exception.RemoteError`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import oslo_messaging
+from oslo_log import log as logging
+
+from migrator import context as migrator_context
+from migrator import exception
+from migrator.objects import base
+
+LOG = logging.getLogger(__name__)
+
+F = TypeVar('F', bound=Callable[..., Any])
+
+
+def get_transport(conf: Any, url: str | None = None) -> Any:
+    """Return an oslo.messaging transport for :class:`OsloRPC`; it is the caller's to clean up.
+
+    :param conf: any ``ConfigOpts``, a private one included.
+    :param url: a transport URL; None: what ``conf.transport_url`` says.
+    """
+    # oslo.messaging registers these two groups on the global ConfigOpts alone, and its first call would fail with ours.
+    for name in ('metrics', 'tracing'):
+        try:
+            module = importlib.import_module(f'oslo_messaging._{name}.client')
+        except ImportError:
+            continue  # a release without them needs nothing
+        conf.register_opts(getattr(module, f'oslo_messaging_{name}', []), group=f'oslo_messaging_{name}')
+    return oslo_messaging.get_rpc_transport(conf, url, allowed_remote_exmods=[exception.__name__])
+
+
+def expose(method: F) -> F:
+    """Mark a method of an endpoint as one that may be called over RPC."""
+    return oslo_messaging.expose(method)  # type: ignore[no-any-return]  # oslo.messaging has no types
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """Who is meant: a topic, and within it one server, or any.
+
+    :param version: the interface version that the message needs; of one who serves: the newest that it knows.
+    """
+
+    topic: str
+    server: str | None = None
+    version: str = '1.0'
+
+    def __str__(self) -> str:
+        return f'{self.topic}.{self.server}' if self.server else self.topic
+
+
+class Served(Protocol):
+    """A server that listens."""
+
+    def stop(self) -> None:
+        """Take no more messages, and wait for the running handlers."""
+
+
+class RPC(Protocol):
+    """How services talk. Each service has one of its own, so that a recorder knows who sent what."""
+
+    def call(
+        self,
+        context: migrator_context.RequestContext,
+        target: Target,
+        method: str,
+        timeout: float,
+        monitor: float | None = None,
+        **args: Any,
+    ) -> Any:
+        """Call a method and wait for its result.
+
+        :param timeout: seconds to wait for the result.
+        :param monitor: seconds without a heartbeat of the called server after which it counts as gone; None: no
+            heartbeats. Only then may ``timeout`` be long.
+        :raises migrator.exception.RPCTimeout: no answer in time; the call may have been executed.
+        :raises migrator.exception.ServiceUnreachable: it could not be sent.
+        :raises migrator.exception.RemoteError: the handler failed with an error that is not ours, or there is none.
+        :raises TypeError: an argument cannot go over the wire.
+        """
+
+    def cast(self, context: migrator_context.RequestContext, target: Target, method: str, **args: Any) -> None:
+        """Send a message that has no answer. It may be lost.
+
+        :raises migrator.exception.ServiceUnreachable: it could not be sent.
+        """
+
+    def serve(self, target: Target, endpoint: object) -> Served:
+        """Listen as ``target.server`` on ``target.topic`` and dispatch to the exposed methods of ``endpoint``."""
+
+
+class ObjectSerializer(oslo_messaging.Serializer):  # type: ignore[misc]  # oslo.messaging has no types
+    """Puts :mod:`migrator.objects` and the request context into JSON-safe form, and back."""
+
+    def serialize_entity(self, ctxt: Any, entity: Any) -> Any:
+        """Return the JSON-safe form of an argument or result."""
+        return base.to_primitive(entity)
+
+    def deserialize_entity(self, ctxt: Any, entity: Any) -> Any:
+        """Return what :meth:`serialize_entity` was given."""
+        return base.from_primitive(entity)
+
+    def serialize_context(self, ctxt: migrator_context.RequestContext) -> dict[str, Any]:
+        """Return the JSON-safe form of a context; it holds no token."""
+        return ctxt.to_primitive()
+
+    def deserialize_context(self, ctxt: dict[str, Any]) -> migrator_context.RequestContext:
+        """Return the context that was sent."""
+        return migrator_context.RequestContext.from_primitive(ctxt)
+
+
+def fit_to_travel(error: Exception, target: Target, method: str) -> exception.MigratorException:
+    """Return the form in which an error of a handler is answered: of a class of ours, with JSON-safe kwargs."""
+    if not isinstance(error, exception.MigratorException):
+        return exception.RemoteError(target=str(target), method=method, kind=type(error).__name__, reason=str(error))
+    kwargs = {name: _json_safe(value) for name, value in error.kwargs.items()}
+    return _our_class(error)(error.message, **kwargs)
+
+
+def _our_class(error: exception.MigratorException) -> type[exception.MigratorException]:
+    # Only classes of that one module are known everywhere; oslo.messaging, too, makes a subclass of what it rebuilds.
+    return next(kind for kind in type(error).__mro__ if kind.__module__ == exception.__name__)
+
+
+def _json_safe(value: Any) -> Any:
+    try:
+        return base.to_primitive(value)
+    except TypeError:
+        return str(value)
+
+
+def handler(endpoint: object, target: Target, method: str) -> Callable[..., Any]:
+    """Return an endpoint's method as ``handler(context, **args)``, which raises nothing but what may travel.
+
+    :raises AttributeError: the endpoint has no such method, or does not expose it.
+    """
+    function = getattr(endpoint, method)
+    if not hasattr(function, 'exposed'):
+        raise AttributeError(f'{method} is not exposed')
+
+    @functools.wraps(function)
+    def handle(context: migrator_context.RequestContext, **args: Any) -> Any:
+        try:
+            return function(context, **args)
+        except Exception as error:
+            if not isinstance(error, exception.MigratorException):
+                # The caller gets its text; only here is it known where it came from.
+                LOG.exception('%s failed in %s', target, method)
+            raise fit_to_travel(error, target, method) from error
+
+    return handle
+
+
+class OsloRPC:
+    """RPC over an oslo.messaging transport.
+
+    :param transport: from :func:`get_transport`, made by who imports or starts us.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._serializer = ObjectSerializer()
+
+    def _client(self, target: Target, **options: Any) -> Any:
+        client = oslo_messaging.get_rpc_client(
+            self._transport,
+            oslo_messaging.Target(topic=target.topic, version=target.version),
+            serializer=self._serializer,
+        )
+        return client.prepare(server=target.server, version=target.version, **options)
+
+    def call(
+        self,
+        context: migrator_context.RequestContext,
+        target: Target,
+        method: str,
+        timeout: float,
+        monitor: float | None = None,
+        **args: Any,
+    ) -> Any:
+        """Call a method and wait for its result; see :meth:`RPC.call`."""
+        # Here, so that what cannot be sent is a TypeError of the caller's, not taken for one of the handler's.
+        args = base.to_primitive(args)
+        client = self._client(target, timeout=timeout, call_monitor_timeout=monitor)
+        try:
+            return client.call(context, method, **args)
+        except oslo_messaging.MessagingTimeout as error:
+            raise exception.RPCTimeout(target=str(target), method=method, timeout=timeout) from error
+        except (oslo_messaging.MessageDeliveryFailure, oslo_messaging.ClientSendError) as error:
+            raise exception.ServiceUnreachable(service='The message broker', reason=str(error)) from error
+        except exception.MigratorException as error:
+            raise _our_class(error)(error.message, **error.kwargs) from error
+        except oslo_messaging.RemoteError as error:
+            kind, reason = error.exc_type, error.value
+        except Exception as error:  # noqa: BLE001 -- a builtin of the server's comes back as itself, its traceback in the text
+            kind, reason = type(error).__name__, str(error).partition('\n')[0]
+        raise exception.RemoteError(target=str(target), method=method, kind=kind, reason=reason)
+
+    def cast(self, context: migrator_context.RequestContext, target: Target, method: str, **args: Any) -> None:
+        """Send a message that has no answer; see :meth:`RPC.cast`."""
+        try:
+            self._client(target, retry=2).cast(context, method, **args)
+        except (oslo_messaging.MessageDeliveryFailure, oslo_messaging.ClientSendError) as error:
+            raise exception.ServiceUnreachable(service='The message broker', reason=str(error)) from error
+
+    def serve(self, target: Target, endpoint: object) -> Served:
+        """Start an oslo.messaging RPC server; see :meth:`RPC.serve`."""
+        server = oslo_messaging.get_rpc_server(
+            self._transport,
+            oslo_messaging.Target(topic=target.topic, server=target.server),
+            [_Door(endpoint, target)],
+            serializer=self._serializer,
+            access_policy=oslo_messaging.ExplicitRPCAccessPolicy,
+        )
+        server.start()
+        return _OsloServed(server)
+
+
+class _Door:
+    """What oslo.messaging sees of an endpoint: its exposed methods, which raise nothing but what may travel."""
+
+    def __init__(self, endpoint: object, target: Target) -> None:
+        # oslo.messaging reads the version that is served off an attribute of this name
+        self.target = oslo_messaging.Target(version=target.version)
+        self._made = functools.partial(handler, endpoint, target)
+
+    def __getattr__(self, name: str) -> Any:
+        handle = self._made(name)
+
+        @functools.wraps(handle)
+        def expected(context: migrator_context.RequestContext, **args: Any) -> Any:
+            try:
+                return handle(context, **args)
+            except exception.MigratorException as error:
+                # "expected" is its word for what it answers without logging it as a failure of its own
+                raise oslo_messaging.ExpectedException from error
+
+        return expected
+
+
+class _OsloServed:
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def stop(self) -> None:
+        self._server.stop()
+        self._server.wait()

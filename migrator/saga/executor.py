@@ -1,0 +1,275 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Runs a saga: intent before act, observe before deciding, undo of what started, forward only after the pivot."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from migrator.saga.log import DO, UNDO, Journal, StepRecord, StepState
+from migrator.saga.saga import Saga
+from migrator.saga.step import Back, Done, Failed, Forward, GoOn, Kind, Lost, Parked, Step, Stuck, Verdict
+
+FORWARD = 'forward'
+BACK = 'back'
+
+
+class Subject(Protocol):
+    """What a saga is told of: the holder of the row, the fence, and the journal.
+
+    Every write goes through :meth:`commit`, which is one transaction behind the owner's guard. What else a body wants
+    written with it, the subject collects by itself.
+    """
+
+    journal: Journal
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is; each has records of its own."""
+
+    @property
+    def outcome(self) -> str | None:
+        """None until the pivot is settled; then 'forward' or 'back'."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end has been committed."""
+
+    @property
+    def against(self) -> str | None:
+        """Why it should turn back, if somebody or something wishes so; a wish is never an outcome."""
+
+    def turn_against(self, reason: str) -> None:
+        """Note a failure as the wish to turn back."""
+
+    def commit(self, records: Sequence[StepRecord], outcome: str | None = None) -> None:
+        """Write records and outcome in one guarded transaction, and take them into the journal.
+
+        :raises Exception: the guard refused; nothing was written.
+        """
+
+    def has_next_attempt(self) -> bool:
+        """Whether another attempt is worth trying once this one is undone."""
+
+    def begin_next_attempt(self) -> None:
+        """Commit the start of the next attempt."""
+
+    def undone(self) -> None:
+        """Commit the end of a saga that was undone."""
+
+
+T = TypeVar('T', bound=Subject)
+
+
+@dataclasses.dataclass
+class _Buffer:
+    """What is done and waits to be committed with the next intent."""
+
+    records: list[StepRecord] = dataclasses.field(default_factory=list)
+    outcome: str | None = None
+
+
+class SagaExecutor(Generic[T]):
+    """Runs one saga for one subject until it parks, is stuck, or has ended.
+
+    It keeps nothing between two runs but what the journal keeps: any executor may go on where another stopped.
+    """
+
+    def __init__(self, saga: Saga[T], subject: T) -> None:
+        self.saga = saga
+        self.subject = subject
+        self._buffer = _Buffer()
+
+    def run(self) -> Parked | Stuck | None:
+        """Go on as far as possible.
+
+        :returns: what it waits for, why it is stuck, or None when it has ended.
+        """
+        while not self.subject.ended:
+            outcome = self._buffer.outcome or self.subject.outcome
+            if outcome == FORWARD:
+                pause = self._forward()
+            elif outcome == BACK or self._unwinding():
+                pause = self._backward()
+            else:
+                pause = self._toward_pivot()
+            if pause is not None:
+                self._flush()
+                return pause
+        return None
+
+    # --- up to the pivot ---------------------------------------------------------------------------------------------
+
+    def _toward_pivot(self) -> Parked | Stuck | None:
+        subject = self.subject
+        step = self.saga.next_before(subject.journal, subject.attempt)
+        assert step is not None, 'the pivot is done, but its outcome is not written'
+        sent = step.kind is Kind.PIVOT and subject.journal.find(subject.attempt, step.name) is not None
+        if subject.against is None and not sent:
+            return self._do(step)
+        return self._settle(step)
+
+    def _do(self, step: Step[T]) -> Parked | Stuck | None:
+        verdict = self._intend(step)
+        if verdict is None:
+            if any(self.saga.step(record.step).intent for record in self._buffer.records):
+                # What had an effect is committed before the next act; what only looked may share the next commit.
+                self._flush()
+            verdict = step.do(self.subject)
+        return self._take(step, verdict)
+
+    def _intend(self, step: Step[T]) -> Verdict | None:
+        if step.intent is None or self._find(step) is not None:
+            return None
+        intent = step.intent(self.subject)
+        if not isinstance(intent, Mapping):
+            return intent
+        self._flush([self._record(step, DO, StepState.INTENT, input_=intent)])
+        return None
+
+    def _take(self, step: Step[T], verdict: Verdict) -> Parked | Stuck | None:
+        match verdict:
+            case Done(result):
+                record = self._record(step, DO, StepState.DONE, result)
+                self._buffer.records.append(record)
+                self.subject.journal.put([record])
+            case Failed(reason):
+                self._flush()
+                self.subject.turn_against(reason)
+            case _:
+                return verdict
+        return None
+
+    # --- at the pivot, and against it --------------------------------------------------------------------------------
+
+    def _settle(self, step: Step[T]) -> Parked | Stuck | None:
+        subject = self.subject
+        self._flush()
+        settled = self.saga.settle(subject)
+        match settled:
+            case Forward(result):
+                # Committed together with what follows from it at once: see _forward.
+                record = self._record(self.saga.pivot, DO, StepState.DONE, result)
+                self._buffer = _Buffer([record], FORWARD)
+                subject.journal.put([record])
+            case Back(reason):
+                before_pivot = subject.journal.find(subject.attempt, self.saga.pivot.name) is None
+                failed = self._record(step, DO, StepState.FAILED, {'reason': reason})
+                again = before_pivot and subject.has_next_attempt()
+                subject.commit([failed], outcome=None if again else BACK)
+            case Lost(reason):
+                failed = self._record(step, DO, StepState.FAILED, {'reason': reason, 'lost': True})
+                subject.commit([failed], outcome=BACK)
+            case GoOn():
+                return self._do(step)
+            case Failed(reason):
+                subject.turn_against(reason)
+            case _:
+                return settled
+        return None
+
+    def _unwinding(self) -> bool:
+        records = self.subject.journal.of_attempt(self.subject.attempt)
+        return any(record.direction == UNDO or record.state == StepState.FAILED for record in records)
+
+    # --- after the pivot ---------------------------------------------------------------------------------------------
+
+    def _forward(self) -> Parked | Stuck | None:
+        group = self.saga.next_after(self.subject.journal, self.subject.attempt)
+        if not group:
+            self._flush()
+            return None
+        intents: list[StepRecord] = []
+        for step in group:
+            if step.intent is not None and self._find(step) is None:
+                intent = step.intent(self.subject)
+                if not isinstance(intent, Mapping):
+                    return self._wait(intent)
+                intents.append(self._record(step, DO, StepState.INTENT, input_=intent))
+        if intents:
+            self._flush(intents)
+        pauses = [self._retry(step) for step in group]
+        if any(pause is None for pause in pauses):
+            return None  # something is done: look what is left
+        stuck = [pause for pause in pauses if isinstance(pause, Stuck)]
+        return (stuck or pauses)[0]
+
+    def _retry(self, step: Step[T]) -> Parked | Stuck | None:
+        verdict = step.do(self.subject)
+        return self._take(step, verdict) if isinstance(verdict, Done) else self._wait(verdict)
+
+    @staticmethod
+    def _wait(verdict: Verdict | Mapping[str, Any]) -> Parked | Stuck:
+        # A step after the pivot is never undone: whatever it says, it waits and is tried again.
+        if isinstance(verdict, Failed):
+            return Parked(verdict.reason)
+        assert isinstance(verdict, (Parked, Stuck))
+        return verdict
+
+    # --- back --------------------------------------------------------------------------------------------------------
+
+    def _backward(self) -> Parked | Stuck | None:
+        subject = self.subject
+        step = self.saga.next_undo(subject.journal, subject.attempt)
+        if step is None:
+            if subject.outcome == BACK:
+                subject.undone()
+            elif subject.has_next_attempt():
+                subject.begin_next_attempt()
+            else:
+                subject.commit([], outcome=BACK)
+            return None
+        assert step.undo is not None
+        if subject.journal.find(subject.attempt, step.name, UNDO) is None:
+            subject.commit([self._record(step, UNDO, StepState.INTENT)])
+        match step.undo(subject):
+            case Done(result):
+                subject.commit([self._record(step, UNDO, StepState.DONE, result)])
+            case Failed(reason):
+                return Parked(reason)
+            case verdict:
+                return verdict
+        return None
+
+    # --- the journal -------------------------------------------------------------------------------------------------
+
+    def _find(self, step: Step[T]) -> StepRecord | None:
+        return self.subject.journal.find(self.subject.attempt, step.name)
+
+    def _record(
+        self,
+        step: Step[T],
+        direction: str,
+        state: StepState,
+        result: Mapping[str, Any] | None = None,
+        input_: Mapping[str, Any] | None = None,
+    ) -> StepRecord:
+        known = self.subject.journal.find(self.subject.attempt, step.name, direction)
+        if known is not None:
+            return dataclasses.replace(known, state=state.value, result=result, input=input_ or known.input)
+        return StepRecord(
+            step=step.name,
+            direction=direction,
+            state=state.value,
+            attempt=self.subject.attempt,
+            input=input_,
+            result=result,
+        )
+
+    def _flush(self, records: Sequence[StepRecord] = ()) -> None:
+        """Commit what is buffered, together with the records given: the done of one step, the intent of the next."""
+        buffer, self._buffer = self._buffer, _Buffer()
+        if buffer.records or buffer.outcome or records:
+            self.subject.commit([*buffer.records, *records], outcome=buffer.outcome)

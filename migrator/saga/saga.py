@@ -1,0 +1,115 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A saga: a plain list of steps, with at most one pair side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic
+
+from migrator.saga import log
+from migrator.saga import step as steps
+from migrator.saga.step import Kind, S, Settlement, Step
+
+
+class Saga(Generic[S]):
+    """The story: compensatable steps, one pivot, retriable steps.
+
+    :param settle: asks the world where the saga stands; called before anything is decided at or against the pivot.
+    :param items: the steps in order; a tuple of two stands side by side.
+    :raises ValueError: the list is not of that form.
+    """
+
+    def __init__(self, *items: Step[S] | tuple[Step[S], Step[S]], settle: Callable[[S], Settlement]) -> None:
+        self.settle = settle
+        self.groups: list[tuple[Step[S], ...]] = [item if isinstance(item, tuple) else (item,) for item in items]
+        self.steps: list[Step[S]] = [step for group in self.groups for step in group]
+        kinds = [step.kind for step in self.steps]
+        if kinds.count(Kind.PIVOT) != 1:
+            raise ValueError('a saga has one pivot')
+        if kinds != sorted(kinds, key=[Kind.COMPENSATABLE, Kind.PIVOT, Kind.RETRIABLE].index):
+            raise ValueError('compensatable steps come before the pivot, retriable ones after it')
+        if sum(len(group) > 1 for group in self.groups) > 1 or any(len(group) > 2 for group in self.groups):
+            raise ValueError('a saga has at most one pair')
+        if any(step.kind is Kind.RETRIABLE and step.undo for step in self.steps):
+            raise ValueError('nothing is undone after the pivot')
+        if len({step.name for step in self.steps}) != len(self.steps):
+            raise ValueError('two steps have one name')
+        self.pivot = next(step for step in self.steps if step.kind is Kind.PIVOT)
+
+    def step(self, name: str) -> Step[S]:
+        """Return the step of that name."""
+        return next(step for step in self.steps if step.name == name)
+
+    def next_before(self, journal: log.Journal, attempt: int) -> Step[S] | None:
+        """Return the first step up to the pivot that is not done; None if the pivot is."""
+        for step in self.steps:
+            if step.kind is Kind.RETRIABLE:
+                return None
+            record = journal.find(attempt, step.name)
+            if record is None or record.state != log.StepState.DONE:
+                return step
+        return None
+
+    def next_after(self, journal: log.Journal, attempt: int) -> tuple[Step[S], ...]:
+        """Return what is to be done now after the pivot: one step, what is left of the pair, or nothing."""
+        for group in self.groups:
+            if group[0].kind is not Kind.RETRIABLE:
+                continue
+            left = tuple(step for step in group if not _is(journal, attempt, step, log.DO, log.StepState.DONE))
+            if left:
+                return left
+        return ()
+
+    def started(self, journal: log.Journal, attempt: int) -> list[Step[S]]:
+        """Return the steps up to the pivot that may have had an effect in this attempt, in order.
+
+        One that writes no intent counts as started once its predecessor is done.
+        """
+        found: list[Step[S]] = []
+        before_done = False
+        for step in self.steps:
+            if step.kind is Kind.RETRIABLE:
+                break
+            record = journal.find(attempt, step.name)
+            if record is None and (step.intent is not None or not before_done):
+                break
+            found.append(step)
+            before_done = record is not None and record.state == log.StepState.DONE
+        return found
+
+    def next_undo(self, journal: log.Journal, attempt: int) -> Step[S] | None:
+        """Return the step whose undo comes next, or None when everything that started is undone.
+
+        The undo column is read upwards; ``undo_after`` lets a step wait for an earlier one. Steps that share an undo
+        are undone by the last of them.
+        """
+        waiting: list[Step[S]] = []
+        seen: list[Callable[[S], steps.Verdict]] = []
+        order: list[Step[S]] = []
+        for step in reversed(self.started(journal, attempt)):
+            if step.undo is not None and step.undo not in seen:
+                seen.append(step.undo)
+                (waiting if step.undo_after else order).append(step)
+            for late in [late for late in waiting if late.undo_after == step.name]:
+                order.append(late)
+                waiting.remove(late)
+        for step in order + waiting:
+            if not _is(journal, attempt, step, log.UNDO, log.StepState.DONE):
+                return step
+        return None
+
+
+def _is(journal: log.Journal, attempt: int, step: Step[S], direction: str, state: log.StepState) -> bool:
+    record = journal.find(attempt, step.name, direction)
+    return record is not None and record.state == state

@@ -1,0 +1,126 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a step is, and what a body may answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+S = TypeVar('S')
+
+
+class Kind(enum.StrEnum):
+    """The three kinds of step, by the usual names."""
+
+    #: Has an undo, or changes nothing.
+    COMPENSATABLE = 'compensatable'
+    #: The point of no return; there is one.
+    PIVOT = 'pivot'
+    #: After the pivot: only forward, until done.
+    RETRIABLE = 'retriable'
+
+
+# --- what a body answers ---------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """The step's effect is there.
+
+    :ivar result: what the journal keeps of it, JSON-safe.
+    """
+
+    result: Mapping[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Parked:
+    """Nothing to do until something is heard; no thread is held meanwhile.
+
+    :ivar why: what it waits for, for a person.
+    """
+
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """The step cannot be done, or could not be done in time: a reason to turn back, not yet the decision."""
+
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Stuck:
+    """Fits no known case: quarantined, observed again, and shown to a person with this reason."""
+
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class GoOn:
+    """Settled: nothing speaks against the next step."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Forward:
+    """Settled: the pivot has happened. From here on nothing is undone."""
+
+    result: Mapping[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Back:
+    """Settled: the pivot has not happened, and cannot happen any more. Everything is undone."""
+
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Lost:
+    """Settled: there is nothing left to move. What can be undone is undone, and it ends in error."""
+
+    reason: str
+
+
+Verdict = Done | Parked | Failed | Stuck
+Settlement = GoOn | Forward | Back | Lost | Parked | Failed | Stuck
+
+
+# --- the step --------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Step(Generic[S]):
+    """One declared step; ``undo`` stands beside ``do``.
+
+    Bodies are idempotent, and observe before they act.
+
+    :ivar do: makes the effect, or finds it made.
+    :ivar undo: takes the effect back, or finds it gone; None where there is nothing to take back. Two steps may share
+        one undo, which then runs once for both.
+    :ivar intent: returns what the journal must hold before ``do`` may act (JSON-safe), or a verdict if that cannot be
+        had now. None: the step changes nothing that its predecessor's record does not lead back to.
+    :ivar undo_after: the name of an earlier step whose undo must be finished before this one's begins; by default the
+        undo column is read strictly upwards.
+    """
+
+    name: str
+    kind: Kind
+    do: Callable[[S], Verdict]
+    undo: Callable[[S], Verdict] | None = None
+    intent: Callable[[S], Mapping[str, Any] | Verdict] | None = None
+    undo_after: str | None = None

@@ -1,0 +1,277 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a broker is between processes, in one process: a network under the test's hand."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from migrator import exception, executors
+from migrator import rpc as migrator_rpc
+
+#: How many handlers of one server run at once, as oslo.messaging has it by default.
+POOL_SIZE = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """One message on the bus.
+
+    :ivar number: counts from 1.
+    :ivar sender: who sent it: ``compute:host1``, ``conductor:ID``, ``api:ID``; of a reply the server, ``TOPIC:SERVER``.
+    :ivar kind: ``call``, ``cast`` or ``reply``.
+    :ivar body: as it travels, JSON.
+    :ivar size: bytes of the body.
+    """
+
+    number: int
+    sender: str
+    target: migrator_rpc.Target
+    method: str
+    kind: str
+    body: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.body.encode())
+
+
+#: What happens to a message: None, it arrives; 'lose', it does not; 'lose_answer', it does but its reply does not;
+#: 'duplicate', it arrives twice; 'refuse', the sender is told that there is no broker; a number, so many seconds late.
+Fault = str | float | None
+
+
+@dataclasses.dataclass(eq=False)
+class Pending:
+    """A call that waits for its answer."""
+
+    answered: executors.Event
+    answer: str | None = None
+    #: Who works on it, as far as heartbeats would tell.
+    server: Server | None = None
+
+
+class DirectBus:
+    """What a broker is between processes.
+
+    :param threads: for messages under way, which outlive their sender: a simulation's ``world``.
+    :ivar faults: asked for each message: calls, casts, and replies (which know 'lose' and seconds only).
+    """
+
+    def __init__(self, threads: executors.Threads | None = None) -> None:
+        self.threads: executors.Threads = threads or executors.NativeThreads()
+        self.faults: Callable[[Message], Fault] = lambda message: None
+        # Native, and never held across a crossing: a paused or killed process must not hold up the others' messages.
+        self._lock = threading.Lock()
+        self._servers: dict[str, list[Server]] = collections.defaultdict(list)
+        self._turns: dict[str, int] = collections.defaultdict(int)
+        self._sent = 0
+
+    def servers(self, topic: str) -> list[str]:
+        """Return the names of the servers that live and listen, in the order in which they came."""
+        return [server.target.server or '' for server in self._living(topic)]
+
+    def _living(self, topic: str) -> list[Server]:
+        return [server for server in self._servers[topic] if server.alive]
+
+    def next_number(self) -> int:
+        """Return the number of the next message."""
+        with self._lock:
+            self._sent += 1
+            return self._sent
+
+    def register(self, server: Server) -> None:
+        """Deliver to this server from now on."""
+        with self._lock:
+            self._servers[server.target.topic] = [*self._living(server.target.topic), server]
+
+    def unregister(self, server: Server) -> None:
+        """Deliver to this server no longer."""
+        with self._lock:
+            if server in self._servers[server.target.topic]:
+                self._servers[server.target.topic].remove(server)
+
+    def send(self, message: Message, pending: Pending | None) -> None:
+        """Send a call or a cast.
+
+        :param pending: who waits for the answer.
+        :raises migrator.exception.ServiceUnreachable: a fault says so.
+        """
+        fault = self.faults(message)
+        if fault == 'refuse':
+            raise exception.ServiceUnreachable(service='The message broker', reason='it refuses the connection')
+        if fault == 'lose':
+            return
+        if fault == 'lose_answer':
+            pending = None
+        if isinstance(fault, (int, float)):
+            self._later(fault, lambda: self._deliver(message, pending))
+            return
+        for _ in range(2 if fault == 'duplicate' else 1):
+            self._deliver(message, pending)
+
+    def answer(self, message: Message, pending: Pending) -> None:
+        """Send a reply to who waits for it; only the first has an effect."""
+        fault = self.faults(message)
+        if fault == 'lose':
+            return
+
+        def arrive() -> None:
+            if pending.answer is None:
+                pending.answer = message.body
+                pending.answered.set()
+
+        if isinstance(fault, (int, float)):
+            self._later(fault, arrive)
+        else:
+            arrive()
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        def wait() -> None:
+            self.threads.sleep(seconds)
+            act()
+
+        self.threads.start(wait, name='message-under-way')
+
+    def _deliver(self, message: Message, pending: Pending | None) -> None:
+        topic, name = message.target.topic, message.target.server
+        with self._lock:
+            living = self._living(topic)
+            if name is not None:
+                living = [server for server in living if server.target.server == name][-1:]
+            turn = self._turns[topic]
+            self._turns[topic] += name is None
+        # Nobody there: as with a broker, the sender is not told.
+        if living:
+            living[turn % len(living)].take(message, pending)
+
+
+class Server:
+    """One that listens: a mailbox, and up to :data:`POOL_SIZE` threads that end when it is empty."""
+
+    def __init__(
+        self, bus: DirectBus, target: migrator_rpc.Target, endpoint: object, threads: executors.Threads
+    ) -> None:
+        self.target = target
+        self._bus = bus
+        self._endpoint = endpoint
+        self._threads = threads
+        self._serializer = migrator_rpc.ObjectSerializer()
+        self._lock = threading.Lock()
+        self._mailbox: collections.deque[tuple[Message, Pending | None]] = collections.deque()
+        self._workers = 0
+        self._idle: executors.Event | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process is."""
+        return bool(getattr(self._threads, 'alive', True))
+
+    @property
+    def beating(self) -> bool:
+        """Whether it would send heartbeats."""
+        return self.alive and not getattr(self._threads, 'paused', False)
+
+    def take(self, message: Message, pending: Pending | None) -> None:
+        """Put a message into the mailbox."""
+        with self._lock:
+            self._mailbox.append((message, pending))
+            begin = self._workers < POOL_SIZE
+            self._workers += begin
+        if begin and self.alive:
+            self._threads.start(self._work, name=f'rpc-{self.target}')
+
+    def stop(self) -> None:
+        """Take no more messages, and wait for those that were taken."""
+        self._bus.unregister(self)
+        idle = self._threads.event()
+        with self._lock:
+            if not self._workers:
+                return
+            self._idle = idle
+        idle.wait()
+
+    def _work(self) -> None:
+        while (taken := self._next()) is not None:
+            self._handle(*taken)
+
+    def _next(self) -> tuple[Message, Pending | None] | None:
+        with self._lock:
+            if self._mailbox:
+                return self._mailbox.popleft()
+            self._workers -= 1
+            idle = None if self._workers else self._idle
+        if idle is not None:
+            idle.set()
+        return None
+
+    def _handle(self, message: Message, pending: Pending | None) -> None:
+        if pending is not None:
+            pending.server = self
+        checkpoint(self._threads, f'rpc {message.method} received')
+        answer = self._dispatch(message)
+        checkpoint(self._threads, f'rpc {message.method} handled')
+        if pending is not None:
+            pending.server = None
+            sender = f'{self.target.topic}:{self.target.server}'
+            number = self._bus.next_number()
+            self._bus.answer(
+                Message(number, sender, message.target, message.method, 'reply', json.dumps(answer)), pending
+            )
+
+    def _dispatch(self, message: Message) -> dict[str, Any]:
+        body = json.loads(message.body)
+        method, version = body['method'], body['version']
+        try:
+            if not _compatible(self.target.version, version):
+                return self._error(
+                    'UnsupportedVersion',
+                    f'Endpoint does not support RPC version {version}. Attempted method: {method}',
+                    message,
+                )
+            try:
+                handle = migrator_rpc.handler(self._endpoint, self.target, method)
+            except AttributeError:
+                return self._error('NoSuchMethod', f'Endpoint does not support RPC method {method}', message)
+            context = self._serializer.deserialize_context(body['context'])
+            args = self._serializer.deserialize_entity(context, body['args'])
+            result = self._serializer.serialize_entity(context, handle(context, **args))
+            json.dumps(result)
+        except exception.MigratorException as error:
+            return {'error': type(error).__name__, 'message': error.message, 'kwargs': error.kwargs}
+        except Exception as error:  # noqa: BLE001 -- what cannot be read or written is answered, as oslo.messaging does
+            return self._error(type(error).__name__, str(error), message)
+        return {'result': result}
+
+    def _error(self, kind: str, reason: str, message: Message) -> dict[str, Any]:
+        kwargs = {'target': str(message.target), 'method': message.method, 'kind': kind, 'reason': reason}
+        return {'error': 'RemoteError', 'message': exception.RemoteError(**kwargs).message, 'kwargs': kwargs}
+
+
+def checkpoint(threads: executors.Threads, label: str) -> None:
+    """Be a checkpoint, where the threads are simulated."""
+    cross = getattr(threads, 'checkpoint', None)
+    if cross is not None:
+        cross(label)
+
+
+def _compatible(served: str, wanted: str) -> bool:
+    major, minor = (int(part) for part in served.split('.'))
+    wanted_major, wanted_minor = (int(part) for part in wanted.split('.'))
+    return major == wanted_major and wanted_minor <= minor

@@ -1,0 +1,268 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A whole cloud in one process: API, conductors, computes, hypervisors, a real database and the real Placement.
+
+Only the threads, the clock, the bus between the services and the hypervisors are replaced. Under
+:class:`migrator.testing.threads.Simulation` time is in the test's hand and a seed fixes the order of everything; under
+:class:`migrator.executors.NativeThreads` it runs by itself, as the demo does.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import webob
+from oslo_config import cfg
+
+from migrator import executors
+from migrator.api import app as api_app
+from migrator.compute import manager as compute_manager
+from migrator.conductor import instances
+from migrator.conductor import manager as conductor_manager
+from migrator.conductor import rpcapi as conductor_rpcapi
+from migrator.conf import opts
+from migrator.db import api as db_api
+from migrator.db import engine as engines
+from migrator.db import sync
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+from migrator.placement_client import client as placement_client
+from migrator.testing import bus as buses
+from migrator.testing import placement as placements
+from migrator.testing import placement_faults
+from migrator.testing import rpc as testing_rpc
+from migrator.testing import threads as sim
+from migrator.virt import fake
+from migrator.virt import fake_hypervisor
+
+PROJECT = 'demo'
+USER = 'demo'
+
+ThreadsFor = Callable[[str], executors.Threads]
+
+
+class Cloud:
+    """A cloud.
+
+    :param directory: where its SQLite files go.
+    :param hosts: how many compute hosts, ``host1`` and so on; more by :meth:`add_host`.
+    :param threads_for: returns the threads of a process by its name (``world``, ``api``, ``conductor1``, ``host1``).
+    :param options: overrides of options, ``{'conductor.lease': 5, 'max_concurrent_live_migrations': 2}``.
+    :param start: whether to start the services; a cloud that is not started has its schema and nothing else.
+    """
+
+    def __init__(
+        self,
+        directory: str | pathlib.Path,
+        hosts: int = 4,
+        threads_for: ThreadsFor | None = None,
+        options: Mapping[str, Any] | None = None,
+        start: bool = True,
+        **knobs: Any,
+    ) -> None:
+        self.directory = pathlib.Path(directory)
+        native = executors.NativeThreads()
+        self.threads_for: ThreadsFor = threads_for or (lambda name: native)
+        self.options = dict(options or {})
+        self.world_threads = self.threads_for('world')
+        self.simulation: sim.Simulation | None = None
+        self.world = fake_hypervisor.FakeWorld(self.world_threads)
+        self.recorder = testing_rpc.RpcRecorder()
+        self.bus = buses.DirectBus(self.world_threads)
+        self.placement = placements.InProcessPlacement(self.directory)
+        self.adapter = placement_faults.FaultyAdapter(self.placement.adapter())
+        self.engine = engines.Engine(f'sqlite:///{self.directory}/migrator.sqlite', self.world_threads)
+        sync.sync(self.engine)
+        self.conductors: dict[str, conductor_manager.ConductorManager] = {}
+        self.computes: dict[str, compute_manager.ComputeManager] = {}
+        self.database = self.database_of(self.world_threads)
+        self.placement_client = placement_client.PlacementClient(self.adapter)
+        self.knobs = knobs
+        self.app = self._make_app()
+        for number in range(1, hosts + 1):
+            self.world.add(f'host{number}', **knobs)
+        if start:
+            self.start_conductor('conductor1')
+            for host in self.world.hypervisors:
+                self.start_compute(host)
+
+    # --- processes ---------------------------------------------------------------------------------------------------
+
+    def conf(self, **overrides: Any) -> cfg.ConfigOpts:
+        """Return a configuration of its own for one service, with every option registered."""
+        conf = cfg.ConfigOpts()
+        opts.register_opts(conf)
+        conf([], project='migrator', default_config_files=[], default_config_dirs=[])
+        for name, value in {**self.options, **overrides}.items():
+            group, _, option = name.rpartition('.')
+            conf.set_override(option, value, group or None)
+        return conf
+
+    def database_of(self, threads: executors.Threads) -> db_api.Database:
+        """Return the database as one process sees it."""
+        return db_api.Database('', threads, engine=self.engine)
+
+    def _rpc(self, name: str, sender: str) -> Any:
+        threads = self.threads_for(name)
+        return self.recorder.wrap(testing_rpc.DirectRPC(self.bus, sender, threads), sender)
+
+    def _make_app(self) -> Any:
+        threads = self.threads_for('api')
+        door = conductor_rpcapi.ConductorAPI(self._rpc('api', 'api:api'))
+        return api_app.make_app(self.conf(), self.database_of(threads), door, threads)
+
+    def start_conductor(self, name: str) -> conductor_manager.ConductorManager:
+        """Start a conductor; of the same name again, after it was stopped or killed, as a new life."""
+        threads = self.threads_for(name)
+        manager = conductor_manager.ConductorManager(
+            self.conf(),
+            name,
+            self.database_of(threads),
+            placement_client.PlacementClient(self.adapter),
+            self._rpc(name, f'conductor:{name}'),
+            threads,
+        )
+        manager.start()
+        self.conductors[name] = manager
+        return manager
+
+    def start_compute(self, host: str) -> compute_manager.ComputeManager:
+        """Start the compute service of a host, on the hypervisor that is there."""
+        threads = self.threads_for(host)
+        client = self._rpc(host, f'compute:{host}')
+        events = conductor_rpcapi.ConductorEvents(client)
+        driver = fake.FakeDriver(self.world.hypervisors[host], threads)
+        manager = compute_manager.ComputeManager(self.conf(host=host), host, driver, threads, events, client)
+        manager.start()
+        self.computes[host] = manager
+        return manager
+
+    def add_host(self, host: str, **knobs: Any) -> fake_hypervisor.FakeHypervisor:
+        """Add a host with its hypervisor, and start its compute service."""
+        hypervisor = self.world.add(host, **{**self.knobs, **knobs})
+        self.start_compute(host)
+        return hypervisor
+
+    def up(self) -> bool:
+        """Whether every compute service that was started is known to the database."""
+        known = {service.host: service.boot_id for service in self.database.services.list(binary='nova-compute')}
+        return all(known.get(host) == compute.boot_id for host, compute in self.computes.items())
+
+    def stop(self) -> None:
+        """Stop every service as planned, computes first, and close what was opened."""
+        for compute in self.computes.values():
+            compute.cleanup_host()
+        for conductor in self.conductors.values():
+            conductor.stop()
+        self.close()
+
+    def close(self) -> None:
+        """Close the files; whatever still runs is left alone."""
+        self.engine.dispose()
+        self.placement.close()
+
+    # --- instances ---------------------------------------------------------------------------------------------------
+
+    def boot(
+        self, name: str, host: str, memory_mb: int = 512, vcpus: int = 1, dirty_rate: float = 0.0, **fields: Any
+    ) -> instance_objects.Instance:
+        """Put a guest on a host: the hypervisor's, with its row and its allocation.
+
+        :param memory_mb: MiB. :param dirty_rate: MiB/s.
+        """
+        flavor = fields.pop('flavor', None) or instance_objects.Flavor(
+            name=f'm{memory_mb}', vcpus=vcpus, memory_mb=memory_mb, root_gb=1
+        )
+        wanted = {'project_id': PROJECT, 'user_id': USER, **fields}
+        instance = instance_objects.Instance(
+            uuid=self.world_threads.new_uuid(), name=name, host=host, node=host, flavor=flavor, **wanted
+        )
+        stored = instances.create(self.database, self.placement_client, instance)
+        self.world.hypervisors[host].spawn(stored, dirty_rate=dirty_rate)
+        return stored
+
+    # --- as a user sees it -------------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        version: str = '2.80',
+        token: str = 'admin',  # noqa: S107 -- the token of the embedded noauth2
+    ) -> webob.Response:
+        """Send one request to the REST API, and return its response."""
+        request = webob.Request.blank(f'/v2.1{path}', method=method)
+        request.headers['X-Auth-Token'] = token
+        request.headers['OpenStack-API-Version'] = f'compute {version}'
+        if body is not None:
+            request.content_type = 'application/json'
+            request.body = json.dumps(body).encode()
+        return request.get_response(self.app)
+
+    def live_migrate(
+        self, instance: instance_objects.Instance | str, host: str | None = None, version: str = '2.80'
+    ) -> webob.Response:
+        """Ask for a live migration, and return the response."""
+        uuid = instance if isinstance(instance, str) else instance.uuid
+        arguments: dict[str, Any] = {'host': host, 'block_migration': 'auto'}
+        if tuple(map(int, version.split('.'))) < (2, 25):
+            arguments = {'host': host, 'block_migration': False, 'disk_over_commit': False}
+        return self.request('POST', f'/servers/{uuid}/action', {'os-migrateLive': arguments}, version=version)
+
+    def migrations(self, instance: instance_objects.Instance | None = None) -> list[migration_objects.Migration]:
+        """Return the migrations, of one instance or of all, the oldest first."""
+        filters = {'instance_uuid': instance.uuid} if instance is not None else None
+        return list(reversed(self.database.migrations.list(filters)))
+
+    def idle(self) -> bool:
+        """Whether no migration is in progress."""
+        return not self.database.migrations.list(in_progress=True)
+
+
+class SimulatedCloud(Cloud):
+    """A cloud whose time and schedule are in the test's hand.
+
+    :param seed: fixes the schedule; None: first come, first served.
+    """
+
+    def __init__(self, directory: str | pathlib.Path, hosts: int = 4, seed: int | None = None, **options: Any) -> None:
+        simulation = sim.Simulation(seed)
+        self.processes: dict[str, sim.SimThreads] = {}
+
+        def threads_for(name: str) -> sim.SimThreads:
+            if name not in self.processes:
+                self.processes[name] = simulation.process(name)
+            return self.processes[name]
+
+        super().__init__(directory, hosts, threads_for=threads_for, **options)
+        self.simulation = simulation
+        if options.get('start', True):
+            simulation.run_until(self.up)
+
+    def wait(self, seconds: float = 600) -> None:
+        """Let it run until no migration is in progress, at most so many seconds of its clock.
+
+        :raises migrator.testing.threads.TimedOut: something still is.
+        """
+        assert self.simulation is not None
+        self.simulation.run_until(self.idle, timeout=seconds)
+
+    def stop(self) -> None:
+        """End the simulation, and close what was opened."""
+        assert self.simulation is not None
+        self.simulation.close()
+        self.close()

@@ -1,0 +1,228 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""RPC in one process, and a recorder for any RPC.
+
+:class:`DirectRPC` answers as :class:`migrator.rpc.OsloRPC` does (one test suite runs against both): every message
+becomes JSON. But nothing polls, and with simulated threads every send, handling and answer is a checkpoint.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from typing import Any
+
+from migrator import context as migrator_context
+from migrator import exception, executors
+from migrator import rpc as migrator_rpc
+from migrator.objects import base
+from migrator.testing.bus import DirectBus, Message, Pending, Server, checkpoint
+
+__all__ = ['DirectBus', 'DirectRPC', 'Message', 'Recorded', 'RpcRecorder']
+
+#: Methods by which a conductor looks after migrations, whether or not anything happened.
+POLLS = frozenset({'poll_live_migrations'})
+#: Methods by which a service says that it lives.
+HEARTBEATS = frozenset({'compute_started', 'compute_heartbeat', 'compute_stopping'})
+#: The topic of the computes, and how a compute's sender name begins.
+COMPUTE = 'compute'
+
+
+class DirectRPC:
+    """One process's RPC on a :class:`DirectBus`.
+
+    :param sender: who it is, in :class:`migrator.testing.bus.Message`.
+    :param threads: the process's own: its calls wait, and its handlers run, in them.
+    """
+
+    def __init__(self, bus: DirectBus, sender: str, threads: executors.Threads) -> None:
+        self.sender = sender
+        self._bus = bus
+        self._threads = threads
+        self._serializer = migrator_rpc.ObjectSerializer()
+
+    def _message(
+        self,
+        context: migrator_context.RequestContext,
+        target: migrator_rpc.Target,
+        method: str,
+        kind: str,
+        args: dict[str, Any],
+    ) -> Message:
+        body = {
+            'context': self._serializer.serialize_context(context),
+            'method': method,
+            'version': target.version,
+            'args': self._serializer.serialize_entity(context, args),
+        }
+        return Message(self._bus.next_number(), self.sender, target, method, kind, json.dumps(body))
+
+    def call(
+        self,
+        context: migrator_context.RequestContext,
+        target: migrator_rpc.Target,
+        method: str,
+        timeout: float,
+        monitor: float | None = None,
+        **args: Any,
+    ) -> Any:
+        """Call a method and wait for its result; see :meth:`migrator.rpc.RPC.call`."""
+        message = self._message(context, target, method, 'call', args)
+        pending = Pending(self._threads.event())
+        checkpoint(self._threads, f'rpc {method} call')
+        self._bus.send(message, pending)
+        self._await(pending, message, timeout, monitor)
+        checkpoint(self._threads, f'rpc {method} answered')
+        answer = json.loads(pending.answer or '{}')
+        if 'error' in answer:
+            raise getattr(exception, answer['error'])(answer['message'], **answer['kwargs'])
+        return self._serializer.deserialize_entity(context, answer['result'])
+
+    def _await(self, pending: Pending, message: Message, timeout: float, monitor: float | None) -> None:
+        until = self._threads.clock.monotonic() + timeout
+        left = timeout
+        while left > 0:
+            if pending.answered.wait(min(left, monitor) if monitor else left):
+                return
+            if monitor and not (pending.server and pending.server.beating):
+                break
+            left = until - self._threads.clock.monotonic()
+        raise exception.RPCTimeout(target=str(message.target), method=message.method, timeout=timeout)
+
+    def cast(
+        self, context: migrator_context.RequestContext, target: migrator_rpc.Target, method: str, **args: Any
+    ) -> None:
+        """Send a message that has no answer; see :meth:`migrator.rpc.RPC.cast`."""
+        message = self._message(context, target, method, 'cast', args)
+        checkpoint(self._threads, f'rpc {method} cast')
+        self._bus.send(message, None)
+
+    def serve(self, target: migrator_rpc.Target, endpoint: object) -> migrator_rpc.Served:
+        """Listen; see :meth:`migrator.rpc.RPC.serve`."""
+        server = Server(self._bus, target, endpoint, self._threads)
+        self._bus.register(server)
+        return server
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """One message that was sent.
+
+    :ivar sender: who sent it; of a reply, who was called.
+    :ivar target: who was meant; of a reply, who had called.
+    :ivar kind: ``call``, ``reply`` or ``cast``; a call that timed out has no reply.
+    :ivar size: bytes of the arguments or of the result, as JSON.
+    :ivar migration_uuid: the one that it is about; None where it names none, or several.
+    """
+
+    sender: str
+    target: str
+    method: str
+    kind: str
+    size: int
+    migration_uuid: str | None = None
+
+    @property
+    def poll(self) -> bool:
+        """Whether it is (the reply to) a poll."""
+        return self.method in POLLS
+
+    @property
+    def heartbeat(self) -> bool:
+        """Whether it is (the reply to) a sign of life."""
+        return self.method in HEARTBEATS
+
+
+class RpcRecorder:
+    """Records what the services of a test say to each other.
+
+    :ivar messages: every message, in the order of sending; that of a reply is when it arrived.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[Recorded] = []
+
+    def wrap(self, rpc: migrator_rpc.RPC, sender: str) -> migrator_rpc.RPC:
+        """Return an RPC that records, and passes all to ``rpc``.
+
+        :param sender: who uses it: ``compute:host1``, ``conductor:ID``, ``api:ID``.
+        """
+        return _RecordingRPC(self, rpc, sender)
+
+    def per_migration(self) -> dict[str, collections.Counter[str]]:
+        """Return for each migration how many calls, replies and casts it took, polls and heartbeats aside."""
+        counts: dict[str, collections.Counter[str]] = {}
+        for message in self.messages:
+            if message.migration_uuid and not message.poll and not message.heartbeat:
+                counts.setdefault(message.migration_uuid, collections.Counter())[message.kind] += 1
+        return counts
+
+    def compute_to_compute(self) -> list[Recorded]:
+        """Return every message from a compute to a compute: there must be none."""
+        return [message for message in self.messages if _is_compute(message.sender) and _is_compute(message.target)]
+
+
+def _is_compute(name: str) -> bool:
+    return name == COMPUTE or name.startswith((f'{COMPUTE}:', f'{COMPUTE}.'))
+
+
+class _RecordingRPC:
+    def __init__(self, recorder: RpcRecorder, rpc: migrator_rpc.RPC, sender: str) -> None:
+        self._messages = recorder.messages
+        self._rpc = rpc
+        self._sender = sender
+
+    def call(
+        self,
+        context: migrator_context.RequestContext,
+        target: migrator_rpc.Target,
+        method: str,
+        timeout: float,
+        monitor: float | None = None,
+        **args: Any,
+    ) -> Any:
+        migration = _migration_of(args)
+        self._messages.append(Recorded(self._sender, str(target), method, 'call', _size(args), migration))
+        try:
+            result = self._rpc.call(context, target, method, timeout, monitor, **args)
+        except exception.ServiceUnreachable:
+            raise  # nobody answered
+        except exception.MigratorException as error:
+            self._messages.append(Recorded(str(target), self._sender, method, 'reply', _size(error.message), migration))
+            raise
+        self._messages.append(Recorded(str(target), self._sender, method, 'reply', _size(result), migration))
+        return result
+
+    def cast(
+        self, context: migrator_context.RequestContext, target: migrator_rpc.Target, method: str, **args: Any
+    ) -> None:
+        self._messages.append(Recorded(self._sender, str(target), method, 'cast', _size(args), _migration_of(args)))
+        self._rpc.cast(context, target, method, **args)
+
+    def serve(self, target: migrator_rpc.Target, endpoint: object) -> migrator_rpc.Served:
+        return self._rpc.serve(target, endpoint)
+
+
+def _size(value: Any) -> int:
+    return len(json.dumps(base.to_primitive(value)).encode())
+
+
+def _migration_of(args: dict[str, Any]) -> str | None:
+    if isinstance(args.get('migration_uuid'), str):
+        return str(args['migration_uuid'])
+    # the heads of commands and reports name it; a migration itself is called by its name
+    named = [getattr(value, 'migration_uuid', None) for value in args.values()]
+    named.append(getattr(args.get('migration'), 'uuid', None))
+    found = {str(name) for name in named if name}
+    return found.pop() if len(found) == 1 else None

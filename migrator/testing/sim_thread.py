@@ -1,0 +1,175 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Simulated threads, the OS threads they borrow, and the policies that choose among them."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+#: The states of a thread.
+NEW, READY, WAITING, DRIVING, DEAD = 'new', 'ready', 'waiting', 'driving', 'dead'
+NO_TIMER, FOREGROUND, BACKGROUND = 0, 1, 2
+
+
+class ProcessKilled(BaseException):
+    """The process that this thread belongs to has been killed: nothing that it still does has an effect."""
+
+
+class Deadlock(RuntimeError):
+    """Nothing can run, and no timer is left; the message lists every thread and where it waits."""
+
+
+class Process(Protocol):
+    """What the baton needs to know of a simulated process."""
+
+    name: str
+    alive: bool
+    paused: bool
+    #: The threads it has started, in that order; values are unused.
+    threads: dict[SimThread, None]
+    #: Threads of others that act for it.
+    visitors: list[SimThread]
+
+
+class SimThread:
+    """One thread of a simulated process; it borrows an OS thread from its first run to its end."""
+
+    __slots__ = ('acting', 'background', 'deaths', 'gate', 'home', 'ident', 'name', 'quiet_event', 'reaper', 'state',
+                 'task', 'ticket', 'timer', 'waiters', 'wanted', 'where', 'woken')  # fmt: skip
+
+    def __init__(self, name: str, home: Process, task: Callable[[], Any] | None) -> None:
+        self.name = name
+        self.home = home
+        self.acting: Process = home
+        self.task = task
+        self.state = NEW
+        self.gate: _thread.LockType | None = None
+        self.ident = 0
+        self.where = 'start'
+        self.waiters: list[SimThread] | None = None
+        self.wanted: Any = None
+        self.woken = False
+        self.ticket = 0
+        self.timer = NO_TIMER
+        self.background = 0
+        self.quiet_event: object = None
+        self.reaper: SimThread | None = None
+        self.deaths = 0
+
+    @property
+    def doomed(self) -> bool:
+        """Whether it must not have any effect any more."""
+        return not (self.home.alive and self.acting.alive)
+
+
+class Policy(Protocol):
+    """Chooses who runs."""
+
+    def choose(self, ready: list[SimThread]) -> int:
+        """Return the index of the next one; ``ready`` holds two or more, in the order in which they became so."""
+
+    def preempt(self) -> bool:
+        """Whether to pass the baton on at a crossing where the running thread could go on."""
+
+
+class InOrder:
+    """First ready, first run; nobody is interrupted."""
+
+    def choose(self, ready: list[SimThread]) -> int:
+        """Return 0."""
+        return 0
+
+    def preempt(self) -> bool:
+        """Return False."""
+        return False
+
+
+class Seeded:
+    """Any that is ready, by the seed; how often one is interrupted depends on the seed too.
+
+    Some races need many switches, others few at the right place: seeds differ in both.
+    """
+
+    def __init__(self, seed: object) -> None:
+        self._random = random.Random(f'policy/{seed}').random  # noqa: S311 -- a schedule needs no secrecy
+        self._share = (0.05, 0.2, 0.5, 0.9)[int(self._random() * 4)]
+
+    def choose(self, ready: list[SimThread]) -> int:
+        """Return any index."""
+        return int(self._random() * len(ready))
+
+    def preempt(self) -> bool:
+        """Return True for a share of the crossings."""
+        return self._random() < self._share
+
+
+class Worker:
+    """One OS thread: runs ``job`` each time its gate is opened."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.gate = _thread.allocate_lock()
+        self.gate.acquire()
+        self.job: Callable[[], None] | None = None
+        self._workers = workers
+        self.os_thread = threading.Thread(target=self._loop, name='simulated', daemon=True)
+        self.os_thread.start()
+
+    def _loop(self) -> None:
+        while True:
+            self.gate.acquire()
+            if self.job is None:
+                return
+            self.job()
+
+
+class Workers:
+    """OS threads kept for reuse, since starting one costs more than all else. Several simulations may share one."""
+
+    def __init__(self) -> None:
+        self._idle: list[Worker] = []
+
+    def take(self) -> Worker:
+        """Return an idle one, or a new one."""
+        return self._idle.pop() if self._idle else Worker(self)
+
+    def give(self, worker: Worker) -> None:
+        """Take one back."""
+        self._idle.append(worker)
+
+    def close(self) -> None:
+        """End and join those that are idle."""
+        idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.job = None
+            worker.gate.release()
+        for worker in idle:
+            worker.os_thread.join()
+
+
+def describe(thread: SimThread, paused: bool) -> str:
+    """Return a line of a dump: the thread's name, its state, what it waits for, and the line of code."""
+    frame = sys._current_frames().get(thread.ident) if thread.gate is not None else None
+    while frame is not None and os.path.basename(frame.f_code.co_filename) in _OWN_FILES:
+        frame = frame.f_back
+    place = f' in {frame.f_code.co_name}, {frame.f_code.co_filename}:{frame.f_lineno}' if frame else ''
+    return f'  {thread.home.name}/{thread.name}: {"paused" if paused else thread.state}: {thread.where}{place}'
+
+
+#: Where a thread always is when it has crossed: what its own code did is more telling.
+_OWN_FILES = ('baton.py', 'threads.py', 'primitives.py')

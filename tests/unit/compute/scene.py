@@ -1,0 +1,227 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A conductor's view of two compute hosts on fake hypervisors, for the tests of the compute wing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from oslo_config import cfg
+
+from migrator import context, exception, executors
+from migrator.compute import manager
+from migrator.conf import compute as compute_conf
+from migrator.objects import command as command_objects
+from migrator.objects import instance as instance_objects
+from migrator.objects import migrate_data as migrate_data_objects
+from migrator.testing import threads as sim_threads
+from migrator.virt import fake
+
+Answer = command_objects.Answer
+Command = command_objects.Command
+Observation = command_objects.Observation
+Report = command_objects.Report
+
+CONTEXT = context.admin_context('req-test')
+
+
+def uuid(kind: int, number: int) -> str:
+    return f'00000000-0000-4000-800{kind}-{number:012d}'
+
+
+def instance(number: int = 1, memory_mb: int = 1024) -> instance_objects.Instance:
+    return instance_objects.Instance(
+        uuid=uuid(1, number),
+        name=f'guest-{number}',
+        project_id='project',
+        user_id='user',
+        host='alpha',
+        node='alpha',
+        flavor=instance_objects.Flavor(name='small', vcpus=1, memory_mb=memory_mb, root_gb=1),
+    )
+
+
+def configuration(**options: Any) -> cfg.ConfigOpts:
+    conf = cfg.ConfigOpts()
+    compute_conf.register_opts(conf)
+    conf([], default_config_files=[])
+    for name, value in options.items():
+        group = 'compute' if name.startswith(('stop_', 'service_')) else None
+        conf.set_override(name, value, group=group)
+    return conf
+
+
+class Events:
+    """Records what a compute tells; answers compute_started as told."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[str, Report]] = []
+        self.started: list[command_objects.HostReport] = []
+        self.beats: list[command_objects.HostReport] = []
+        self.stopping: list[tuple[str, str, list[str]]] = []
+        self.assignments: list[command_objects.Assignment] = []
+        self.unreachable = False
+        self.hang: Callable[[], Any] | None = None
+
+    def _reach(self) -> None:
+        if self.hang is not None:
+            self.hang()
+        if self.unreachable:
+            raise exception.ServiceUnreachable(service='The message broker', reason='planted')
+
+    def step_ended(self, reply_to: str, report: Report) -> None:
+        self._reach()
+        self.ended.append((reply_to, report))
+
+    def compute_started(self, report: command_objects.HostReport) -> list[command_objects.Assignment]:
+        self._reach()
+        self.started.append(report)
+        return self.assignments
+
+    def compute_heartbeat(self, report: command_objects.HostReport) -> None:
+        self._reach()
+        self.beats.append(report)
+
+    def compute_stopping(self, host: str, boot_id: str, cancelled: list[str]) -> None:
+        self._reach()
+        self.stopping.append((host, boot_id, cancelled))
+
+    def states(self, step: str) -> list[str]:
+        return [report.state for _, report in self.ended if report.step == step]
+
+
+class Wire:
+    """Remembers what is served, and delivers nothing."""
+
+    def __init__(self) -> None:
+        self.serving: list[Any] = []
+        self.stop: Callable[[], None] = lambda: None
+
+    def serve(self, target: Any, endpoint: object) -> Wire:
+        self.serving.append((target, endpoint))
+        return self
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError('a compute host calls nobody')
+
+    cast = call
+
+
+class Host:
+    """One life of a compute host."""
+
+    def __init__(self, scene: Scene, name: str, start: bool = True, **options: Any) -> None:
+        self.scene = scene
+        self.name = name
+        self.process = scene.simulation.process(name)
+        self.events = Events()
+        self.wire = Wire()
+        self.conf = configuration(**options)
+        self.driver = fake.FakeDriver(scene.world.hypervisors[name], self.process)
+        self.manager = manager.ComputeManager(self.conf, name, self.driver, self.process, self.events, self.wire)
+        if start:
+            self.start()
+
+    def start(self) -> None:
+        self.manager.start()
+        self.scene.simulation.run_ready()
+
+    def kill(self) -> None:
+        self.scene.simulation.kill(self.process)
+
+    def command(self, step: str, number: int = 1, epoch: int = 1, owner: str = 'one', **changes: Any) -> Command:
+        return Command(
+            migration_uuid=uuid(2, number),
+            instance_uuid=uuid(1, number),
+            step=step,
+            epoch=epoch,
+            owner=owner,
+            reply_to=f'conductor-{owner}',
+            boot_id=self.manager.boot_id,
+        ).replace(**changes)
+
+    def call(self, step: str, number: int = 1, epoch: int = 1, owner: str = 'one', **changes: Any) -> Answer:
+        """Do what the conductor's call of a step does; the answer is there at once, or a check hangs the test."""
+        args: dict[str, Any] = {'migrate_data': self.scene.data}
+        if step == 'check_can_live_migrate_destination':
+            args = {'block_migration': None, 'disk_over_commit': False, 'wait': 60.0}
+        elif step == 'check_can_live_migrate_source':
+            args['wait'] = 60.0
+        elif step == 'live_migration':
+            args['destination'] = 'beta'
+        elif step in ('live_migration_abort', 'live_migration_force_complete'):
+            args = {}
+        answer: Answer = getattr(self.manager, step)(
+            CONTEXT, command=self.command(step, number, epoch, owner, **changes), instance=instance(number), **args
+        )
+        return answer
+
+    def report(self, step: str, number: int = 1, epoch: int = 1, owner: str = 'one', **changes: Any) -> Report:
+        report = self.call(step, number, epoch, owner, **changes).report
+        assert report is not None
+        return report
+
+    def poll(self, number: int = 1, epoch: int = 1, owner: str = 'one', acks: Any = (), **changes: Any) -> Observation:
+        found = self.polls([self.command('poll', number, epoch, owner, **changes)], acks)
+        assert len(found) == 1
+        return found[0]
+
+    def polls(self, commands: list[Command], acks: Any = (), wait: float = 1.0) -> list[Observation]:
+        return self.manager.poll_live_migrations(CONTEXT, commands, list(acks), wait)
+
+    def kept(self, step: str, number: int = 1) -> Report | None:
+        """Return the report of a step that a poll shows."""
+        return next((report for report in self.poll(number).reports if report.step == step), None)
+
+    @property
+    def waiting(self) -> list[str]:
+        return list(self.manager._waiting_live_migrations)
+
+    @property
+    def running(self) -> int:
+        return self.manager._live_migration_executor.running
+
+
+class Scene:
+    """Source alpha, destination beta, and time. Guests are slow to move unless told otherwise."""
+
+    def __init__(self, simulation: sim_threads.Simulation) -> None:
+        self.simulation = simulation
+        self.world = fake.FakeWorld(simulation.world)
+        self.alpha = self.world.add('alpha', link=100.0)
+        self.beta = self.world.add('beta', link=100.0)
+        self.data = migrate_data_objects.LiveMigrateData(destination={'host': 'beta'})
+
+    def host(self, name: str = 'alpha', **options: Any) -> Host:
+        return Host(self, name, **options)
+
+    def guests(self, *numbers: int) -> None:
+        """Start guests at alpha that beta is ready to receive."""
+        receiver = fake.FakeDriver(self.beta, self.simulation.world)
+        for number in numbers:
+            self.alpha.spawn(instance(number))
+            receiver.pre_live_migration(instance(number), self.data, fake.driver.NeverCancelled())
+
+    def until(self, predicate: Callable[[], Any], timeout: float = 3600) -> None:
+        self.simulation.run_until(predicate, timeout)
+
+    def thread(self, host: Host, function: Callable[[], Any]) -> list[Any]:
+        """Run a function in a thread of a host; its result appears in the returned list."""
+        results: list[Any] = []
+        host.process.start(lambda: results.append(function()), name='handler')
+        return results
+
+
+def threads_of(host: Host) -> executors.Threads:
+    return host.process

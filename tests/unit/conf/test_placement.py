@@ -1,0 +1,61 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The options of [placement]."""
+
+from keystoneauth1 import loading
+from oslo_config import cfg
+
+from migrator.conf import placement
+
+
+def test_the_section_is_registered_where_it_is_asked_for_with_our_defaults():
+    conf = cfg.ConfigOpts()
+    placement.register_opts(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    assert conf.placement.service_type == 'placement'
+    assert conf.placement.valid_interfaces == ['internal', 'public']
+    assert conf.placement.timeout == placement.DEFAULT_TIMEOUT
+    assert conf.placement.auth_type is None
+
+
+def test_the_options_of_a_plug_in_chosen_in_one_configuration_are_not_required_in_another(tmp_path):
+    """An OptGroup at module level would carry them over."""
+    file = tmp_path / 'a.conf'
+    file.write_text('[placement]\nauth_type = password\nauth_url = http://identity\n')
+    for files in ([str(file)], []):
+        conf = cfg.ConfigOpts()
+        placement.register_opts(conf)
+        conf([], default_config_files=files, default_config_dirs=[])
+        loading.load_auth_from_conf_options(conf, placement.GROUP)
+
+
+def test_registering_twice_is_no_error():
+    conf = cfg.ConfigOpts()
+    placement.register_opts(conf)
+    placement.register_opts(conf)
+
+
+def test_the_sample_lists_each_option_once_and_hides_secrets():
+    ((group, opts),) = placement.list_opts()
+    names = [opt.name for opt in opts]
+    assert group.name == 'placement'
+    assert len(names) == len(set(names))
+    assert {'auth_type', 'auth-url', 'password', 'endpoint-override', 'timeout', 'service-type'} <= set(names)
+    assert all(opt.secret for opt in opts if opt.name in ('password', 'token'))
+
+
+def test_an_option_that_would_make_a_write_be_sent_again_says_that_it_is_ignored():
+    ((_group, opts),) = placement.list_opts()
+    retries = [opt for opt in opts if 'retries' in opt.name]
+    assert len(retries) == 2
+    assert all('migrator ignores it' in opt.help for opt in retries)

@@ -1,0 +1,79 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What every test of this folder stands on: the real Placement in this process, and a few hosts in it."""
+
+import dataclasses
+import uuid
+
+import pytest
+
+from migrator.placement_client import client as placement
+from migrator.placement_client import pairs
+from migrator.testing import placement as testing_placement
+
+
+@dataclasses.dataclass
+class World:
+    """Hosts in Placement, one provider each unless a test wants more."""
+
+    client: placement.PlacementClient
+
+    def host(self, name='host', parent=None, traits=(), **totals):
+        """Make a provider; ``totals`` are by resource class, 8 VCPU and 16384 MEMORY_MB if none are given."""
+        one = str(uuid.uuid4())
+        url = f'/resource_providers/{one}'
+        named = {'uuid': one, 'name': f'{name}-{one}', 'parent_provider_uuid': parent}
+        generation = self.client.post('/resource_providers', named).json()['generation']
+        inventories = {key: {'total': total} for key, total in (totals or {'VCPU': 8, 'MEMORY_MB': 16384}).items()}
+        body = {'resource_provider_generation': generation, 'inventories': inventories}
+        generation = self.client.put(f'{url}/inventories', body).json()['resource_provider_generation']
+        if traits:
+            self.client.put(f'{url}/traits', {'resource_provider_generation': generation, 'traits': list(traits)})
+        return one
+
+    def share(self, lender, *borrowers):
+        """Put providers into one aggregate."""
+        aggregate = str(uuid.uuid4())
+        for provider in (lender, *borrowers):
+            found = self.client.read(f'/resource_providers/{provider}/aggregates')
+            generation = found['resource_provider_generation']
+            self.client.put(
+                f'/resource_providers/{provider}/aggregates',
+                {'aggregates': [*found['aggregates'], aggregate], 'resource_provider_generation': generation},
+            )
+
+
+def consumer(consumer_type=pairs.INSTANCE):
+    """Return a new consumer."""
+    return pairs.Consumer(uuid=str(uuid.uuid4()), consumer_type=consumer_type, project_id='blue', user_id='ada')
+
+
+@pytest.fixture
+def in_process(tmp_path):
+    with testing_placement.InProcessPlacement(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def client(in_process):
+    return placement.PlacementClient(in_process.adapter())
+
+
+@pytest.fixture
+def world(client):
+    return World(client)
+
+
+@pytest.fixture
+def new_consumer():
+    return consumer

@@ -1,0 +1,529 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Moving an allocation and bringing it back, against the real Placement."""
+
+import dataclasses
+import threading
+
+import pytest
+
+from migrator import exception
+from migrator.objects.migration import Strategy
+from migrator.placement_client import allocations, pairs, providers
+from migrator.placement_client import client as placement
+from migrator.placement_client.pairs import PairState
+from migrator.testing.placement_faults import Fault, FaultyAdapter
+
+FLAVOR = {'VCPU': 2, 'MEMORY_MB': 512}
+FIRST = allocations.FIRST_GENERATION
+
+
+@pytest.fixture
+def faulty(in_process):
+    return FaultyAdapter(in_process.adapter())
+
+
+@pytest.fixture
+def pair(world, client, new_consumer):
+    """An instance on its source, about to move."""
+    source, destination = {world.host('source'): FLAVOR}, {world.host('destination'): FLAVOR}
+    instance = new_consumer()
+    allocations.claim(client, instance, source, generation=None)
+    return pairs.Pair(
+        instance=instance, migration=new_consumer(pairs.MIGRATION), source=source, destination=destination
+    )
+
+
+@pytest.fixture
+def owned(client):
+    return allocations.strategy_for(client, 'migration-owned')
+
+
+@pytest.fixture
+def doubled(client):
+    return allocations.strategy_for(client, Strategy.DOUBLED)
+
+
+@pytest.fixture(params=list(Strategy))
+def either(request, client):
+    return allocations.strategy_for(client, request.param)
+
+
+def held(client, *consumers):
+    return [allocations.read(client, one.uuid).allocations for one in consumers]
+
+
+def move(strategy, pair):
+    seen = strategy.observe(pair)
+    strategy.move(pair, instance_generation=seen.instance.generation)
+
+
+def release(strategy, pair):
+    seen = strategy.observe(pair)
+    strategy.release(
+        pair, instance_generation=seen.instance.generation, migration_generation=seen.migration.generation
+    )
+
+
+def revert(strategy, pair):
+    seen = strategy.observe(pair)
+    strategy.revert(pair, instance_generation=seen.instance.generation, migration_generation=seen.migration.generation)
+
+
+def count_requests(in_process, act):
+    before = len(in_process.requests)
+    act()
+    return len(in_process.requests) - before
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_does_not_exist_holds_nothing_and_has_no_generation(client, new_consumer):
+    one = new_consumer()
+    assert allocations.read(client, one.uuid) == pairs.ConsumerAllocations(uuid=one.uuid)
+
+
+def test_a_consumer_is_read_as_it_was_written(client, pair):
+    seen = allocations.read(client, pair.instance.uuid)
+    assert seen.allocations == pair.source
+    assert seen.generation == FIRST
+    assert (seen.project_id, seen.user_id, seen.consumer_type) == ('blue', 'ada', 'INSTANCE')
+
+
+def test_a_pair_that_changes_while_it_is_read_is_read_again(in_process, client, owned, pair):
+    """A move between the two GETs would else show a pair that never was."""
+    writer = allocations.MigrationOwned(placement.PlacementClient(in_process.adapter()))
+
+    def interfere(_method, url):
+        if url.endswith(pair.migration.uuid):
+            in_process.before_request = None
+            writer.move(pair, instance_generation=FIRST)
+
+    in_process.before_request = interfere
+    assert owned.observe(pair).state is PairState.MOVED
+
+
+def test_a_pair_that_never_holds_still_is_a_conflict(in_process, owned, pair):
+    writer = allocations.MigrationOwned(placement.PlacementClient(in_process.adapter()))
+    generation = FIRST
+
+    def interfere(_method, url):
+        nonlocal generation
+        if url.endswith(pair.migration.uuid):
+            in_process.before_request = None
+            writer.rewrite_source(pair, instance_generation=generation)
+            generation += 1
+            in_process.before_request = interfere
+
+    in_process.before_request = interfere
+    with pytest.raises(exception.PlacementConflict):
+        owned.observe(pair)
+
+
+# --- the two ways, both strategies -----------------------------------------------------------------------------------
+
+
+def test_forward_ends_with_the_destination_held_by_the_instance_alone(client, either, pair):
+    assert either.observe(pair).state is PairState.NOT_MOVED
+    move(either, pair)
+    assert either.observe(pair).state is PairState.MOVED
+    release(either, pair)
+    assert either.observe(pair).state is PairState.RELEASED
+    assert held(client, pair.instance, pair.migration) == [pair.destination, {}]
+
+
+def test_back_ends_with_the_source_held_by_the_instance_alone(client, either, pair):
+    move(either, pair)
+    revert(either, pair)
+    assert either.observe(pair).state is PairState.NOT_MOVED
+    assert held(client, pair.instance, pair.migration) == [pair.source, {}]
+
+
+def test_each_write_is_one_request(in_process, either, pair):
+    generations = {'instance_generation': FIRST + 1, 'migration_generation': FIRST}
+    assert count_requests(in_process, lambda: either.move(pair, instance_generation=FIRST)) == 1
+    assert count_requests(in_process, lambda: either.revert(pair, **generations)) == 1
+    assert count_requests(in_process, lambda: either.rewrite_source(pair, instance_generation=FIRST + 2)) == 1
+    assert count_requests(in_process, lambda: either.move(pair, instance_generation=FIRST + 3)) == 1
+    generations['instance_generation'] = FIRST + 4
+    assert count_requests(in_process, lambda: either.release(pair, **generations)) == 1
+
+
+def test_the_migration_is_a_consumer_of_its_own_type_with_the_first_generation(client, owned, pair):
+    move(owned, pair)
+    seen = allocations.read(client, pair.migration.uuid)
+    assert (seen.consumer_type, seen.generation) == ('MIGRATION', FIRST)
+    assert allocations.read(client, pair.instance.uuid).generation == FIRST + 1
+
+
+def test_a_doubled_move_leaves_the_migration_without_allocation(client, doubled, pair):
+    move(doubled, pair)
+    assert held(client, pair.instance, pair.migration) == [{**pair.source, **pair.destination}, {}]
+
+
+def test_the_next_candidate_is_moved_to_after_a_revert(client, world, either, pair):
+    move(either, pair)
+    revert(either, pair)
+    second = dataclasses.replace(pair, destination={world.host('second'): FLAVOR})
+    move(either, second)
+    assert either.observe(second).state is PairState.MOVED
+    assert either.observe(pair).state is PairState.UNKNOWN
+
+
+def test_a_nested_allocation_moves_and_comes_back_whole(client, world, either, pair, new_consumer):
+    """nova 66297f0c4a: the allocations of child providers were left behind."""
+    roots = [world.host('nested'), world.host('nested')]
+    source, destination = ({root: FLAVOR, world.host('gpu', root, PGPU=1): {'PGPU': 1}} for root in roots)
+    nested = pairs.Pair(
+        instance=new_consumer(), migration=new_consumer(pairs.MIGRATION), source=source, destination=destination
+    )
+    allocations.claim(client, nested.instance, source, generation=None)
+    move(either, nested)
+    revert(either, nested)
+    assert held(client, nested.instance, nested.migration) == [source, {}]
+    move(either, nested)
+    release(either, nested)
+    assert held(client, nested.instance, nested.migration) == [destination, {}]
+    assert not any(used for provider in source for used in providers.usages(client, provider).values())
+
+
+# --- generations -----------------------------------------------------------------------------------------------------
+
+
+def test_a_stale_generation_of_the_instance_is_a_conflict_and_changes_nothing(client, either, pair):
+    either.rewrite_source(pair, instance_generation=FIRST)
+    with pytest.raises(exception.PlacementConflict):
+        either.move(pair, instance_generation=FIRST)
+    assert held(client, pair.instance, pair.migration) == [pair.source, {}]
+
+
+def test_a_stale_generation_of_the_migration_is_a_conflict_and_changes_nothing(client, owned, pair):
+    """nova 53ca096750: without consumer generations the later writer won."""
+    move(owned, pair)
+    with pytest.raises(exception.PlacementConflict):
+        owned.revert(pair, instance_generation=FIRST + 1, migration_generation=FIRST + 1)
+    assert owned.observe(pair).state is PairState.MOVED
+
+
+def test_a_second_revert_is_a_conflict_and_does_no_harm(client, owned, pair):
+    """nova 55f4552621: reverting what was reverted already."""
+    move(owned, pair)
+    seen = owned.observe(pair)
+    revert(owned, pair)
+    with pytest.raises(exception.PlacementConflict):
+        owned.revert(
+            pair, instance_generation=seen.instance.generation, migration_generation=seen.migration.generation
+        )
+    assert owned.observe(pair).state is PairState.NOT_MOVED
+
+
+def test_a_second_release_is_a_conflict_and_leaves_no_empty_consumer(client, owned, pair):
+    move(owned, pair)
+    release(owned, pair)
+    with pytest.raises(exception.PlacementConflict):
+        owned.release(pair, instance_generation=FIRST + 1, migration_generation=FIRST)
+    allocations.claim(client, pair.migration, pair.source, generation=None)
+
+
+def test_no_write_of_the_pair_accepts_a_null_generation_for_the_instance(in_process, either, pair):
+    """Launchpad 1848343: null would make a deleted instance's consumer anew."""
+    writes = [
+        lambda: either.move(pair, instance_generation=None),
+        lambda: either.rewrite_source(pair, instance_generation=None),
+        lambda: either.revert(pair, instance_generation=None, migration_generation=FIRST),
+        lambda: allocations.remove(either.client, pair.instance, generation=None),
+    ]
+    before = len(in_process.requests)
+    for write in writes:
+        with pytest.raises(ValueError, match='null'):
+            write()
+    assert len(in_process.requests) == before
+
+
+def test_a_pair_without_destination_cannot_be_moved(either, pair):
+    unplanned = dataclasses.replace(pair, destination=None)
+    with pytest.raises(ValueError):
+        either.move(unplanned, instance_generation=FIRST)
+
+
+def test_an_instance_deleted_before_the_move_stays_gone(client, either, pair):
+    allocations.remove(client, pair.instance, generation=FIRST)
+    for write in (either.move, either.rewrite_source):
+        with pytest.raises(exception.PlacementConflict):
+            write(pair, instance_generation=FIRST)
+    assert held(client, pair.instance, pair.migration) == [{}, {}]
+
+
+def test_an_instance_deleted_during_the_move_stays_gone(client, owned, pair):
+    move(owned, pair)
+    allocations.remove(client, pair.instance, generation=FIRST + 1)
+    with pytest.raises(exception.PlacementConflict):
+        owned.revert(pair, instance_generation=FIRST + 1, migration_generation=FIRST)
+    assert owned.observe(pair).state is PairState.CLAIM_MISSING
+    release(owned, pair)
+    assert held(client, pair.instance, pair.migration) == [{}, {}]
+
+
+def test_a_consumer_left_empty_by_a_killed_placement_is_taken_over(client, owned, pair):
+    """Placement makes a consumer in one transaction and its allocations in the next; it may be killed in between."""
+    body = allocations.Write(consumer=pair.migration, allocations={}, generation=None).body()
+    client.put(f'/allocations/{pair.migration.uuid}', body)
+    assert owned.observe(pair).state is PairState.NOT_MOVED
+    with pytest.raises(exception.PlacementConflict):
+        owned.move(pair, instance_generation=FIRST)
+    owned.move(pair, instance_generation=FIRST, migration_generation=allocations.GHOST_GENERATION)
+    assert owned.observe(pair).state is PairState.MOVED
+
+
+def test_the_generation_for_a_leftover_hits_no_consumer_that_lives_and_none_that_is_gone(client, owned, pair):
+    with pytest.raises(exception.PlacementConflict):
+        owned.move(pair, instance_generation=FIRST, migration_generation=allocations.GHOST_GENERATION)
+    with pytest.raises(exception.PlacementConflict):
+        owned.rewrite_source(pair, instance_generation=allocations.GHOST_GENERATION)
+    assert owned.observe(pair).state is PairState.NOT_MOVED
+
+
+def test_an_empty_allocation_with_a_null_generation_is_never_sent(client, new_consumer, pair):
+    with pytest.raises(ValueError):
+        allocations.claim(client, new_consumer(), {}, generation=None)
+    with pytest.raises(ValueError):
+        allocations.write_all(
+            client, [allocations.Write(consumer=new_consumer(), allocations={'p': {}}, generation=None)]
+        )
+
+
+# --- room ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_destination_without_room_is_a_refusal_and_changes_nothing(client, world, either, pair):
+    full = dataclasses.replace(pair, destination={world.host('small', VCPU=1, MEMORY_MB=512): FLAVOR})
+    with pytest.raises(exception.PlacementRefused) as caught:
+        either.move(full, instance_generation=FIRST)
+    assert caught.value.kwargs['status'] == 409
+    assert held(client, pair.instance, pair.migration) == [pair.source, {}]
+    assert allocations.read(client, pair.instance.uuid).generation == FIRST
+
+
+def test_a_destination_whose_root_lacks_a_nested_resource_refuses_the_claim(client, world, owned, new_consumer):
+    """The 2018 thread: from a provider without children to one that needs them."""
+    source = {world.host('flat', VCPU=4, PGPU=1): {'VCPU': 2, 'PGPU': 1}}
+    root = world.host('nested', VCPU=4)
+    world.host('gpu', root, PGPU=1)
+    instance = new_consumer()
+    allocations.claim(client, instance, source, generation=None)
+    forced = pairs.Pair(
+        instance=instance,
+        migration=new_consumer(pairs.MIGRATION),
+        source=source,
+        destination=pairs.forced_claim(source, root),
+    )
+    with pytest.raises(exception.PlacementRefused):
+        move(owned, forced)
+    assert owned.observe(forced).state is PairState.NOT_MOVED
+
+
+def test_a_forced_move_from_a_sharing_provider_is_refused_at_once(client, world, new_consumer):
+    storage = world.host('storage', traits=['MISC_SHARES_VIA_AGGREGATE'], DISK_GB=100)
+    root = world.host('source')
+    world.share(storage, root)
+    instance = new_consumer()
+    allocations.claim(client, instance, {root: FLAVOR, storage: {'DISK_GB': 10}}, generation=None)
+    with pytest.raises(exception.ForcedWithNestedAllocations) as caught:
+        pairs.forced_claim(allocations.read(client, instance.uuid).allocations, world.host('destination'))
+    assert storage in str(caught.value)
+    assert root in str(caught.value)
+
+
+def test_an_unknown_provider_is_a_refusal(client, owned, pair):
+    nowhere = dataclasses.replace(pair, destination={'11111111-1111-1111-1111-111111111111': FLAVOR})
+    with pytest.raises(exception.PlacementRefused) as caught:
+        owned.move(nowhere, instance_generation=FIRST)
+    assert caught.value.kwargs['status'] == 400
+
+
+def test_an_exactly_full_source_can_be_left_and_come_back_to(client, world, either, pair, new_consumer):
+    full = {world.host('full', VCPU=2, MEMORY_MB=512): FLAVOR}
+    instance = new_consumer()
+    allocations.claim(client, instance, full, generation=None)
+    leaving = dataclasses.replace(pair, instance=instance, source=full)
+    move(either, leaving)
+    revert(either, leaving)
+    assert either.observe(leaving).state is PairState.NOT_MOVED
+    move(either, leaving)
+    release(either, leaving)
+    assert held(client, instance) == [pair.destination]
+
+
+def test_a_resize_within_one_provider_needs_migration_owned_allocations(client, world, owned, doubled, new_consumer):
+    host = world.host('one', VCPU=6)
+    instance = new_consumer()
+    allocations.claim(client, instance, {host: {'VCPU': 2}}, generation=None)
+    resize = pairs.Pair(
+        instance=instance,
+        migration=new_consumer(pairs.MIGRATION),
+        source={host: {'VCPU': 2}},
+        destination={host: {'VCPU': 4}},
+    )
+    with pytest.raises(exception.NoValidHost, match='migration-owned'):
+        move(doubled, resize)
+    move(owned, resize)
+    assert owned.observe(resize).state is PairState.MOVED
+    assert providers.usages(client, host) == {'VCPU': 6}
+    revert(owned, resize)
+    move(owned, resize)
+    release(owned, resize)
+    assert held(client, instance) == [{host: {'VCPU': 4}}]
+
+
+def test_a_move_to_the_same_resources_of_the_same_provider_is_refused(either, pair):
+    with pytest.raises(exception.NoValidHost):
+        move(either, dataclasses.replace(pair, destination=pair.source))
+
+
+# --- late and doubled messages ---------------------------------------------------------------------------------------
+
+
+def test_a_late_duplicate_of_the_move_after_completion_is_refused(faulty, client, either, pair):
+    faulty.inject(Fault.DUPLICATED, url='^/allocations')
+    type(either)(placement.PlacementClient(faulty)).move(pair, instance_generation=FIRST)
+    release(either, pair)
+    assert [answer.status_code for answer in faulty.deliver()] == [409]
+    assert either.observe(pair).state is PairState.RELEASED
+
+
+def test_a_late_duplicate_of_the_move_after_a_revert_is_refused(faulty, client, either, pair):
+    faulty.inject(Fault.DUPLICATED, url='^/allocations')
+    type(either)(placement.PlacementClient(faulty)).move(pair, instance_generation=FIRST)
+    revert(either, pair)
+    assert [answer.status_code for answer in faulty.deliver()] == [409]
+    assert either.observe(pair).state is PairState.NOT_MOVED
+
+
+@pytest.mark.parametrize('path', ['forward', 'back'])
+def test_a_late_duplicate_in_nova_s_two_request_form_corrupts_the_books(faulty, client, owned, pair, path):
+    """Why the move is one POST: an emptied consumer is deleted, and its generation restarts.
+
+    The migration takes the source and the instance is emptied; a second request claims the destination. A duplicate of
+    the first request that arrives after the end finds the generations that it was written for.
+    """
+    nova = placement.PlacementClient(faulty)
+    faulty.inject(Fault.DUPLICATED, url='^/allocations')
+    allocations.write_all(
+        nova,
+        [
+            allocations.Write(consumer=pair.migration, allocations=pair.source, generation=None),
+            allocations.Write(consumer=pair.instance, allocations={}, generation=FIRST),
+        ],
+    )
+    assert owned.observe(pair).state is PairState.CLAIM_MISSING
+    if path == 'forward':
+        allocations.claim(nova, pair.instance, pair.destination, generation=None)
+        release(owned, pair)
+    else:
+        owned.revert(pair, instance_generation=None, migration_generation=FIRST, recreate=True)
+    assert owned.observe(pair).state in (PairState.RELEASED, PairState.NOT_MOVED)
+
+    assert [answer.status_code for answer in faulty.deliver()] == [204]
+    # The instance, alive on its host, holds nothing, and a migration that has ended holds the source.
+    assert held(client, pair.instance, pair.migration) == [{}, pair.source]
+
+
+def test_without_the_rewrite_a_move_on_its_way_succeeds_after_the_end(faulty, either, pair):
+    """Why the first row of the table writes what is there already."""
+    faulty.inject(Fault.TIMEOUT_LATE, url='^/allocations')
+    with pytest.raises(exception.PlacementUnreachable):
+        type(either)(placement.PlacementClient(faulty)).move(pair, instance_generation=FIRST)
+    assert either.observe(pair).state is PairState.NOT_MOVED
+    assert [answer.status_code for answer in faulty.deliver()] == [204]
+    assert either.observe(pair).state is PairState.MOVED
+
+
+def test_the_rewrite_kills_a_move_that_is_still_on_its_way(faulty, either, pair):
+    faulty.inject(Fault.TIMEOUT_LATE, url='^/allocations')
+    with pytest.raises(exception.PlacementUnreachable):
+        type(either)(placement.PlacementClient(faulty)).move(pair, instance_generation=FIRST)
+    either.rewrite_source(pair, instance_generation=either.observe(pair).instance.generation)
+    assert [answer.status_code for answer in faulty.deliver()] == [409]
+    assert either.observe(pair).state is PairState.NOT_MOVED
+
+
+@pytest.mark.parametrize(
+    ('fault', 'state'),
+    [
+        (Fault.UNREACHABLE, PairState.NOT_MOVED),
+        (Fault.TIMEOUT_NOT_DONE, PairState.NOT_MOVED),
+        (Fault.ERROR_NOT_DONE, PairState.NOT_MOVED),
+        (Fault.TIMEOUT_DONE, PairState.MOVED),
+        (Fault.ERROR_DONE, PairState.MOVED),
+    ],
+)
+def test_after_a_lost_answer_the_pair_says_what_was_done(faulty, either, pair, fault, state):
+    faulty.inject(fault, url='^/allocations')
+    with pytest.raises(exception.PlacementUnreachable):
+        type(either)(placement.PlacementClient(faulty)).move(pair, instance_generation=FIRST)
+    assert len(faulty.sent) == 1
+    assert either.observe(pair).state is state
+
+
+def test_of_two_conductors_with_the_same_generation_one_moves(in_process, owned, pair, world):
+    """Placement in process takes one request at a time; on PostgreSQL it does not serialise racers."""
+    second = dataclasses.replace(pair, destination={world.host('second'): FLAVOR})
+    outcomes = []
+
+    def race(one):
+        try:
+            writer = allocations.MigrationOwned(placement.PlacementClient(in_process.adapter()))
+            writer.move(one, instance_generation=FIRST)
+            outcomes.append('moved')
+        except exception.PlacementConflict:
+            outcomes.append('conflict')
+
+    threads = [threading.Thread(target=race, args=(one,)) for one in (pair, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ['conflict', 'moved']
+
+
+# --- nova's form, found and finished ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def half_done(client, pair):
+    allocations.write_all(
+        client,
+        [
+            allocations.Write(consumer=pair.migration, allocations=pair.source, generation=None),
+            allocations.Write(consumer=pair.instance, allocations={}, generation=FIRST),
+        ],
+    )
+    return pair
+
+
+def test_a_half_done_move_goes_forward_by_a_claim(client, owned, half_done):
+    allocations.claim(client, half_done.instance, half_done.destination, generation=None)
+    assert owned.observe(half_done).state is PairState.MOVED
+
+
+def test_a_half_done_move_goes_back_only_for_an_instance_said_to_be_alive(client, owned, half_done):
+    with pytest.raises(ValueError, match='null'):
+        owned.revert(half_done, instance_generation=None, migration_generation=FIRST)
+    owned.revert(half_done, instance_generation=None, migration_generation=FIRST, recreate=True)
+    assert owned.observe(half_done).state is PairState.NOT_MOVED
+
+
+def test_a_strategy_that_does_not_exist_is_an_error(client):
+    with pytest.raises(ValueError):
+        allocations.strategy_for(client, 'tripled')

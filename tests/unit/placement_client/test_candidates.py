@@ -1,0 +1,135 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Allocation candidates, from the real Placement."""
+
+import pytest
+
+from migrator import exception
+from migrator.objects.instance import Flavor
+from migrator.placement_client import allocations, candidates
+from migrator.placement_client.candidates import get_candidates
+
+SMALL = {'': {'VCPU': 2, 'MEMORY_MB': 512}}
+
+
+def test_where_nothing_has_room_there_are_no_candidates(client, world):
+    world.host(VCPU=1, MEMORY_MB=512)
+    assert get_candidates(client, SMALL) == []
+
+
+def test_each_host_with_room_is_a_candidate(client, world):
+    hosts = {world.host(), world.host()}
+    world.host('small', VCPU=1, MEMORY_MB=512)
+    found = get_candidates(client, SMALL)
+    assert {one.compute_roots for one in found} == {(host,) for host in hosts}
+    assert all(one.allocations == {one.roots[0]: SMALL['']} for one in found)
+
+
+def test_the_order_is_placement_s(client, world):
+    for _ in range(5):
+        world.host()
+    answer = client.read('/allocation_candidates?resources=VCPU:2,MEMORY_MB:512')
+    wanted = [list(request['allocations']) for request in answer['allocation_requests']]
+    assert [list(one.allocations) for one in get_candidates(client, SMALL)] == wanted
+    assert [[root] for root in candidates.by_compute_root(get_candidates(client, SMALL))] == wanted
+
+
+def test_a_limit_is_a_limit(client, world):
+    for _ in range(3):
+        world.host()
+    assert len(get_candidates(client, SMALL, limit=2)) == 2
+    assert len(get_candidates(client, SMALL, limit=None)) == 3
+
+
+def test_a_nested_tree_is_found_and_its_claim_fits(client, world, new_consumer):
+    root = world.host()
+    gpus = [world.host('gpu', root, PGPU=1) for _ in range(2)]
+    world.host('without a gpu')
+    flavor = Flavor(name='f', vcpus=2, root_gb=0, extra_specs={'resources_GPU:PGPU': '1'})
+    found = get_candidates(client, flavor.resource_groups())
+    assert {frozenset(one.allocations) for one in found} == {frozenset({root, gpu}) for gpu in gpus}
+    assert all(one.roots == one.compute_roots == (root,) for one in found)
+    assert {root: found} == candidates.by_compute_root(found)
+    allocations.claim(client, new_consumer(), found[0].allocations, generation=None)
+    left = get_candidates(client, flavor.resource_groups())
+    assert [one.allocations for one in left] == [found[1].allocations]
+
+
+@pytest.mark.parametrize(('policy', 'ways'), [('none', 4), ('isolate', 2)])
+def test_several_numbered_groups_carry_the_policy(client, world, policy, ways):
+    root = world.host()
+    for _ in range(2):
+        world.host('gpu', root, PGPU=2)
+    groups = {**SMALL, '1': {'PGPU': 1}, '2': {'PGPU': 1}}
+    assert len(get_candidates(client, groups, group_policy=policy)) == ways
+
+
+def test_a_named_host_is_asked_for_by_its_tree(client, world):
+    wanted, _other = world.host(), world.host()
+    assert [one.compute_roots for one in get_candidates(client, SMALL, in_tree=wanted)] == [(wanted,)]
+
+
+def test_a_named_host_with_a_nested_tree_is_asked_for_in_every_group(client, world):
+    wanted, other = world.host(), world.host()
+    world.host('gpu', wanted, PGPU=1)
+    world.host('gpu', other, PGPU=1)
+    found = get_candidates(client, {**SMALL, '_GPU': {'PGPU': 1}}, in_tree=wanted)
+    assert [one.compute_roots for one in found] == [(wanted,)]
+
+
+def test_a_named_host_without_room_has_no_candidates(client, world):
+    world.host()
+    assert get_candidates(client, SMALL, in_tree=world.host(VCPU=1, MEMORY_MB=512)) == []
+
+
+@pytest.fixture
+def sharing(world):
+    """Two hosts without disk of their own, and the storage that both borrow from."""
+    storage = world.host('storage', traits=[candidates.SHARING_TRAIT], DISK_GB=100)
+    hosts = [world.host(), world.host()]
+    world.share(storage, *hosts)
+    return storage, hosts
+
+
+def test_a_sharing_provider_is_no_compute_root(client, sharing):
+    storage, hosts = sharing
+    found = get_candidates(client, {'': {**SMALL[''], 'DISK_GB': 10}})
+    assert {one.compute_roots for one in found} == {(host,) for host in hosts}
+    assert all(one.sharing_roots == {storage} and set(one.roots) == {storage, *one.compute_roots} for one in found)
+    assert set(candidates.by_compute_root(found)) == set(hosts)
+
+
+def test_a_named_host_that_borrows_from_a_sharing_provider_is_found(client, sharing):
+    """Placement's in_tree alone finds nothing there: the lender is not in the tree."""
+    _storage, hosts = sharing
+    groups = {'': {**SMALL[''], 'DISK_GB': 10}}
+    for host in hosts:
+        assert [one.compute_roots for one in get_candidates(client, groups, in_tree=host, limit=1)] == [(host,)]
+
+
+def test_a_candidate_of_no_compute_or_of_several_is_nobody_s():
+    odd = [
+        candidates.Candidate(allocations={}, roots=('a', 'b')),
+        candidates.Candidate(allocations={}, roots=('s',), sharing_roots=frozenset({'s'})),
+    ]
+    assert candidates.by_compute_root(odd) == {}
+
+
+def test_an_unknown_resource_class_is_a_refusal(client):
+    with pytest.raises(exception.PlacementRefused, match='CUSTOM_NONE'):
+        get_candidates(client, {'': {'CUSTOM_NONE': 1}})
+
+
+def test_nothing_asked_for_is_a_refusal(client):
+    with pytest.raises(exception.PlacementRefused):
+        get_candidates(client, {})

@@ -1,0 +1,388 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Requests and their errors, against the real Placement, over HTTP where the way matters."""
+
+import contextlib
+import json
+import logging
+import socket
+import threading
+import uuid
+from wsgiref import simple_server
+
+import pytest
+import requests
+from keystoneauth1 import adapter as ks_adapter
+from keystoneauth1 import session as ks_session
+from keystoneauth1 import token_endpoint
+from oslo_config import cfg
+
+from migrator import exception
+from migrator.conf import placement as placement_conf
+from migrator.placement_client import client as placement
+from migrator.testing.placement import make_response
+from migrator.testing.placement_faults import Fault, FaultyAdapter
+
+CONSUMER = '/allocations/11111111-1111-1111-1111-111111111111'
+PASSWORD = 'correct-horse'
+
+
+class _Quiet(simple_server.WSGIRequestHandler):
+    def log_message(self, *_args):
+        pass
+
+
+@contextlib.contextmanager
+def served(app):
+    """Serve a WSGI application on a port of its own; yield its URL."""
+    server = simple_server.make_server('127.0.0.1', 0, app, handler_class=_Quiet)
+    thread = threading.Thread(target=server.serve_forever, kwargs={'poll_interval': 0.01})
+    thread.start()
+    try:
+        yield f'http://127.0.0.1:{server.server_port}'
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def url(in_process):
+    with served(in_process.app) as where:
+        yield where
+
+
+class Identity:
+    """As much of Keystone as a password needs. Its token is Placement's noauth2 administrator."""
+
+    def __init__(self):
+        self.url = ''
+        self.placement_url = ''
+        self.logins = 0
+
+    def app(self, environ, start_response):
+        headers = [('Content-Type', 'application/json')]
+        if environ['PATH_INFO'].endswith('/auth/tokens'):
+            self.logins += 1
+            asked = json.loads(environ['wsgi.input'].read(int(environ['CONTENT_LENGTH'])))
+            if asked['auth']['identity']['password']['user']['password'] != PASSWORD:
+                start_response('401 Unauthorized', headers)
+                return [json.dumps({'error': {'code': 401, 'message': 'it was not you', 'title': 'no'}}).encode()]
+            start_response('201 Created', [*headers, ('X-Subject-Token', 'admin')])
+            endpoint = {'interface': 'public', 'region_id': 'r', 'region': 'r', 'id': 'p', 'url': self.placement_url}
+            catalog = [{'type': 'placement', 'name': 'placement', 'id': 'p', 'endpoints': [endpoint]}]
+            token = {'expires_at': '2999-01-01T00:00:00Z', 'methods': ['password'], 'catalog': catalog}
+            return [json.dumps({'token': token}).encode()]
+        start_response('200 OK', headers)
+        links = [{'rel': 'self', 'href': f'{self.url}/v3/'}]
+        return [json.dumps({'version': {'id': 'v3.14', 'status': 'stable', 'links': links}}).encode()]
+
+
+@pytest.fixture
+def identity(url):
+    one = Identity()
+    one.placement_url = url
+    with served(one.app) as where:
+        one.url = where
+        yield one
+
+
+def configured(tmp_path, **options):
+    lines = ['[placement]', *(f'{name} = {value}' for name, value in options.items())]
+    file = tmp_path / 'migrator.conf'
+    file.write_text('\n'.join(lines))
+    conf = cfg.ConfigOpts()
+    placement_conf.register_opts(conf)
+    conf(['--config-file', str(file)], default_config_files=[], default_config_dirs=[])
+    return conf
+
+
+def with_password(identity, password=PASSWORD):
+    return {
+        'auth_type': 'password',
+        'auth_url': f'{identity.url}/v3',
+        'username': 'migrator',
+        'password': password,
+        'project_name': 'service',
+        'user_domain_id': 'default',
+        'project_domain_id': 'default',
+    }
+
+
+def closed_port():
+    with socket.socket() as one:
+        one.bind(('127.0.0.1', 0))
+        return one.getsockname()[1]
+
+
+def client_at(where):
+    session = ks_session.Session(auth=token_endpoint.Token(where, 'admin'), timeout=0.2)
+    return placement.PlacementClient(ks_adapter.Adapter(session, service_type='placement'))
+
+
+class Canned:
+    """An adapter that always gives one answer."""
+
+    def __init__(self, status, body=b'', headers=()):
+        self.answer = make_response(None, status, headers, body)
+        self.asked = []
+
+    def request(self, url, method, **kwargs):
+        self.asked.append((method, url, kwargs))
+        return self.answer
+
+
+def refusal(status, code):
+    return json.dumps({'errors': [{'status': status, 'title': 'T', 'detail': 'why\n so', 'code': code}]}).encode()
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+def test_every_request_names_the_microversion_and_forbids_retries():
+    adapter = Canned(200, b'{}')
+    client = placement.PlacementClient(adapter)
+    client.get('/a')
+    client.post('/a', {'b': 1})
+    client.put('/a', {'b': 1})
+    client.delete('/a')
+    assert [method for method, _, _ in adapter.asked] == ['GET', 'POST', 'PUT', 'DELETE']
+    for _, _, kwargs in adapter.asked:
+        assert kwargs['headers']['OpenStack-API-Version'] == 'placement 1.39'
+        assert (kwargs['raise_exc'], kwargs['connect_retries'], kwargs['status_code_retries']) == (False, 0, 0)
+
+
+def test_placement_answers_in_the_microversion_that_was_asked_for(client):
+    assert client.get(CONSUMER).headers['OpenStack-API-Version'] == f'placement {placement.MICROVERSION}'
+
+
+def test_a_document_that_is_not_there_is_none_or_a_refusal(client):
+    url = f'/resource_providers/{uuid.uuid4()}'
+    assert client.read_or_none(url) is None
+    with pytest.raises(exception.PlacementRefused) as caught:
+        client.read(url)
+    assert caught.value.kwargs['status'] == 404
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stale_generation_is_a_conflict_by_its_code(client, world):
+    url = f'/resource_providers/{world.host()}/inventories'
+    with pytest.raises(exception.PlacementConflict) as caught:
+        client.put(url, {'resource_provider_generation': 77, 'inventories': {}})
+    assert caught.value.kwargs['placement_code'] == 'placement.concurrent_update'
+
+
+@pytest.mark.parametrize(
+    ('status', 'code', 'wanted'),
+    [
+        (409, 'placement.concurrent_update', exception.PlacementConflict),
+        (409, 'placement.undefined_code', exception.PlacementRefused),
+        (409, None, exception.PlacementRefused),
+        (400, 'placement.concurrent_update', exception.PlacementRefused),
+        (404, 'placement.undefined_code', exception.PlacementRefused),
+        (401, None, exception.PlacementUnauthorized),
+        (403, None, exception.PlacementUnauthorized),
+        (408, None, exception.PlacementUnreachable),
+        (429, None, exception.PlacementUnreachable),
+        (500, 'placement.undefined_code', exception.PlacementUnreachable),
+        (502, None, exception.PlacementUnreachable),
+        (503, None, exception.PlacementUnreachable),
+    ],
+)
+def test_an_answer_is_told_by_status_and_code(status, code, wanted):
+    with pytest.raises(wanted, match='why so') as caught:
+        placement.PlacementClient(Canned(status, refusal(status, code))).post('/allocations', {})
+    assert type(caught.value) is wanted
+    assert caught.value.kwargs['status'] == status
+
+
+def test_the_text_of_a_refusal_decides_nothing():
+    body = json.dumps({'errors': [{'detail': 'placement.concurrent_update', 'code': 'placement.undefined_code'}]})
+    with pytest.raises(exception.PlacementRefused):
+        placement.PlacementClient(Canned(409, body.encode())).put('/allocations/x', {})
+
+
+@pytest.mark.parametrize('body', [b'<html>Bad Gateway</html>', b'', b'[]', b'{"errors": {}}', b'{"errors": ["x"]}'])
+def test_an_error_that_is_not_placement_s_json_is_still_told_by_its_status(body):
+    with pytest.raises(exception.PlacementUnreachable, match='502'):
+        placement.PlacementClient(Canned(502, body)).get('/')
+    with pytest.raises(exception.PlacementRefused, match='409'):
+        placement.PlacementClient(Canned(409, body)).get('/')
+
+
+@pytest.mark.parametrize(('status', 'body'), [(200, b'<html>Welcome</html>'), (404, b'<html>Not Found</html>')])
+def test_something_that_is_not_placement_is_not_taken_for_it(status, body):
+    with pytest.raises(exception.PlacementUnreachable, match='endpoint_override'):
+        placement.PlacementClient(Canned(status, body)).read('/allocations/x')
+
+
+def test_a_placement_that_is_too_old_says_what_is_needed():
+    with pytest.raises(exception.PlacementRefused, match=r'1\.39'):
+        placement.PlacementClient(Canned(406, refusal(406, None))).get('/')
+
+
+def test_a_closed_port_is_unreachable():
+    with pytest.raises(exception.PlacementUnreachable) as caught:
+        client_at(f'http://127.0.0.1:{closed_port()}').get('/')
+    assert caught.value.code == 503
+
+
+def test_an_answer_that_does_not_come_is_unreachable_and_is_not_asked_for_again():
+    connections = []
+    with socket.create_server(('127.0.0.1', 0)) as silent:
+        silent.settimeout(0.2)
+        with pytest.raises(exception.PlacementUnreachable, match='timed out'):
+            client_at(f'http://127.0.0.1:{silent.getsockname()[1]}').put('/allocations/x', {})
+        with contextlib.suppress(TimeoutError):
+            while True:
+                connections.append(silent.accept()[0])
+    assert len(connections) == 1
+    connections[0].close()
+
+
+def test_a_connection_that_breaks_off_is_unreachable_and_is_not_tried_again():
+    connections = []
+    with socket.create_server(('127.0.0.1', 0)) as rude:
+        rude.settimeout(0.2)
+
+        def hang_up():
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    one = rude.accept()[0]
+                    connections.append(one)
+                    one.recv(10)
+                    one.close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        with pytest.raises(exception.PlacementUnreachable):
+            client_at(f'http://127.0.0.1:{rude.getsockname()[1]}').post('/allocations', {})
+        thread.join()
+    assert len(connections) == 1
+
+
+def test_a_503_is_not_tried_again(in_process):
+    """keystoneauth1 can try a 503 again by itself, and a write may have been done."""
+    faulty = FaultyAdapter(in_process.adapter())
+    faulty.inject(Fault.ERROR_DONE)
+    with pytest.raises(exception.PlacementUnreachable):
+        placement.PlacementClient(faulty).get(CONSUMER)
+    assert len(in_process.requests) == 1
+
+
+@pytest.mark.parametrize('error', [OSError('no route'), requests.exceptions.InvalidURL('no url')])
+def test_an_error_that_keystoneauth1_lets_through_is_unreachable(error):
+    class Broken:
+        def request(self, _url, _method, **_kwargs):
+            raise error
+
+    with pytest.raises(exception.PlacementUnreachable):
+        placement.PlacementClient(Broken()).get('/')
+
+
+def test_a_user_without_rights_is_told_where_to_look(in_process):
+    with pytest.raises(exception.PlacementUnauthorized, match=r'403.*\[placement\].*admin'):
+        placement.PlacementClient(in_process.adapter('nobody')).get(CONSUMER)
+
+
+# --- from the configuration ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('auth_type', ['none', 'noauth'])
+def test_without_authentication_it_is_the_administrator_of_noauth2(tmp_path, url, auth_type):
+    conf = configured(tmp_path, auth_type=auth_type, endpoint_override=url)
+    assert placement.client_from_conf(conf).read(CONSUMER) == {'allocations': {}}
+
+
+def test_a_token_of_the_administrator_works(tmp_path, url):
+    conf = configured(tmp_path, auth_type='admin_token', token='admin', endpoint=url)
+    assert placement.client_from_conf(conf).read(CONSUMER) == {'allocations': {}}
+
+
+def test_a_password_works_and_the_address_comes_from_the_catalog(tmp_path, identity, in_process):
+    client = placement.client_from_conf(configured(tmp_path, **with_password(identity)))
+    assert client.read(CONSUMER) == {'allocations': {}}
+    client.read(CONSUMER)
+    assert identity.logins == 1
+    assert [request.url for request in in_process.requests if request.url != '/'] == [CONSUMER, CONSUMER]
+
+
+def test_endpoint_override_goes_before_the_catalog(tmp_path, identity, url):
+    identity.placement_url = f'http://127.0.0.1:{closed_port()}'
+    conf = configured(tmp_path, endpoint_override=url, **with_password(identity))
+    assert placement.client_from_conf(conf).read(CONSUMER) == {'allocations': {}}
+
+
+def test_a_wrong_password_is_a_clear_error_without_the_password(tmp_path, identity, in_process, caplog):
+    caplog.set_level(logging.DEBUG)
+    client = placement.client_from_conf(configured(tmp_path, **with_password(identity, 'battery-staple')))
+    with pytest.raises(exception.PlacementUnauthorized, match=r'it was not you.*credentials') as caught:
+        client.get(CONSUMER)
+    assert isinstance(caught.value, exception.PlacementUnreachable)
+    assert 'battery-staple' not in str(caught.value) + caplog.text
+    assert not in_process.requests
+
+
+def test_no_password_and_no_token_is_ever_logged(tmp_path, identity, caplog):
+    caplog.set_level(logging.DEBUG)
+    conf = configured(tmp_path, **with_password(identity))
+    placement.client_from_conf(conf).read(CONSUMER)
+    assert 'REQ: curl' in caplog.text
+    assert PASSWORD not in caplog.text
+    assert 'X-Auth-Token: admin' not in caplog.text
+
+
+def test_a_password_in_the_address_is_left_out_of_the_error(tmp_path):
+    where = f'http://ada:{PASSWORD}@127.0.0.1:{closed_port()}'
+    client = placement.client_from_conf(configured(tmp_path, auth_type='none', endpoint_override=where))
+    with pytest.raises(exception.PlacementUnreachable, match=r'\*\*\*@127') as caught:
+        client.get('/')
+    assert PASSWORD not in str(caught.value)
+
+
+def test_an_identity_service_that_is_down_is_unreachable(tmp_path, identity):
+    options = {**with_password(identity), 'auth_url': f'http://127.0.0.1:{closed_port()}/v3'}
+    with pytest.raises(exception.PlacementUnreachable) as caught:
+        placement.client_from_conf(configured(tmp_path, **options)).get('/')
+    assert not isinstance(caught.value, exception.PlacementUnauthorized)
+
+
+def test_a_catalog_without_placement_is_unreachable(tmp_path, identity):
+    conf = configured(tmp_path, region_name='elsewhere', **with_password(identity))
+    with pytest.raises(exception.PlacementUnreachable, match='endpoint'):
+        placement.client_from_conf(conf).get('/')
+
+
+@pytest.mark.parametrize(
+    ('options', 'said'),
+    [
+        ({}, 'auth_type'),
+        ({'auth_type': 'telepathy'}, 'no such plug-in'),
+        ({'auth_type': 'none'}, 'endpoint_override'),
+        ({'auth_type': 'password', 'password': PASSWORD}, 'auth_url'),
+        ({'auth_type': 'none', 'endpoint_override': 'http://x', 'valid_interfaces': 'sideways'}, 'sideways'),
+        ({'auth_type': 'none', 'endpoint_override': 'http://x', 'certfile': '/a', 'version': '1', 'min_version': '1'},
+         'version'),
+    ],
+)
+def test_a_configuration_that_cannot_be_names_the_option(tmp_path, options, said):
+    with pytest.raises(exception.ConfigurationError, match=said) as caught:
+        placement.client_from_conf(configured(tmp_path, **options))
+    assert PASSWORD not in str(caught.value)
+
+
+def test_no_option_is_registered_on_the_global_configuration(tmp_path, url):
+    placement.client_from_conf(configured(tmp_path, auth_type='none', endpoint_override=url))
+    assert 'placement' not in cfg.CONF

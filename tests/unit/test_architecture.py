@@ -1,0 +1,186 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""ARCHITECTURE.rst lists every file of migrator/, and every file says whose it is and what it is for."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+Sources = dict[str, str]
+
+#: A line of the list: a path, two spaces or more, and what it is for.
+LISTED = re.compile(r'^ +(?P<path>migrator/\S+\.py)(?: {2,}(?P<purpose>\S.*))?$', re.MULTILINE)
+
+HEADER = 'Licensed under the Apache License, Version 2.0'
+
+#: Where Python files are that are ours. (What tools leave in the tree, such as .venv, is not.)
+FOLDERS = ('migrator', 'tests', 'tools', 'benchmarks', 'doc/source', '.ci')
+
+
+def tree(*folders: str) -> Sources:
+    """Read every Python file under the given folders of the project."""
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding='utf-8')
+        for folder in folders
+        for path in sorted((ROOT / folder).rglob('*.py'))
+    }
+
+
+def is_empty(source: str) -> bool:
+    """Tell whether a file holds nothing but comments and a docstring, as most __init__.py do."""
+    return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in ast.parse(source).body)
+
+
+def differences(architecture: str, sources: Sources) -> list[str]:
+    """Say which lines of ARCHITECTURE.rst to add, to remove or to finish."""
+    rows = LISTED.findall(architecture)
+    listed = [path for path, _ in rows]
+    wanted = {path for path, text in sources.items() if not (path.endswith('/__init__.py') and is_empty(text))}
+    return [
+        *(f'add:     {path}  <what it is for>' for path in sorted(wanted - set(listed))),
+        *(f'remove:  {path}  (there is no such file)' for path in sorted(set(listed) - set(sources))),
+        *(f'remove:  {path}  (it is listed twice)' for path in sorted({p for p in listed if listed.count(p) > 1})),
+        *(f'finish:  {path}  (it does not say what it is for)' for path, purpose in rows if not purpose),
+    ]
+
+
+def without_header(sources: Sources) -> list[str]:
+    """Find files that do not begin with the licence. An empty file has nothing to license."""
+    return [path for path, source in sources.items() if source.strip() and HEADER not in source[:400]]
+
+
+def without_docstring(sources: Sources) -> list[str]:
+    """Find public modules, classes, functions and methods without one.
+
+    Public is what has no leading underscore, and lies in nothing that has. What is nested in a function is private to
+    it; the setter of a property is explained by its getter, and the variants of an overload by what they are of.
+    """
+    findings = []
+    for path, source in sources.items():
+        name = path.rpartition('/')[2]
+        if name.startswith('_') and name != '__init__.py':
+            continue
+        module = ast.parse(source, path)
+        if module.body and ast.get_docstring(module) is None:
+            findings.append(f'{path}:1: the module has no docstring')
+        findings += [
+            f'{path}:{node.lineno}: {kind} {dotted} has no docstring'
+            for node, kind, dotted in _public(module)
+            if ast.get_docstring(node) is None
+        ]
+    return findings
+
+
+def _public(parent, prefix=''):
+    for node in parent.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith('_'):
+            decorators = {ast.unparse(decorator).rpartition('.')[2] for decorator in node.decorator_list}
+            if decorators & {'overload', 'setter', 'deleter'}:
+                continue
+            dotted = prefix + node.name
+            yield node, 'class' if isinstance(node, ast.ClassDef) else 'function', dotted
+            if isinstance(node, ast.ClassDef):
+                yield from _public(node, f'{dotted}.')
+
+
+# --- the tree --------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_list_and_the_tree_agree():
+    found = differences((ROOT / 'ARCHITECTURE.rst').read_text(encoding='utf-8'), tree('migrator'))
+    assert not found, 'ARCHITECTURE.rst and the tree disagree; in its file list\n' + '\n'.join(found)
+
+
+def test_every_file_has_the_licence_header():
+    found = without_header(tree(*FOLDERS))
+    assert not found, 'these begin without the licence header (copy it from any other file):\n' + '\n'.join(found)
+
+
+def test_everything_public_has_a_docstring():
+    found = without_docstring(tree('migrator'))
+    assert not found, '\n'.join(found)
+
+
+# --- the checks are checked ------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_not_listed_is_found():
+    found = differences('   migrator/a.py   does a\n', {'migrator/a.py': '', 'migrator/b/c.py': ''})
+    assert found == ['add:     migrator/b/c.py  <what it is for>']
+
+
+def test_a_listed_file_that_is_not_there_is_found():
+    found = differences('   migrator/a.py   does a\n   migrator/b.py   does b\n', {'migrator/a.py': ''})
+    assert found == ['remove:  migrator/b.py  (there is no such file)']
+
+
+def test_a_file_listed_twice_or_without_a_purpose_is_found():
+    found = differences('   migrator/a.py   does a\n   migrator/a.py\n', {'migrator/a.py': ''})
+    assert found == [
+        'remove:  migrator/a.py  (it is listed twice)',
+        'finish:  migrator/a.py  (it does not say what it is for)',
+    ]
+
+
+@pytest.mark.parametrize(
+    ('source', 'listed'), [('', False), ('# licence\n', False), ('"""Says so."""\n', False), ('import x\n', True)]
+)
+def test_an_init_is_listed_only_if_it_does_something(source, listed):
+    assert bool(differences('', {'migrator/a/__init__.py': source})) is listed
+
+
+def test_a_path_in_prose_is_no_line_of_the_list():
+    assert not differences('See migrator/a.py  and\nmigrator/b.py  too.\n', {})
+
+
+def test_a_missing_header_is_found():
+    found = without_header({'a.py': '"""A."""', 'b.py': f'# {HEADER}\n', 'c.py': ''})
+    assert found == ['a.py']
+
+
+@pytest.mark.parametrize(
+    ('source', 'what'),
+    [
+        ('x = 1', 'the module'),
+        ('"""M."""\nclass A: ...', 'class A'),
+        ('"""M."""\ndef f(): ...', 'function f'),
+        ('"""M."""\nasync def f(): ...', 'function f'),
+        ('"""M."""\nclass A:\n    """A."""\n    def f(self): ...', 'function A.f'),
+        ('"""M."""\nclass A:\n    """A."""\n    class B: ...', 'class A.B'),
+    ],
+)
+def test_a_missing_docstring_is_found(source, what):
+    (finding,) = without_docstring({'migrator/a.py': source})
+    assert finding.endswith(f'{what} has no docstring')
+
+
+@pytest.mark.parametrize(
+    'source',
+    [
+        '',
+        '"""M."""\ndef _f(): ...',
+        '"""M."""\nclass _A:\n    def f(self): ...',
+        '"""M."""\ndef f():\n    """F."""\n    def g(): ...',
+        '"""M."""\nclass A:\n    """A."""\n    def __init__(self): ...',
+        '"""M."""\nclass A:\n    """A."""\n    @f.setter\n    def f(self, x): ...',
+        '"""M."""\n@typing.overload\ndef f(): ...',
+    ],
+)
+def test_what_needs_no_docstring_is_not_found(source):
+    assert not without_docstring({'migrator/a.py': source})

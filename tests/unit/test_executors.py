@@ -1,0 +1,401 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The pool and the periodic, on real threads and on simulated ones."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import itertools
+import threading
+import weakref
+
+import pytest
+
+from migrator import executors
+from migrator.testing import threads as sim
+
+
+class Native:
+    """Real threads: what is to be waited for is waited for."""
+
+    def __init__(self):
+        self.threads = executors.NativeThreads()
+
+    def settle(self, predicate):
+        pause = threading.Event()
+        for _ in range(2000):
+            if predicate():
+                return
+            pause.wait(0.005)
+        raise AssertionError('it did not become so within 10 s')
+
+    def close(self):
+        pass
+
+
+class Simulated:
+    """Simulated threads."""
+
+    def __init__(self, seed=None):
+        self.simulation = sim.Simulation(seed)
+        self.threads = self.simulation.process('service')
+
+    def settle(self, predicate):
+        self.simulation.run_until(predicate)
+
+    def close(self):
+        self.simulation.close()
+
+
+@pytest.fixture(params=[Native, Simulated])
+def stage(request):
+    stage = request.param()
+    yield stage
+    stage.close()
+
+
+class Gate:
+    """Work that starts, and ends when it is told to."""
+
+    def __init__(self, threads):
+        self._event = threads.event
+        self.opened = collections.defaultdict(self._event)
+        self.started = []
+
+    def work(self, name):
+        self.started.append(name)
+        self.opened[name].wait(30)
+        return name
+
+
+@pytest.fixture
+def gate(stage):
+    return Gate(stage.threads)
+
+
+@pytest.fixture
+def pool(stage):
+    return executors.BoundedExecutor(2, stage.threads, name='pool')
+
+
+def open_all(gate, names):
+    for name in names:
+        gate.opened[name].set()
+
+
+def test_work_starts_in_the_order_in_which_it_was_submitted_and_no_more_than_the_bound_at_once(stage, gate, pool):
+    futures = [pool.submit(gate.work, name) for name in 'abcde']
+    stage.settle(lambda: len(gate.started) == 2)
+    assert (pool.running, pool.waiting) == (2, 3)
+    assert sorted(gate.started) == ['a', 'b']
+    for ends, starts in zip('abc', 'cde', strict=True):
+        gate.opened[ends].set()
+        stage.settle(lambda wanted=starts: wanted in gate.started)
+        assert pool.running == 2
+    open_all(gate, 'de')
+    stage.settle(lambda: all(future.done() for future in futures))
+    assert [future.result(0) for future in futures] == list('abcde')
+    assert gate.started[2:] == ['c', 'd', 'e']
+
+
+def test_an_idle_pool_holds_no_thread(stage, gate, pool):
+    before = threading.active_count() if isinstance(stage, Native) else len(stage.threads.threads)
+    pool.submit(gate.work, 'a')
+    gate.opened['a'].set()
+    stage.settle(lambda: not pool.running)
+
+    def now():
+        return threading.active_count() if isinstance(stage, Native) else len(stage.threads.threads)
+
+    stage.settle(lambda: now() <= before)
+
+
+def test_an_error_is_the_futures_and_the_worker_goes_on(stage, pool):
+    def fail():
+        raise KeyError('lost')
+
+    failed, worked = pool.submit(fail), pool.submit(lambda: 'fine')
+    stage.settle(lambda: failed.done() and worked.done())
+    assert isinstance(failed.exception(0), KeyError)
+    assert worked.result(0) == 'fine'
+
+
+def test_even_an_exit_is_the_futures_and_the_slot_is_free_again(stage, pool):
+    def leave():
+        raise SystemExit(3)
+
+    futures = [pool.submit(leave) for _ in range(3)]
+    stage.settle(lambda: all(future.done() for future in futures) and not pool.running)
+    assert isinstance(futures[2].exception(0), SystemExit)
+
+
+def test_cancelling_one_that_waits_forgets_it_and_only_it(stage, gate, pool):
+    futures = {name: pool.submit(gate.work, name) for name in 'abcd'}
+    stage.settle(lambda: len(gate.started) == 2)
+    assert futures['c'].cancel()
+    assert pool.waiting == 1
+    open_all(gate, 'abd')
+    stage.settle(lambda: futures['d'].done() and not pool.running)
+    assert 'c' not in gate.started
+    assert not futures['a'].cancel()
+
+
+def test_a_cancelled_item_keeps_nothing_alive(stage, gate, pool):
+    class Guest:
+        def migrate(self):
+            raise AssertionError('never')
+
+    guest = Guest()
+    gone = weakref.ref(guest)
+    running = [pool.submit(gate.work, name) for name in 'ab']
+    pool.submit(guest.migrate).cancel()
+    del guest
+    gc.collect()
+    assert gone() is None
+    open_all(gate, 'ab')
+    stage.settle(lambda: all(future.done() for future in running))
+
+
+def test_raising_the_bound_starts_what_waits_and_lowering_it_interrupts_nothing(stage, gate, pool):
+    for name in 'abcdef':
+        pool.submit(gate.work, name)
+    pool.resize(4)
+    stage.settle(lambda: len(gate.started) == 4)
+    pool.resize(1)
+    open_all(gate, 'abc')
+    stage.settle(lambda: pool.running == 1)
+    assert sorted(gate.started) == list('abcd')
+    gate.opened['d'].set()
+    stage.settle(lambda: 'e' in gate.started)
+    assert pool.running == 1
+    open_all(gate, 'ef')
+    stage.settle(lambda: not pool.running)
+    assert gate.started[-2:] == ['e', 'f']
+
+
+@pytest.mark.parametrize('bound', [0, -1])
+def test_a_bound_below_1_is_refused_with_what_would_do(stage, pool, bound):
+    with pytest.raises(ValueError, match='1 or more would do'):
+        executors.BoundedExecutor(bound, stage.threads)
+    with pytest.raises(ValueError, match='1 or more would do'):
+        pool.resize(bound)
+    assert pool.max_workers == 2
+
+
+def test_what_is_found_running_goes_above_the_bound_and_takes_its_slot(stage, gate, pool):
+    for name in 'ab':
+        pool.submit(gate.work, name)
+    pool.submit_now(gate.work, 'found')
+    pool.submit(gate.work, 'c')
+    stage.settle(lambda: len(gate.started) == 3)
+    assert pool.running == 3
+    gate.opened['a'].set()
+    stage.settle(lambda: pool.running == 2)
+    assert 'c' not in gate.started
+    gate.opened['found'].set()
+    stage.settle(lambda: 'c' in gate.started)
+    open_all(gate, 'bc')
+    stage.settle(lambda: not pool.running)
+
+
+def test_after_shutdown_nothing_is_taken_but_what_waits_is_done(stage, gate, pool):
+    futures = [pool.submit(gate.work, name) for name in 'abc']
+    pool.shutdown(wait=False)
+    with pytest.raises(RuntimeError, match='shut down'):
+        pool.submit(gate.work, 'late')
+    with pytest.raises(RuntimeError, match='shut down'):
+        pool.submit_now(gate.work, 'late')
+    open_all(gate, 'abc')
+    pool.shutdown(wait=True)
+    assert [future.result(0) for future in futures] == list('abc')
+    assert not pool.running
+
+
+def test_a_shutdown_that_cancels_leaves_only_what_runs(stage, gate, pool):
+    futures = [pool.submit(gate.work, name) for name in 'abcd']
+    stage.settle(lambda: len(gate.started) == 2)
+    pool.shutdown(wait=False, cancel_futures=True)
+    assert [future.cancelled() for future in futures] == [False, False, True, True]
+    open_all(gate, 'ab')
+    pool.shutdown(wait=True)
+    assert sorted(gate.started) == ['a', 'b']
+
+
+def test_the_shutdown_of_an_idle_pool_returns_at_once(pool):
+    pool.shutdown(wait=True)
+
+
+class NoThreads(executors.NativeThreads):
+    """A machine on which no further thread can be started."""
+
+    spare = 0
+
+    def start(self, function, *args, name):
+        if not self.spare:
+            raise RuntimeError("can't start new thread")
+        self.spare -= 1
+        super().start(function, *args, name=name)
+
+
+def test_when_no_thread_can_be_had_the_submitter_is_told_and_no_slot_is_lost():
+    threads = NoThreads()
+    pool = executors.BoundedExecutor(1, threads)
+    for submit in (pool.submit, pool.submit_now):
+        with pytest.raises(RuntimeError, match='new thread'):
+            submit(print)
+    assert (pool.running, pool.waiting) == (0, 0)
+    threads.spare = 1
+    assert pool.submit(lambda: 'fine').result(10) == 'fine'
+    pool.shutdown(wait=True)
+
+
+@pytest.fixture(scope='module')
+def workers():
+    workers = sim.Workers()
+    yield workers
+    workers.close()
+
+
+def test_no_order_of_submit_cancel_resize_and_start_loses_an_item_or_runs_a_cancelled_one(workers):
+    orders = set()
+    for seed in range(150):
+        with sim.Simulation(seed, workers=workers) as simulation:
+            threads = simulation.process('service')
+            pool = executors.BoundedExecutor(1, threads)
+            ran, cancelled, futures, most = [], set(), {}, []
+            bound = 1
+
+            def work(name, threads=threads, pool=pool, ran=ran, most=most):
+                most.append(pool.running)
+                ran.append(name)
+                threads.sleep(0.1)
+
+            def submit(names, threads=threads, pool=pool, futures=futures, work=work):
+                for name in names:
+                    futures[name] = pool.submit(work, name)
+                    threads.sleep(0)
+
+            def cancel(names, threads=threads, futures=futures, cancelled=cancelled):
+                for name in names:
+                    while name not in futures:
+                        threads.sleep(0.01)
+                    if futures[name].cancel():
+                        cancelled.add(name)
+
+            threads.start(submit, 'abc', name='submit-1')
+            threads.start(submit, 'def', name='submit-2')
+            threads.start(cancel, 'bd', name='cancel-1')
+            threads.start(cancel, 'db', name='cancel-2')
+            if seed % 3 == 0:
+                threads.start(pool.resize, 2, name='resize')
+                bound = 2
+            simulation.run()
+            assert cancelled | set(ran) == set('abcdef'), seed
+            assert not cancelled & set(ran), seed
+            assert len(ran) == len(set(ran)), seed
+            assert max(most) <= bound, seed
+            for names in ('abc', 'def'):
+                order = [name for name in ran if name in names]
+                assert bound > 1 or order == sorted(order), seed
+            assert (pool.running, pool.waiting, len(threads.threads)) == (0, 0, 0), seed
+            orders.add((tuple(ran), tuple(sorted(cancelled))))
+    # the search is worth its name only if the seeds differ in what they try
+    assert len(orders) > 20
+
+
+def test_no_order_of_shutdown_and_submit_leaves_an_item_undecided_or_runs_one_behind_a_cancelled_one(workers):
+    searched = set()
+    for seed in range(200):
+        with sim.Simulation(seed, workers=workers) as simulation:
+            threads = simulation.process('service')
+            pool = executors.BoundedExecutor(1, threads)
+            futures, after = [], []
+
+            def submit(threads=threads, pool=pool, futures=futures):
+                for _ in range(5):
+                    try:
+                        futures.append(pool.submit(threads.sleep, 0))
+                    except RuntimeError:
+                        return
+
+            def stop(pool=pool, futures=futures, after=after):
+                pool.shutdown(wait=True, cancel_futures=True)
+                after.append([future.done() for future in futures])
+
+            threads.start(submit, name='submit')
+            threads.start(stop, name='stop')
+            simulation.run()
+            assert after, seed
+            assert all(after[0]), seed
+            assert all(future.done() for future in futures), seed
+            cancelled = [future.cancelled() for future in futures]
+            assert cancelled == sorted(cancelled), seed
+            searched.add(tuple(cancelled))
+    assert len(searched) > 5
+
+
+def test_a_periodic_runs_once_a_spacing_jittered_by_a_tenth_and_survives_an_error():
+    with sim.Simulation() as simulation:
+        threads = simulation.process('service')
+        times = []
+
+        def tick():
+            times.append(threads.clock.monotonic())
+            if len(times) == 2:
+                raise KeyError('once')
+
+        periodic = executors.Periodic(threads, 10, tick, 'tick').start()
+        simulation.advance(100)
+        assert 9 <= len(times) <= 11
+        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+        assert all(9 <= gap <= 11 for gap in gaps)
+        assert len({round(gap, 3) for gap in gaps}) > 3
+        periodic.stop()
+        simulation.advance(100)
+        assert len(times) <= 11
+        assert not threads.threads
+
+
+def test_stopping_a_periodic_waits_for_the_run_that_is_under_way():
+    with sim.Simulation() as simulation:
+        threads = simulation.process('service')
+        ended = []
+
+        def slow():
+            threads.sleep(5)
+            ended.append(True)
+
+        periodic = executors.Periodic(threads, 1, slow, 'slow').start()
+        simulation.advance(2)
+        periodic.stop()
+        assert ended == [True]
+
+
+def test_a_periodic_that_was_never_started_can_be_stopped(stage):
+    executors.Periodic(stage.threads, 1, print, 'never').stop()
+
+
+def test_native_threads_stop_a_periodic_at_once_however_long_its_spacing():
+    threads = executors.NativeThreads()
+    periodic = executors.Periodic(threads, 3600, print, 'hourly').start()
+    periodic.stop()
+
+
+def test_native_threads_tell_the_machines_time_and_make_uuids():
+    threads = executors.NativeThreads()
+    assert threads.clock.now().utcoffset().total_seconds() == 0
+    assert threads.clock.monotonic() <= threads.clock.monotonic()
+    assert threads.new_uuid() != threads.new_uuid()
+    assert 0 <= threads.random() < 1
+    threads.sleep(0)

@@ -1,0 +1,336 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What both forms of RPC promise: one suite, run over oslo.messaging's fake:// and over the direct form."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+from oslo_config import cfg
+from oslo_messaging._drivers import common as driver_common
+
+from migrator import context, exception, executors, rpc
+from migrator.objects import command
+from migrator.testing import rpc as testing_rpc
+
+CONTEXT = context.RequestContext(user_id='u', project_id='p', roles=['admin'], is_admin=True, overwrite=False)
+
+
+class LocalError(exception.InstanceNotFound):
+    """An error of ours that only this file knows."""
+
+
+class Endpoint:
+    """What a service serves; it notes what it was given."""
+
+    def __init__(self, name='one'):
+        self.name = name
+        self.seen = []
+        self.noted = threading.Event()
+        self.go_on = threading.Event()
+
+    @rpc.expose
+    def echo(self, context, value=None):
+        self.seen.append((context, value))
+        self.noted.set()
+        return value
+
+    @rpc.expose
+    def who(self, context):
+        return self.name
+
+    @rpc.expose
+    def slow(self, context):
+        self.noted.set()
+        self.go_on.wait(10)
+        return 'late'
+
+    @rpc.expose
+    def refuse(self, context):
+        raise exception.InstanceInvalidState(method='os-migrateLive', instance_uuid='i', attr='task_state', state='x')
+
+    @rpc.expose
+    def refuse_with_odd_kwargs(self, context):
+        raise exception.GuestNotFound(host=rpc.Target('a', 'b'), instance_uuid=None)
+
+    @rpc.expose
+    def refuse_with_text(self, context):
+        raise exception.NoValidHost('only this text')
+
+    @rpc.expose
+    def refuse_locally(self, context):
+        raise LocalError(instance_uuid='i')
+
+    @rpc.expose
+    def break_down(self, context):
+        raise KeyError('dsn')
+
+    @rpc.expose
+    def return_what_cannot_travel(self, context):
+        return object()
+
+    def hidden(self, context):
+        raise AssertionError('never')
+
+
+class Oslo:
+    """OsloRPC over fake://, on a ConfigOpts of its own."""
+
+    def __init__(self):
+        conf = cfg.ConfigOpts()
+        conf([])
+        self.transport = rpc.get_transport(conf, 'fake://')
+        self.rpc = rpc.OsloRPC(self.transport)
+
+    def serve(self, target, endpoint):
+        return self.rpc.serve(target, endpoint)
+
+    def close(self):
+        self.transport.cleanup()
+
+
+class Direct:
+    """DirectRPC on real threads."""
+
+    def __init__(self):
+        bus, threads = testing_rpc.DirectBus(), executors.NativeThreads()
+        self.rpc = testing_rpc.DirectRPC(bus, 'api:1', threads)
+        self._server_rpc = testing_rpc.DirectRPC(bus, 'conductor:1', threads)
+
+    def serve(self, target, endpoint):
+        return self._server_rpc.serve(target, endpoint)
+
+    def close(self):
+        pass
+
+
+TARGET = rpc.Target('conductor', 'one')
+
+
+# One for all tests of this file: the stop of an oslo.messaging server takes a second.
+@pytest.fixture(params=[Oslo, Direct], scope='module')
+def wire(request):
+    wire = request.param()
+    wire.endpoint = Endpoint()
+    served = wire.serve(rpc.Target('conductor', 'one', version='1.3'), wire.endpoint)
+    yield wire
+    served.stop()
+    wire.close()
+
+
+@pytest.fixture
+def endpoint(wire):
+    wire.endpoint.__init__()
+    yield wire.endpoint
+    wire.endpoint.go_on.set()
+
+
+def call(wire, method, target=TARGET, timeout=5, **args):
+    return wire.rpc.call(CONTEXT, target, method, timeout, **args)
+
+
+def test_arguments_and_results_keep_their_kind_and_are_copies(wire, endpoint):
+    guest = command.Guest(instance_uuid='i', state='running')
+    sent = {'guests': [guest], 'none': None, 'number': 1.5, 'text': 'ü'}
+    assert call(wire, 'echo', value=sent) == sent
+    seen = endpoint.seen[0][1]
+    assert seen == sent
+    assert seen is not sent
+
+
+def test_the_context_arrives_without_a_token(wire, endpoint):
+    secret = context.RequestContext(user_id='u', auth_token='secret', overwrite=False)
+    wire.rpc.call(secret, TARGET, 'echo', 5)
+    seen = endpoint.seen[0][0]
+    assert (seen.user_id, seen.request_id, seen.auth_token) == ('u', secret.request_id, None)
+
+
+@pytest.mark.parametrize(
+    ('method', 'kind', 'message', 'kwargs'),
+    [
+        (
+            'refuse',
+            exception.InstanceInvalidState,
+            "Cannot 'os-migrateLive' instance i while it is in task_state x",
+            {'method': 'os-migrateLive', 'instance_uuid': 'i', 'attr': 'task_state', 'state': 'x'},
+        ),
+        (
+            'refuse_with_odd_kwargs',
+            exception.GuestNotFound,
+            'Host a.b has no guest None.',
+            {'host': 'a.b', 'instance_uuid': None},
+        ),
+        ('refuse_with_text', exception.NoValidHost, 'only this text', {}),
+        ('refuse_locally', exception.InstanceNotFound, 'An error of ours that only this file knows.', None),
+    ],
+)
+def test_an_error_of_ours_keeps_its_class_its_message_and_its_kwargs(wire, endpoint, method, kind, message, kwargs):
+    with pytest.raises(exception.MigratorException) as caught:
+        call(wire, method)
+    assert type(caught.value) is kind
+    assert (str(caught.value), caught.value.message) == (message, message)
+    assert caught.value.kwargs == ({'instance_uuid': 'i'} if kwargs is None else kwargs)
+
+
+@pytest.mark.parametrize(
+    ('method', 'kind', 'reason', 'args'),
+    [
+        ('break_down', 'KeyError', "'dsn'", {}),
+        ('return_what_cannot_travel', 'TypeError', 'object cannot go over the wire', {}),
+        ('echo', 'TypeError', "Endpoint.echo() got an unexpected keyword argument 'other'", {'other': 1}),
+        ('hidden', 'NoSuchMethod', 'Endpoint does not support RPC method hidden', {}),
+        ('no_such', 'NoSuchMethod', 'Endpoint does not support RPC method no_such', {}),
+        ('__init__', 'NoSuchMethod', 'Endpoint does not support RPC method __init__', {}),
+        ('seen', 'NoSuchMethod', 'Endpoint does not support RPC method seen', {}),
+    ],
+)
+def test_any_other_error_says_who_failed_in_what_and_how(wire, endpoint, method, kind, reason, args):
+    with pytest.raises(exception.RemoteError) as caught:
+        call(wire, method, **args)
+    assert type(caught.value) is exception.RemoteError
+    assert caught.value.kwargs == {'target': 'conductor.one', 'method': method, 'kind': kind, 'reason': reason}
+    assert str(caught.value) == f'conductor.one failed in {method}: {kind}: {reason}'
+
+
+@pytest.mark.parametrize('version', ['1.4', '2.0'])
+def test_a_version_that_is_not_served_is_refused(wire, endpoint, version):
+    with pytest.raises(exception.RemoteError, match=f'UnsupportedVersion: .*RPC version {version}. Attempted'):
+        call(wire, 'who', rpc.Target('conductor', 'one', version=version))
+    assert call(wire, 'who', rpc.Target('conductor', 'one', version='1.3')) == 'one'
+
+
+def test_an_argument_that_cannot_travel_is_the_callers_error(wire, endpoint):
+    with pytest.raises(TypeError, match='object cannot go over the wire'):
+        call(wire, 'echo', value=object())
+    with pytest.raises(TypeError, match='object cannot go over the wire'):
+        wire.rpc.cast(CONTEXT, TARGET, 'echo', value=object())
+    assert endpoint.seen == []
+
+
+def test_a_call_to_a_server_that_is_not_there_times_out_and_a_cast_is_lost(wire, endpoint):
+    nobody = rpc.Target('conductor', 'nobody')
+    with pytest.raises(exception.RPCTimeout) as caught:
+        call(wire, 'who', nobody, timeout=0.1)
+    assert type(caught.value) is exception.RPCTimeout
+    assert str(caught.value) == 'conductor.nobody did not answer who within 0.1 s.'
+    wire.rpc.cast(CONTEXT, nobody, 'who')
+    with pytest.raises(exception.RPCTimeout, match=r'^nothing did not answer'):
+        call(wire, 'who', rpc.Target('nothing'), timeout=0.1)
+
+
+def test_an_answer_that_comes_too_late_is_a_time_out_though_the_work_is_done(wire, endpoint):
+    with pytest.raises(exception.RPCTimeout, match=r'did not answer slow within 0\.2 s'):
+        call(wire, 'slow', timeout=0.2)
+    assert endpoint.noted.is_set()
+    endpoint.go_on.set()
+    assert call(wire, 'who') == 'one'
+
+
+def test_a_cast_returns_at_once_and_arrives(wire, endpoint):
+    wire.rpc.cast(CONTEXT, TARGET, 'slow')
+    assert endpoint.noted.wait(5)
+    wire.rpc.cast(CONTEXT, TARGET, 'break_down')
+    wire.rpc.cast(CONTEXT, TARGET, 'refuse')
+    assert call(wire, 'who') == 'one'
+
+
+def test_a_slow_handler_holds_up_no_other(wire, endpoint):
+    wire.rpc.cast(CONTEXT, TARGET, 'slow')
+    assert endpoint.noted.wait(5)
+    assert [call(wire, 'who') for _ in range(3)] == ['one'] * 3
+
+
+def test_without_a_server_any_of_the_topic_answers_and_one_that_has_stopped_is_gone(wire):
+    served = {name: wire.serve(rpc.Target('pair', name), Endpoint(name)) for name in ('one', 'two')}
+    assert {call(wire, 'who', rpc.Target('pair')) for _ in range(5)} <= {'one', 'two'}
+    assert call(wire, 'who', rpc.Target('pair', 'two')) == 'two'
+    served['two'].stop()
+    with pytest.raises(exception.RPCTimeout):
+        call(wire, 'who', rpc.Target('pair', 'two'), timeout=0.2)
+    assert [call(wire, 'who', rpc.Target('pair')) for _ in range(3)] == ['one'] * 3
+    served['one'].stop()
+
+
+def test_stopping_waits_for_the_handler_that_runs(wire):
+    target, endpoint = rpc.Target('conductor', 'stopping'), Endpoint()
+    served = wire.serve(target, endpoint)
+    wire.rpc.cast(CONTEXT, target, 'slow')
+    assert endpoint.noted.wait(5)
+    stopped = threading.Event()
+    thread = threading.Thread(target=lambda: (served.stop(), stopped.set()))
+    thread.start()
+    assert not stopped.wait(0.1)
+    endpoint.go_on.set()
+    assert stopped.wait(5)
+    thread.join()
+
+
+# --- what only a real broker's driver does ---------------------------------------------------------------------------
+
+
+def through_a_broker(error):
+    """Return an error as a driver with a broker rebuilds it from what it sent."""
+    try:
+        raise error
+    except Exception:  # noqa: BLE001 -- sys.exc_info() has it
+        data = driver_common.serialize_remote_exception(sys.exc_info())
+    return driver_common.deserialize_remote_exception(data, [exception.__name__])
+
+
+@pytest.mark.parametrize(
+    ('error', 'kind', 'message'),
+    [
+        (exception.InstanceNotFound(instance_uuid='i'), exception.InstanceNotFound, 'Instance i could not be found.'),
+        (ValueError('too old'), exception.RemoteError, 'conductor.one failed in who: ValueError: too old'),
+    ],
+)
+def test_what_oslo_messaging_rebuilds_becomes_plainly_ours(monkeypatch, error, kind, message):
+    wire = Oslo()
+    rebuilt = through_a_broker(error)
+
+    def send(*args, **kwargs):
+        raise rebuilt
+
+    monkeypatch.setattr(wire.transport, '_send', send)
+    with pytest.raises(exception.MigratorException) as caught:
+        call(wire, 'who')
+    assert type(caught.value) is kind
+    assert str(caught.value) == message
+    wire.close()
+
+
+def test_a_broker_that_is_not_there_is_a_service_unreachable(monkeypatch):
+    wire = Oslo()
+
+    def send(*args, **kwargs):
+        raise rpc.oslo_messaging.MessageDeliveryFailure('refused')
+
+    monkeypatch.setattr(wire.transport, '_send', send)
+    for attempt in (lambda: call(wire, 'who'), lambda: wire.rpc.cast(CONTEXT, TARGET, 'who')):
+        with pytest.raises(exception.ServiceUnreachable, match='The message broker is not reachable: refused'):
+            attempt()
+    wire.close()
+
+
+def test_without_a_url_the_configuration_says_which_transport_it_is(tmp_path):
+    file = tmp_path / 'migrator.conf'
+    file.write_text('[DEFAULT]\ntransport_url = fake://\n')
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(file)], default_config_files=[], default_config_dirs=[])
+    transport = rpc.get_transport(conf)
+    assert type(transport._driver).__name__ == 'FakeDriver'
+    # and again, for another transport of the same process
+    rpc.get_transport(conf).cleanup()
+    transport.cleanup()

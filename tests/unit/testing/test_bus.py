@@ -1,0 +1,279 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The network between simulated processes: what may be lost, doubled or late, and what death and pauses mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from migrator import context, exception, rpc
+from migrator.testing import rpc as testing_rpc
+from migrator.testing import threads as sim
+
+CONTEXT = context.admin_context('req-1')
+HOST = rpc.Target('compute', 'host1')
+
+
+class Cloud:
+    """A conductor that calls, and one compute that answers after a second."""
+
+    def __init__(self, simulation):
+        self.simulation = simulation
+        self.bus = testing_rpc.DirectBus(simulation.world)
+        self.conductor = simulation.process('conductor')
+        self.rpc = testing_rpc.DirectRPC(self.bus, 'conductor:1', self.conductor)
+        self.ran = []
+        self.compute = self.boot()
+
+    def boot(self, name='host1', topic='compute'):
+        compute = self.simulation.process(name)
+        self.served = testing_rpc.DirectRPC(self.bus, f'{topic}:{name}', compute).serve(
+            rpc.Target(topic, name), Manager(self.ran, compute)
+        )
+        return compute
+
+    def call(self, method='step', timeout=10, target=HOST, **options):
+        return self.rpc.call(CONTEXT, target, method, timeout, **options)
+
+
+class Manager:
+    """Does its step in a second of virtual time."""
+
+    def __init__(self, ran, threads):
+        self.ran = ran
+        self.threads = threads
+
+    @rpc.expose
+    def step(self, context, seconds=1):
+        self.threads.sleep(seconds)
+        self.ran.append((self.threads.name, self.threads.simulation.time))
+        return len(self.ran)
+
+
+@pytest.fixture
+def cloud():
+    with sim.Simulation(None) as simulation:
+        yield Cloud(simulation)
+
+
+def faults(bus, *these):
+    """Have these happen to the next messages, in that order, calls, casts and replies alike."""
+    left = list(these)
+    bus.faults = lambda message: left.pop(0) if left else None
+
+
+def test_a_call_takes_the_time_of_its_handler_and_no_more(cloud):
+    assert cloud.call() == 1
+    assert cloud.simulation.time == 1
+
+
+def test_every_step_of_a_message_is_a_checkpoint_of_the_process_that_makes_it(cloud):
+    cloud.call()
+    cloud.rpc.cast(CONTEXT, HOST, 'step')
+    cloud.simulation.run()
+    assert [(process, label) for _, process, label in cloud.simulation.trace] == [
+        ('conductor', 'rpc step call'),
+        ('host1', 'rpc step received'),
+        ('host1', 'rpc step handled'),
+        ('conductor', 'rpc step answered'),
+        ('conductor', 'rpc step cast'),
+        ('host1', 'rpc step received'),
+        ('host1', 'rpc step handled'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ('these', 'answered', 'ran'),
+    [
+        (['lose'], False, 0),
+        (['lose_answer'], False, 1),
+        ([None, 'lose'], False, 1),
+        (['duplicate'], True, 2),
+        ([5.0], True, 1),
+        ([11.0], False, 1),
+        ([None, 11.0], False, 1),
+        ([None, 3], True, 1),
+    ],
+)
+def test_faults_lose_double_and_delay_calls_and_answers(cloud, these, answered, ran):
+    faults(cloud.bus, *these)
+    if answered:
+        assert cloud.call() in (1, 2)
+    else:
+        with pytest.raises(exception.RPCTimeout):
+            cloud.call()
+        assert cloud.simulation.time == 10
+    cloud.simulation.run()
+    assert len(cloud.ran) == ran
+
+
+@pytest.mark.parametrize(('fault', 'ran'), [('lose', []), ('duplicate', [1, 1]), (4.0, [5]), ('lose_answer', [1])])
+def test_casts_too(cloud, fault, ran):
+    faults(cloud.bus, fault)
+    cloud.rpc.cast(CONTEXT, HOST, 'step')
+    assert cloud.simulation.time == 0
+    cloud.simulation.run()
+    assert [time for _, time in cloud.ran] == ran
+
+
+def test_without_a_broker_the_sender_is_told(cloud):
+    faults(cloud.bus, 'refuse', 'refuse')
+    with pytest.raises(exception.ServiceUnreachable, match='The message broker is not reachable'):
+        cloud.call()
+    with pytest.raises(exception.ServiceUnreachable, match='The message broker is not reachable'):
+        cloud.rpc.cast(CONTEXT, HOST, 'step')
+
+
+def test_a_fault_is_asked_for_with_the_message(cloud):
+    seen = []
+    cloud.bus.faults = seen.append
+    cloud.call(seconds=2)
+    assert [(one.number, one.sender, str(one.target), one.method, one.kind) for one in seen] == [
+        (1, 'conductor:1', 'compute.host1', 'step', 'call'),
+        (2, 'compute:host1', 'compute.host1', 'step', 'reply'),
+    ]
+    assert '"seconds": 2' in seen[0].body
+    assert seen[0].size == len(seen[0].body)
+
+
+def test_a_late_message_overtakes_nothing_but_is_overtaken(cloud):
+    faults(cloud.bus, 3.0)
+    cloud.rpc.cast(CONTEXT, HOST, 'step', seconds=1)
+    cloud.rpc.cast(CONTEXT, HOST, 'step', seconds=2)
+    cloud.simulation.run()
+    assert [time for _, time in cloud.ran] == [2, 4]
+
+
+def test_a_message_under_way_outlives_its_sender(cloud):
+    faults(cloud.bus, 3.0)
+    cloud.rpc.cast(CONTEXT, HOST, 'step')
+    cloud.simulation.kill(cloud.conductor)
+    cloud.simulation.run()
+    assert len(cloud.ran) == 1
+
+
+def test_a_killed_server_never_answers_and_its_next_life_knows_nothing_of_it(cloud):
+    cloud.simulation.world.start(
+        lambda: (cloud.simulation.world.sleep(0.5), cloud.simulation.kill(cloud.compute)), name='killer'
+    )
+    with pytest.raises(exception.RPCTimeout):
+        cloud.call()
+    assert cloud.bus.servers('compute') == []
+    with pytest.raises(exception.RPCTimeout):
+        cloud.call()
+    cloud.boot()
+    assert cloud.bus.servers('compute') == ['host1']
+    assert cloud.call() == 1
+
+
+def test_a_server_killed_when_it_has_done_the_work_does_not_answer_either(cloud):
+    def kill(process, label):
+        if label == 'rpc step handled':
+            cloud.simulation.kill(process)
+
+    cloud.simulation.on_checkpoint = kill
+    with pytest.raises(exception.RPCTimeout):
+        cloud.call()
+    assert len(cloud.ran) == 1
+
+
+def test_an_answer_to_a_killed_caller_harms_nobody(cloud):
+    cloud.conductor.start(cloud.call, name='call')
+    cloud.simulation.advance(0.5)
+    cloud.simulation.kill(cloud.conductor)
+    cloud.simulation.run()
+    assert len(cloud.ran) == 1
+
+
+def test_a_paused_server_answers_when_it_is_woken(cloud):
+    cloud.simulation.pause(cloud.compute)
+    with pytest.raises(exception.RPCTimeout):
+        cloud.call(timeout=3)
+    cloud.simulation.resume(cloud.compute)
+    cloud.simulation.run()
+    assert [time for _, time in cloud.ran] == [4]
+
+
+def test_a_stopped_server_takes_nothing_more_but_ends_what_it_has(cloud):
+    cloud.rpc.cast(CONTEXT, HOST, 'step')
+    cloud.simulation.run_ready()
+    cloud.served.stop()
+    assert len(cloud.ran) == 1
+    cloud.rpc.cast(CONTEXT, HOST, 'step')
+    cloud.simulation.run()
+    assert len(cloud.ran) == 1
+
+
+def test_without_a_server_they_take_turns(cloud):
+    for name in ('one', 'two', 'three'):
+        cloud.boot(name, 'conductor')
+    for _ in range(6):
+        cloud.call(target=rpc.Target('conductor'))
+    assert [name for name, _ in cloud.ran] == ['one', 'two', 'three'] * 2
+
+
+def test_no_more_than_64_handlers_run_at_once_and_the_rest_follow_in_order(cloud):
+    for _ in range(100):
+        cloud.rpc.cast(CONTEXT, HOST, 'step')
+    cloud.simulation.run()
+    assert [time for _, time in cloud.ran] == [1] * 64 + [2] * 36
+    assert not cloud.compute.threads
+
+
+def test_with_a_monitor_a_long_call_goes_on_while_its_server_lives(cloud):
+    assert cloud.call(timeout=100, monitor=4, seconds=30) == 1
+    cloud.simulation.world.start(
+        lambda: (cloud.simulation.world.sleep(10), cloud.simulation.kill(cloud.compute)), name='killer'
+    )
+    with pytest.raises(exception.RPCTimeout):
+        cloud.call(timeout=100, monitor=4, seconds=30)
+    assert cloud.simulation.time == 42
+
+
+def test_with_a_monitor_a_server_that_is_not_there_is_noticed_early(cloud):
+    with pytest.raises(exception.RPCTimeout):
+        cloud.call(target=rpc.Target('compute', 'nobody'), timeout=100, monitor=4)
+    assert cloud.simulation.time == 4
+
+
+def test_no_pause_and_no_death_at_any_moment_holds_up_another_sender():
+    workers = sim.Workers()
+    for seed in range(120):
+        with sim.Simulation(seed, workers=workers) as simulation:
+            cloud = Cloud(simulation)
+            other = simulation.process('other')
+            fate = simulation.kill if seed % 2 else simulation.pause
+            strike = seed // 2 % 20
+            timeouts = []
+
+            def meet(process, label, cloud=cloud, fate=fate, strike=strike, simulation=simulation):
+                if len(simulation.trace) == strike:
+                    fate(cloud.compute)
+
+            def send(cloud=cloud, other=other, timeouts=timeouts):
+                client = testing_rpc.DirectRPC(cloud.bus, 'conductor:2', other)
+                for _ in range(4):
+                    try:
+                        client.call(CONTEXT, HOST, 'step', 2)
+                    except exception.RPCTimeout:
+                        timeouts.append(other.clock.monotonic())
+
+            simulation.on_checkpoint = meet
+            other.start(send, name='send')
+            cloud.conductor.start(
+                lambda cloud=cloud: [cloud.rpc.cast(CONTEXT, HOST, 'step') for _ in range(3)], name='cast'
+            )
+            simulation.run()
+            assert not other.threads, simulation.dump()
+            assert simulation.time <= 8.1
+    workers.close()

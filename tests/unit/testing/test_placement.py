@@ -1,0 +1,132 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The real Placement in this process."""
+
+import subprocess
+import sys
+import threading
+import time
+import uuid
+
+import pytest
+
+from migrator.placement_client import client as placement
+from migrator.testing.placement import InProcessPlacement, Request
+
+
+def make_provider(running):
+    one = str(uuid.uuid4())
+    placement.PlacementClient(running.adapter()).post('/resource_providers', {'uuid': one, 'name': one})
+    return one
+
+
+def provider_uuids(running):
+    found = placement.PlacementClient(running.adapter()).read('/resource_providers')['resource_providers']
+    return {entry['uuid'] for entry in found}
+
+
+def standard_traits(running):
+    return len(placement.PlacementClient(running.adapter()).read('/traits')['traits'])
+
+
+def test_several_start_one_after_another_each_empty_and_complete(tmp_path):
+    for number in range(3):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with InProcessPlacement(folder) as running:
+            assert provider_uuids(running) == set()
+            assert standard_traits(running) > 100
+            make_provider(running)
+
+
+def test_starting_takes_less_than_a_second(tmp_path):
+    (tmp_path / 'first').mkdir()
+    InProcessPlacement(tmp_path / 'first').close()
+    began = time.monotonic()
+    InProcessPlacement(tmp_path).close()
+    assert time.monotonic() - began < 1
+
+
+def test_two_at_once_do_not_see_each_other(tmp_path):
+    for name in ('a', 'b'):
+        (tmp_path / name).mkdir()
+    with InProcessPlacement(tmp_path / 'a') as first, InProcessPlacement(tmp_path / 'b') as second:
+        one, other = make_provider(first), make_provider(second)
+        assert provider_uuids(first) == {one}
+        assert provider_uuids(second) == {other}
+
+
+def test_what_was_written_is_there_after_a_restart(tmp_path):
+    with InProcessPlacement(tmp_path) as running:
+        one = make_provider(running)
+    with InProcessPlacement(tmp_path) as running:
+        assert provider_uuids(running) == {one}
+
+
+def test_requests_are_logged_in_order(tmp_path):
+    with InProcessPlacement(tmp_path) as running:
+        client = placement.PlacementClient(running.adapter())
+        client.get('/resource_providers?name=x')
+        client.get('/nowhere', allow=(404,))
+        assert running.requests == [
+            Request('GET', '/resource_providers?name=x', 200),
+            Request('GET', '/nowhere', 404),
+        ]
+
+
+def test_the_hook_sees_each_request_before_it_is_done_and_outside_the_lock(tmp_path):
+    lock = threading.Lock()
+    seen = []
+
+    def hook(method, url):
+        assert not lock.locked()
+        seen.append((method, url, len(running.requests)))
+
+    with InProcessPlacement(tmp_path, lock=lock, before_request=hook) as running:
+        placement.PlacementClient(running.adapter()).get('/traits')
+    assert seen == [('GET', '/traits', 0)]
+
+
+def test_the_injected_lock_is_held_during_each_request(tmp_path):
+    class Counting:
+        entered = 0
+
+        def __enter__(self):
+            self.entered += 1
+
+        def __exit__(self, *_exc_info):
+            pass
+
+    lock = Counting()
+    with InProcessPlacement(tmp_path, lock=lock) as running:
+        before = lock.entered
+        provider_uuids(running)
+        assert lock.entered == before + 1
+
+
+def test_many_threads_may_ask_at_once(tmp_path):
+    with InProcessPlacement(tmp_path) as running:
+        made = []
+        threads = [threading.Thread(target=lambda: made.append(make_provider(running))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert provider_uuids(running) == set(made)
+        assert len(made) == 8
+
+
+@pytest.mark.parametrize('module', ['migrator.testing.placement', 'migrator.testing.placement_faults'])
+def test_importing_it_imports_no_placement(module):
+    code = f'import sys, {module}; sys.exit("placement" in sys.modules)'
+    assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0

@@ -1,0 +1,113 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The locks and events of simulated processes, and the deadlocks that they can make."""
+
+from __future__ import annotations
+
+import pytest
+
+from migrator.testing import threads as sim
+
+
+@pytest.fixture
+def simulation():
+    with sim.Simulation(None) as simulation:
+        yield simulation
+
+
+@pytest.fixture
+def process(simulation):
+    return simulation.process('service')
+
+
+def test_an_event_wakes_all_and_stays_set_until_it_is_cleared(simulation, process):
+    event, woken = process.event(), []
+    for name in 'abc':
+        process.start(lambda name=name: woken.append((name, event.wait())), name=name)
+    simulation.run_ready()
+    assert woken == []
+    event.set()
+    simulation.run_ready()
+    assert woken == [('a', True), ('b', True), ('c', True)]
+    assert event.wait()
+    event.clear()
+    assert not event.wait(0)
+
+
+def test_a_lock_is_had_by_one_at_a_time_under_any_seed():
+    for seed in range(30):
+        with sim.Simulation(seed) as simulation:
+            process = simulation.process('a')
+            lock, inside, most = process.lock(), [], []
+
+            def work(process=process, lock=lock, inside=inside, most=most):
+                for _ in range(3):
+                    with lock:
+                        inside.append(1)
+                        process.checkpoint('inside')
+                        most.append(len(inside))
+                        inside.pop()
+
+            for name in 'abcd':
+                process.start(work, name=name)
+            simulation.run()
+            assert len(most) == 12
+            assert max(most) == 1
+
+
+def test_releasing_a_lock_that_nobody_has_is_an_error(process):
+    with pytest.raises(RuntimeError, match='unlocked'):
+        process.lock().release()
+
+
+def test_a_ring_of_locks_is_found_and_shown(simulation, process):
+    left, right = process.lock(), process.lock()
+
+    def work(first, second):
+        with first:
+            process.sleep(1)
+            with second:
+                pass
+
+    process.start(work, left, right, name='one')
+    process.start(work, right, left, name='two')
+    with pytest.raises(sim.Deadlock, match=r'(?s)service/two waits for itself.*service/one: waiting: lock of service'):
+        simulation.run()
+
+
+def test_taking_a_lock_twice_is_found_too(process):
+    lock = process.lock()
+    with lock, pytest.raises(sim.Deadlock, match='main waits for itself'):
+        lock.acquire()
+
+
+def test_when_nothing_can_run_and_no_timer_is_left_the_waiting_test_is_told(simulation, process):
+    process.start(process.event().wait, name='other')
+    with pytest.raises(sim.Deadlock, match=r'(?s)nothing can run.*service/other: waiting: event'):
+        process.event().wait()
+    process.sleep(1)
+
+
+def test_going_round_in_circles_without_time_passing_is_found(simulation, process, monkeypatch):
+    monkeypatch.setattr('migrator.testing.baton.MAX_PASSES', 1000)
+
+    def spin():
+        while True:
+            process.sleep(0)
+
+    with sim.Simulation(1) as simulation:
+        process = simulation.process('a')
+        process.start(spin, name='1')
+        process.start(spin, name='2')
+        with pytest.raises(sim.Deadlock, match='1000 passes'):
+            simulation.run()

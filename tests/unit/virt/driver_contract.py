@@ -1,0 +1,294 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What every hypervisor driver has to keep: subclass :class:`DriverContract` in its test file, and give it a bench."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from migrator import exception
+from migrator.objects import command
+from migrator.objects import instance as instance_objects
+from migrator.virt import driver
+
+GuestState = command.GuestState
+Verdict = driver.Verdict
+
+
+class Call:
+    """A driver call in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.value: Any = None
+        self.error: Exception | None = None
+        self.started = 0
+
+    def has_started(self) -> None:
+        self.started += 1
+
+    def result(self) -> Any:
+        assert self.ended
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class Bench(abc.ABC):
+    """Two hosts and a guest on the first, and time."""
+
+    source: driver.ComputeDriver
+    destination: driver.ComputeDriver
+    destination_host: str
+    instance: instance_objects.Instance
+
+    @abc.abstractmethod
+    def start(self, function: Callable[..., Any], *args: Any) -> None:
+        """Run a function in a thread."""
+
+    @abc.abstractmethod
+    def run_until(self, predicate: Callable[[], Any]) -> None:
+        """Let time pass until something is so."""
+
+    @abc.abstractmethod
+    def slow(self) -> None:
+        """Make the copy take so long that a test can act meanwhile."""
+
+    def in_thread(self, function: Callable[..., Any], *args: Any) -> Call:
+        call = Call()
+
+        def run() -> None:
+            try:
+                call.value = function(*args)
+            except Exception as error:  # noqa: BLE001 -- the test looks at it
+                call.error = error
+            call.ended = True
+
+        self.start(run)
+        return call
+
+    def prepare(self) -> driver.LiveMigrateData:
+        data = self.destination.check_can_live_migrate_destination(self.instance, None, False)
+        data = self.source.check_can_live_migrate_source(self.instance, data)
+        self.destination.cleanup_live_migration_destination_check(self.instance)
+        call = self.in_thread(
+            self.destination.pre_live_migration, self.instance, data, driver.NeverCancelled()
+        )
+        self.run_until(lambda: call.ended)
+        prepared: driver.LiveMigrateData = call.result()
+        return prepared
+
+    def move(self, data: driver.LiveMigrateData) -> Call:
+        call = Call()
+
+        def run() -> None:
+            try:
+                call.value = self.source.live_migration(
+                    self.instance, self.destination_host, data, call.has_started
+                )
+            except Exception as error:  # noqa: BLE001 -- the test looks at it
+                call.error = error
+            call.ended = True
+
+        self.start(run)
+        return call
+
+    def at_source(self) -> command.Guest:
+        return self.source.get_guest(self.instance.uuid)
+
+    def at_destination(self) -> command.Guest:
+        return self.destination.get_guest(self.instance.uuid)
+
+
+class Token(driver.CancelToken):
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def raise_if_cancelled(self) -> None:
+        if self.cancelled:
+            raise exception.Cancelled(what='the step')
+
+
+class DriverContract:
+    """The promises of :class:`migrator.virt.driver.ComputeDriver`, each a test."""
+
+    def test_a_running_guest_is_listed_and_is_here_without_a_job(self, bench: Bench) -> None:
+        assert bench.at_source() == command.Guest(instance_uuid=bench.instance.uuid, state='running')
+        assert bench.at_source() in bench.source.list_guests()
+        assert bench.source.settle(bench.instance.uuid) == bench.at_source()
+
+    def test_a_guest_that_is_not_there_is_absent_and_not_an_error(self, bench: Bench) -> None:
+        assert bench.at_destination() == command.Guest(instance_uuid=bench.instance.uuid, state='absent')
+        assert bench.destination.list_guests() == []
+        assert bench.destination.get_progress(bench.instance.uuid) == {}
+
+    def test_the_root_provider_is_the_compute_node(self, bench: Bench) -> None:
+        node = bench.source.get_node()
+        roots = [provider for provider in node.providers if provider.parent_uuid is None]
+        assert [root.uuid for root in roots] == [node.uuid]
+        assert {'VCPU', 'MEMORY_MB'} <= set(roots[0].inventory)
+        assert bench.source.get_node() == node
+
+    def test_a_check_refuses_a_host_that_has_the_guest_already(self, bench: Bench) -> None:
+        with pytest.raises(exception.MigrationPreCheckError):
+            bench.source.check_can_live_migrate_destination(bench.instance, None, False)
+
+    def test_the_source_check_refuses_a_guest_that_is_not_here(self, bench: Bench) -> None:
+        data = bench.destination.check_can_live_migrate_destination(bench.instance, None, False)
+        with pytest.raises(exception.MigrationPreCheckError):
+            bench.destination.check_can_live_migrate_source(bench.instance, data)
+
+    def test_what_a_check_leaves_is_no_guest_and_is_removed_twice_without_error(self, bench: Bench) -> None:
+        bench.destination.check_can_live_migrate_destination(bench.instance, None, False)
+        assert not bench.at_destination().present
+        bench.destination.cleanup_live_migration_destination_check(bench.instance)
+        bench.destination.cleanup_live_migration_destination_check(bench.instance)
+
+    def test_what_pre_live_migration_makes_waits_and_making_it_twice_is_the_same(self, bench: Bench) -> None:
+        data = bench.prepare()
+        assert bench.at_destination().state == GuestState.WAITING
+        again = bench.in_thread(
+            bench.destination.pre_live_migration, bench.instance, data, driver.NeverCancelled()
+        )
+        bench.run_until(lambda: again.ended)
+        assert again.result() == data
+        assert bench.at_destination().state == GuestState.WAITING
+
+    def test_pre_live_migration_stops_at_its_token(self, bench: Bench) -> None:
+        data = bench.destination.check_can_live_migrate_destination(bench.instance, None, False)
+        token = Token()
+        token.cancelled = True
+        with pytest.raises(exception.Cancelled):
+            bench.destination.pre_live_migration(bench.instance, data, token)
+        bench.destination.rollback_live_migration_at_destination(bench.instance, data)
+        assert not bench.at_destination().present
+
+    def test_a_move_starts_once_and_completes_and_leaves_a_source_that_cannot_run(self, bench: Bench) -> None:
+        call = bench.move(bench.prepare())
+        bench.run_until(lambda: call.ended)
+        assert call.result() is Verdict.COMPLETED
+        assert call.started == 1
+        assert bench.at_destination().state == GuestState.RUNNING
+        assert not bench.at_source().active
+        assert not bench.at_source().job
+
+    def test_post_removes_the_source_and_persists_the_destination_and_again(self, bench: Bench) -> None:
+        data = bench.prepare()
+        call = bench.move(data)
+        bench.run_until(lambda: call.ended)
+        for _ in range(2):
+            bench.source.post_live_migration_at_source(bench.instance, data)
+            bench.destination.post_live_migration_at_destination(bench.instance, data)
+        assert not bench.at_source().present
+        assert bench.at_destination().state == GuestState.RUNNING
+
+    def test_post_at_source_refuses_to_destroy_a_running_guest(self, bench: Bench) -> None:
+        with pytest.raises(exception.GuestStillHere):
+            bench.source.post_live_migration_at_source(bench.instance, bench.prepare())
+        assert bench.at_source().active
+
+    def test_post_at_destination_says_that_the_guest_has_not_arrived(self, bench: Bench) -> None:
+        with pytest.raises(exception.GuestNotFound):
+            bench.destination.post_live_migration_at_destination(bench.instance, bench.prepare())
+
+    def test_rollback_at_destination_refuses_to_destroy_the_guest(self, bench: Bench) -> None:
+        data = bench.prepare()
+        call = bench.move(data)
+        bench.run_until(lambda: call.ended)
+        with pytest.raises(exception.GuestStillHere):
+            bench.destination.rollback_live_migration_at_destination(bench.instance, data)
+        assert bench.at_destination().active
+
+    def test_rollback_at_destination_removes_what_was_made_and_nothing_is_right_too(self, bench: Bench) -> None:
+        data = bench.prepare()
+        for _ in range(2):
+            bench.destination.rollback_live_migration_at_destination(bench.instance, data)
+            assert not bench.at_destination().present
+
+    def test_rollback_at_source_leaves_a_running_guest_alone_and_misses_one_that_is_gone(self, bench: Bench) -> None:
+        bench.source.rollback_live_migration_at_source(bench.instance, None)
+        assert bench.at_source().active
+        with pytest.raises(exception.GuestNotFound):
+            bench.destination.rollback_live_migration_at_source(bench.instance, None)
+
+    def test_an_abort_ends_the_job_and_leaves_the_guest_running_at_the_source(self, bench: Bench) -> None:
+        bench.slow()
+        call = bench.move(bench.prepare())
+        bench.run_until(lambda: call.started)
+        assert bench.at_source().job
+        bench.source.live_migration_abort(bench.instance)
+        bench.run_until(lambda: call.ended)
+        assert call.result() is Verdict.ABORTED
+        assert bench.at_source() == command.Guest(instance_uuid=bench.instance.uuid, state='running')
+        assert not bench.at_destination().active
+
+    def test_abort_and_force_complete_without_a_job_are_no_errors(self, bench: Bench) -> None:
+        bench.source.live_migration_abort(bench.instance)
+        bench.source.live_migration_force_complete(bench.instance)
+        assert bench.at_source().active
+
+    def test_force_complete_makes_the_job_end_at_the_destination(self, bench: Bench) -> None:
+        bench.slow()
+        call = bench.move(bench.prepare())
+        bench.run_until(lambda: call.started)
+        bench.source.live_migration_force_complete(bench.instance)
+        bench.run_until(lambda: call.ended)
+        assert call.result() is Verdict.COMPLETED
+        assert bench.at_destination().active
+
+    def test_a_second_call_attaches_to_the_job_and_both_hear_its_end(self, bench: Bench) -> None:
+        bench.slow()
+        data = bench.prepare()
+        first = bench.move(data)
+        bench.run_until(lambda: first.started)
+        second = bench.move(data)
+        third = bench.in_thread(bench.source.attach_live_migration, bench.instance.uuid)
+        bench.run_until(lambda: second.started)
+        bench.source.live_migration_abort(bench.instance)
+        bench.run_until(lambda: first.ended and second.ended and third.ended)
+        assert {first.result(), second.result(), third.result()} == {Verdict.ABORTED}
+
+    def test_there_is_nothing_to_attach_to_without_a_job(self, bench: Bench) -> None:
+        assert bench.source.attach_live_migration(bench.instance.uuid) is None
+
+    def test_progress_has_every_figure_while_there_is_a_job_and_none_after(self, bench: Bench) -> None:
+        bench.slow()
+        call = bench.move(bench.prepare())
+        bench.run_until(lambda: call.started)
+        figures = bench.source.get_progress(bench.instance.uuid)
+        assert set(figures) == {
+            'memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed', 'disk_remaining',
+        }  # fmt: skip
+        assert figures['memory_total'] > 0
+        bench.source.live_migration_abort(bench.instance)
+        bench.run_until(lambda: call.ended)
+        assert bench.source.get_progress(bench.instance.uuid) == {}
+
+    def test_a_move_to_nowhere_starts_no_job(self, bench: Bench) -> None:
+        data = bench.prepare()
+        with pytest.raises(exception.DriverError):
+            bench.source.live_migration(bench.instance, 'nowhere', data, lambda: None)
+        assert bench.at_source() == command.Guest(instance_uuid=bench.instance.uuid, state='running')
+
+    def test_a_guest_that_its_user_has_paused_stays_so_when_it_is_rolled_back(self, bench: Bench) -> None:
+        self.pause(bench)
+        bench.source.rollback_live_migration_at_source(bench.instance, None)
+        assert bench.at_source().state == GuestState.PAUSED
+
+    def pause(self, bench: Bench) -> None:
+        """Pause the guest as its user would; a driver's test says how."""
+        raise NotImplementedError
