@@ -70,7 +70,8 @@ class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
     @property
     def version(self) -> microversion_parse.Version:
         """The version that the request speaks."""
-        return self.environ['migrator.version']
+        found: microversion_parse.Version = self.environ['migrator.version']
+        return found
 
     def since(self, minor: int) -> bool:
         """Whether the request speaks version 2.``minor`` or a later one."""

@@ -105,9 +105,7 @@ def release(m: OwnedMigration) -> Verdict:
         try:
             if fresh:
                 # Our own POST has made this consumer, and nobody else writes it.
-                strategy.release(
-                    pair, instance_generation=None, migration_generation=allocations.FIRST_GENERATION
-                )
+                strategy.release(pair, instance_generation=None, migration_generation=allocations.FIRST_GENERATION)
                 return Done()
             reading = strategy.observe(pair)
             if reading.state is pairs.PairState.RELEASED:

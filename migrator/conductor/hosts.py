@@ -107,9 +107,7 @@ class Hosts:
         """Let the host know, with the next poll, that a report has been taken in and need not be kept."""
         with self._lock:
             acks = self._acks[report.host]
-            acks.append(
-                {'migration_uuid': report.migration_uuid, 'step': report.step, 'epoch': report.epoch}
-            )
+            acks.append({'migration_uuid': report.migration_uuid, 'step': report.step, 'epoch': report.epoch})
 
     def unacknowledged(self) -> list[str]:
         """Return the hosts for which acknowledgements wait."""

@@ -19,9 +19,8 @@ from oslo_log import log as logging
 from migrator import exception
 from migrator.db import api as db_api
 from migrator.objects import instance as instance_objects
-from migrator.placement_client import allocations
+from migrator.placement_client import allocations, pairs
 from migrator.placement_client import client as placement
-from migrator.placement_client import pairs
 
 LOG = logging.getLogger(__name__)
 

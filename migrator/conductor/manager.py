@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 from oslo_config import cfg
@@ -64,7 +64,7 @@ class ConductorManager:
         self._periodics: list[executors.Periodic] = []
         self._stories = {'live-migration': live_migrate.story()}
         self._pool = executors.BoundedExecutor(_RUNS, threads, f'{server}-story')
-        self.poll_pool = executors.BoundedExecutor(conf.conductor.poll_concurrency, threads, f'{server}-poll')
+        self._poll_pool = executors.BoundedExecutor(conf.conductor.poll_concurrency, threads, f'{server}-poll')
         api = compute_rpcapi.ComputeAPI(client)
         self.tools = owned.Tools(
             owner='',
@@ -119,20 +119,26 @@ class ConductorManager:
         target = rpc.Target(rpcapi.TOPIC, self.tools.server, rpcapi.VERSION)
         self._served.append(self._rpc.serve(target, self))
         conf = self.conf.conductor
-        for spacing, function, name in (
-            (conf.lease / 3, periodics.renew, 'lease'),
-            (conf.sweep_interval, periodics.sweep, 'sweep'),
-            (conf.poll_interval / 2, periodics.poll, 'poll'),
-        ):
-            tick = functools.partial(self._tick, function)
-            self._periodics.append(executors.Periodic(self._threads, spacing, tick, name).start())
+        self._every(conf.lease / 3, self._renew, 'lease')
+        self._every(conf.sweep_interval, lambda: periodics.sweep(self.tools, self.runner), 'sweep')
+        self._every(conf.poll_interval / 2, lambda: periodics.poll(self.tools, self.runner, self._poll_pool), 'poll')
 
-    def _tick(self, function: Any) -> None:
-        self.tools.options = self._options()
-        try:
-            function(self)
-        except exception.ServiceUnreachable as error:
-            LOG.warning('%s', error)
+    def _every(self, spacing: float, function: Callable[[], None], name: str) -> None:
+        def tick() -> None:
+            self.tools.options = self._options()
+            try:
+                function()
+            except exception.ServiceUnreachable as error:
+                LOG.warning('%s', error)
+
+        self._periodics.append(executors.Periodic(self._threads, spacing, tick, name).start())
+
+    def _renew(self) -> None:
+        """Renew the lease; a life whose lease has run out is over, and a new one begins that owns nothing."""
+        if not self.tools.database.conductors.renew(self.tools.owner, self.conf.conductor.lease):
+            LOG.warning('The lease of conductor %s has run out: it lets everything go', self.tools.owner)
+            self.begin_life()
+        self.report_alive()
 
     def stop(self) -> None:
         """Stop listening, let what runs come to its next pause, and end this life, so that others may adopt at once."""
@@ -142,7 +148,7 @@ class ConductorManager:
             served.stop()
         self.runner.drop_all()
         self._pool.shutdown()
-        self.poll_pool.shutdown()
+        self._poll_pool.shutdown()
         try:
             self.tools.database.conductors.retire(self.tools.owner)
         except exception.ServiceUnreachable as error:

@@ -156,9 +156,7 @@ def _silent(m: owned.OwnedMigration, host: str) -> settle.Host:
     return settle.Host(settle.Says.DOWN, forced_down=forced)
 
 
-def _heard(
-    m: owned.OwnedMigration, host: str, step: str, record: log.StepRecord
-) -> command.Report | None:
+def _heard(m: owned.OwnedMigration, host: str, step: str, record: log.StepRecord) -> command.Report | None:
     found = m.reports.get((host, step))
     return found if found is not None and found.epoch >= record.epoch else None
 

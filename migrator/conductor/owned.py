@@ -353,7 +353,6 @@ class OwnedMigration:
         for report in observation.reports:
             self.take_report(report)
 
-
     def is_down(self, host: str) -> bool:
         """Whether a host is down: declared so, or silent for long to everybody and to this conductor.
 

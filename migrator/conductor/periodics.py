@@ -10,23 +10,20 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""What the conductor does on a clock: renew its lease, sweep, and ask hosts that have been silent."""
+"""What the conductor does on a clock: sweep, and ask hosts that have been silent."""
 
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oslo_log import log as logging
 
-from migrator import exception
+from migrator import exception, executors
 from migrator.conductor import hosts as conductor_hosts
-from migrator.conductor import recovery
-from migrator.conductor.owned import OwnedMigration
+from migrator.conductor import recovery, runner
+from migrator.conductor.owned import OwnedMigration, Tools
 from migrator.objects import command
-
-if TYPE_CHECKING:
-    from migrator.conductor.manager import ConductorManager
 
 LOG = logging.getLogger(__name__)
 
@@ -40,50 +37,45 @@ _FIGURES = (
 )
 
 
-def renew(manager: ConductorManager) -> None:
-    """Renew the lease; a life whose lease has run out is over, and a new one begins that owns nothing."""
-    tools = manager.tools
-    if not tools.database.conductors.renew(tools.owner, manager.conf.conductor.lease):
-        LOG.warning('The lease of conductor %s has run out: it lets everything go, and begins anew', tools.owner)
-        manager.begin_life()
-    manager.report_alive()
-
-
-def sweep(manager: ConductorManager) -> None:
+def sweep(tools: Tools, stories: runner.Runner) -> None:
     """Adopt what nobody living owns, and wake what waits: no lost message can hold a migration longer than this."""
-    tools = manager.tools
     for uuid, epoch in tools.database.migrations.orphans():
-        manager.adopt(uuid, epoch)
+        adopted = recovery.adopt(tools, uuid, epoch)
+        if adopted is not None:
+            stories.take(adopted)
     for uuid in tools.database.migrations.owned_by(tools.owner):
-        if not manager.runner.holds(uuid):
+        if not stories.holds(uuid):
             subject = recovery.reload(tools, uuid)
             if subject is not None:
-                manager.runner.take(subject)
+                stories.take(subject)
     now = tools.threads.clock.monotonic()
-    for subject in manager.runner.held():
+    for subject in stories.held():
         if not subject.waits_on and (subject.wake_at is None or subject.wake_at <= now):
-            manager.runner.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
+            stories.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
 
 
-def poll(manager: ConductorManager) -> None:
-    """Wake what is due, and ask each host about all its migrations that have been silent, one call per host."""
-    now = manager.tools.threads.clock.monotonic()
+def poll(tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor) -> None:
+    """Wake what is due, and ask each host about all its migrations that have been silent, one call per host.
+
+    :param pool: bounds how many hosts are asked at a time.
+    """
+    now = tools.threads.clock.monotonic()
     silent: dict[str, list[OwnedMigration]] = collections.defaultdict(list)
-    for subject in manager.runner.held():
+    for subject in stories.held():
         if subject.wake_at is not None and subject.wake_at <= now:
-            manager.runner.wake(subject.row.uuid)
-        elif now - subject.heard_at >= manager.conf.conductor.poll_interval:
+            stories.wake(subject.row.uuid)
+        elif now - subject.heard_at >= tools.options.poll_interval:
             for host in list(subject.waits_on):
                 silent[host].append(subject)
-    for host in manager.tools.hosts.unacknowledged():
+    for host in tools.hosts.unacknowledged():
         silent.setdefault(host, [])
     for host, subjects in silent.items():
-        manager.poll_pool.submit(_poll_host, manager, host, subjects)
+        pool.submit(_poll_host, tools, stories, host, subjects)
 
 
-def _poll_host(manager: ConductorManager, host: str, subjects: list[OwnedMigration]) -> None:
+def _poll_host(tools: Tools, stories: runner.Runner, host: str, subjects: list[OwnedMigration]) -> None:
     try:
-        found = manager.tools.hosts.ask(host, [subject.order(host, 'poll') for subject in subjects])
+        found = tools.hosts.ask(host, [subject.order(host, 'poll') for subject in subjects])
     except conductor_hosts.HostBusy:
         return
     except Exception:  # a pool's error is seen by nobody else
@@ -92,7 +84,7 @@ def _poll_host(manager: ConductorManager, host: str, subjects: list[OwnedMigrati
     answers = {observation.migration_uuid: observation for observation in found or []}
     for subject in subjects:
         try:
-            _take_answer(manager, subject, host, answers.get(subject.row.uuid))
+            _take_answer(tools, stories, subject, host, answers.get(subject.row.uuid))
         except exception.ServiceUnreachable as error:
             LOG.warning('Migration %s: %s', subject.row.uuid, error)
         except Exception:  # one migration's trouble is not the others'
@@ -100,14 +92,18 @@ def _poll_host(manager: ConductorManager, host: str, subjects: list[OwnedMigrati
 
 
 def _take_answer(
-    manager: ConductorManager, subject: OwnedMigration, host: str, answer: command.Observation | None
+    tools: Tools,
+    stories: runner.Runner,
+    subject: OwnedMigration,
+    host: str,
+    answer: command.Observation | None,
 ) -> None:
     uuid = subject.row.uuid
     if answer is None:
-        waited = manager.tools.threads.clock.monotonic() - subject.heard_at
-        if waited >= manager.tools.options.service_down_time:
-            _say_what_it_waits_for(manager, subject, f'{host} has not answered for {waited:.0f} s')
-            manager.runner.wake(uuid)
+        waited = tools.threads.clock.monotonic() - subject.heard_at
+        if waited >= tools.options.service_down_time:
+            _say_what_it_waits_for(tools, subject, f'{host} has not answered for {waited:.0f} s')
+            stories.wake(uuid)
         return
     figures: dict[str, Any] = {
         name: answer.progress[name]
@@ -115,11 +111,11 @@ def _take_answer(
         if answer.progress.get(name) is not None and getattr(subject.row, name) != answer.progress[name]
     }
     if figures:
-        manager.tools.database.migrations.note_progress(subject.row, figures)
+        tools.database.migrations.note_progress(subject.row, figures)
     if answer.refusal is None and not has_news(subject.seen.get(host), answer):
         subject.take_observation(answer)
         return
-    manager.runner.wake(uuid, observation=answer, reread=answer.refusal is not None)
+    stories.wake(uuid, observation=answer, reread=answer.refusal is not None)
 
 
 def has_news(known: command.Observation | None, answer: command.Observation) -> bool:
@@ -127,8 +123,8 @@ def has_news(known: command.Observation | None, answer: command.Observation) -> 
     return known is None or known.replace(progress={}) != answer.replace(progress={})
 
 
-def _say_what_it_waits_for(manager: ConductorManager, subject: OwnedMigration, why: str) -> None:
+def _say_what_it_waits_for(tools: Tools, subject: OwnedMigration, why: str) -> None:
     if subject.row.waits_for is None:
         LOG.warning('Migration %s waits: %s', subject.row.uuid, why)
-        if manager.tools.database.migrations.note_progress(subject.row, {'waits_for': why}):
+        if tools.database.migrations.note_progress(subject.row, {'waits_for': why}):
             subject.row = subject.row.replace(waits_for=why)

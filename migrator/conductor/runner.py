@@ -143,9 +143,7 @@ class Runner:
                 observations, tale.observations = tale.observations, []
             self._look_once(tale, reports, observations)
 
-    def _look_once(
-        self, tale: _Tale, reports: list[command.Report], observations: list[command.Observation]
-    ) -> None:
+    def _look_once(self, tale: _Tale, reports: list[command.Report], observations: list[command.Observation]) -> None:
         uuid = tale.subject.row.uuid
         try:
             if tale.dirty:

@@ -30,8 +30,13 @@ _DEFAULTS = {
     'valid-interfaces': ['internal', 'public'],
     'timeout': DEFAULT_TIMEOUT,
 }
-_IGNORED = ('connect-retries', 'connect-retry-delay', 'status-code-retries', 'status-code-retry-delay',
-            'retriable-status-codes')
+_IGNORED = (
+    'connect-retries',
+    'connect-retry-delay',
+    'status-code-retries',
+    'status-code-retry-delay',
+    'retriable-status-codes',
+)
 #: The plug-ins whose options go into the sample configuration; any plug-in that is installed can be used.
 _SAMPLE_AUTH_TYPES = ('password', 'v3applicationcredential', 'admin_token')
 
@@ -44,7 +49,9 @@ def _group() -> cfg.OptGroup:
 
 def _adapter_and_session_opts() -> list[cfg.Opt]:
     opts: list[cfg.Opt] = [
-        *loading.get_session_conf_options(), *loading.get_adapter_conf_options(include_deprecated=False)]
+        *loading.get_session_conf_options(),
+        *loading.get_adapter_conf_options(include_deprecated=False),
+    ]
     for opt in opts:
         if opt.name in _DEFAULTS:
             opt.default = _DEFAULTS[opt.name]

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from migrator import executors
-from migrator.db import actions, conductors, debts, instances, migrations, services
+from migrator.db import actions, conductors, debts, instances, migrations, services, wishes
 from migrator.db import engine as engines
 
 
@@ -38,6 +38,7 @@ class Database:
         self.migrations = migrations.Migrations(self.engine, threads)
         self.services = services.Services(self.engine, threads)
         self.conductors = conductors.Conductors(self.engine)
+        self.wishes = wishes.Wishes(self.engine)
         self.debts = debts.Debts(self.engine)
         self.actions = actions.Actions(self.engine)
 

@@ -43,9 +43,7 @@ class Conductors:
         :param lease: seconds that it may be taken for alive.
         """
         with self._engine.writer() as session:
-            session.execute(
-                sa.insert(_T).values(id=conductor_id, server=server, lease_until=types.later(lease))
-            )
+            session.execute(sa.insert(_T).values(id=conductor_id, server=server, lease_until=types.later(lease)))
 
     @engines.retried
     def renew(self, conductor_id: str, lease: float) -> bool:

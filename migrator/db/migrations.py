@@ -356,9 +356,7 @@ class Migrations:
         """
         names_it = sa.or_(_T.source_compute == report.host, _T.dest_compute == report.host)
         with self._engine.writer() as session:
-            services.write_report(
-                session, report.host, service_objects.COMPUTE_BINARY, report.version, report.boot_id
-            )
+            services.write_report(session, report.host, service_objects.COMPUTE_BINARY, report.version, report.boot_id)
             if isinstance(report.node, compute_node.ComputeNode):
                 services.write_node(session, report.node)
             # One that nobody has owned yet has sent nothing; epoch 0 says so.

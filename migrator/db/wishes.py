@@ -10,7 +10,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""Wishes: what the API asks of a migration's owner. Written guarded by status, never by owner; the owner acts on them."""
+"""Wishes: what the API asks of a migration's owner. They are guarded by status, and the owner acts on them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ RULES = [
     policy.RuleDefault(
         'admin_or_owner', f'{ADMIN} or project_id:%(project_id)s', 'An older name that policy files use.'
     ),
-    policy.RuleDefault('project_manager_api', 'role:manager and project_id:%(project_id)s', 'A manager of the project.'),
+    policy.RuleDefault(
+        'project_manager_api', 'role:manager and project_id:%(project_id)s', 'A manager of the project.'
+    ),
     policy.RuleDefault('project_member_api', 'role:member and project_id:%(project_id)s', 'A member of the project.'),
     policy.RuleDefault('project_reader_api', 'role:reader and project_id:%(project_id)s', 'A reader of the project.'),
     policy.RuleDefault(

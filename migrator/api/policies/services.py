@@ -22,6 +22,9 @@ UPDATE = 'os_compute_api:os-services:update'
 RULES = [
     base.rule(LIST, base.ADMIN, 'List the services.', 'GET /os-services'),
     base.rule(
-        UPDATE, base.ADMIN, 'Enable a service, disable it, or say that its host is down.', 'PUT /os-services/{service_id}'
+        UPDATE,
+        base.ADMIN,
+        'Enable a service, disable it, or say that its host is down.',
+        'PUT /os-services/{service_id}',
     ),
 ]

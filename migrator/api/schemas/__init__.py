@@ -32,10 +32,8 @@ from migrator.api import request as api_request
 Table = Mapping[int, Mapping[str, Any]]
 
 _FORMATS = jsonschema.FormatChecker(formats=())
-_FORMATS.checks('uuid')(uuidutils.is_uuid_like)
 
 
-@_FORMATS.checks('date-time', raises=ValueError)
 def moment(text: str) -> datetime.datetime:
     """Return the time that a parameter names, aware.
 
@@ -47,13 +45,17 @@ def moment(text: str) -> datetime.datetime:
         raise ValueError(str(error)) from None
 
 
-@_FORMATS.checks('regex', raises=re.error)
 def pattern(text: str) -> re.Pattern[str]:
     """Return the regular expression that a parameter is.
 
     :raises re.error: it is none.
     """
     return re.compile(text)
+
+
+_FORMATS.checks('uuid')(uuidutils.is_uuid_like)
+_FORMATS.checks('date-time', raises=ValueError)(moment)
+_FORMATS.checks('regex', raises=re.error)(pattern)
 
 
 def boolean(value: Any) -> bool:
@@ -94,7 +96,7 @@ def check(request: api_request.Request, table: Table, document: Any) -> Mapping[
     """
     schema = table[max(first for first in table if request.since(first))]
     found = jsonschema.Draft202012Validator(schema, format_checker=_FORMATS).iter_errors(document)
-    error = jsonschema.exceptions.best_match(found, key=jsonschema.exceptions.relevance)
+    error = jsonschema.exceptions.best_match(found)
     if error is not None:
         raise exception.ValidationError(
             path='.'.join(str(part) for part in error.absolute_path if not isinstance(part, int)) or 'the request',

@@ -31,39 +31,52 @@ from migrator.saga.step import Back, Done, Failed, Forward, GoOn, Kind, Lost, Pa
 def story() -> Saga[OwnedMigration]:
     """Return the story. A new step is one line here, and its bodies below."""
     compensatable, pivot, retriable = Kind.COMPENSATABLE, Kind.PIVOT, Kind.RETRIABLE
+    # fmt: off -- a step reads: name and kind; what it intends and does; how that is undone
     return Saga(
         # The books first: what is prepared at the destination is covered by an allocation there from the beginning.
-        Step('move_allocation', compensatable,
-             intent=choose_destination, do=move_allocation,
-             undo=return_allocation),
+        Step('move_allocation', compensatable, intent=choose_destination, do=move_allocation, undo=return_allocation),
         # The checks only look; what the destination's leaves behind, the rollback there removes.
-        Step('check_can_live_migrate_destination', compensatable,
-             do=check_can_live_migrate_destination,
-             undo=rollback_live_migration_at_destination),
-        Step('check_can_live_migrate_source', compensatable,
-             do=check_can_live_migrate_source),
-        Step('pre_live_migration', compensatable,
-             intent=may_prepare, do=pre_live_migration,
-             undo=rollback_live_migration_at_destination),
-        # The guest moves. Only both hosts together can say whether it has: settle asks them. The destination is
-        # cleaned before the source is restored: a guest paused for cut-over resumes only when nothing else can run it.
-        Step('live_migration', pivot,
-             intent=may_move, do=live_migration,
-             undo=rollback_live_migration_at_source, undo_after='pre_live_migration'),
-        # From here on only forward. These two share the commit of the outcome.
+        Step(
+            'check_can_live_migrate_destination',
+            compensatable,
+            do=check_can_live_migrate_destination,
+            undo=rollback_live_migration_at_destination,
+        ),
+        Step('check_can_live_migrate_source', compensatable, do=check_can_live_migrate_source),
+        Step(
+            'pre_live_migration',
+            compensatable,
+            intent=may_prepare,
+            do=pre_live_migration,
+            undo=rollback_live_migration_at_destination,
+        ),
+        # The guest moves, and only both hosts together can say whether it has: settle asks them. The destination is
+        # cleaned before the source is restored: a guest paused for cut-over resumes when nothing else can run it.
+        Step(
+            'live_migration',
+            pivot,
+            intent=may_move,
+            do=live_migration,
+            undo=rollback_live_migration_at_source,
+            undo_after='pre_live_migration',
+        ),
+        # From here on only forward; the outcome and the new host are one commit.
         Step('update_instance_host', retriable, do=update_instance_host),
         (
-            Step('post_live_migration_at_source', retriable,
-                 intent=job_has_ended, do=post_live_migration_at_source),
-            Step('post_live_migration_at_destination', retriable,
-                 intent=job_has_ended, do=post_live_migration_at_destination),
+            Step('post_live_migration_at_source', retriable, intent=job_has_ended, do=post_live_migration_at_source),
+            Step(
+                'post_live_migration_at_destination',
+                retriable,
+                intent=job_has_ended,
+                do=post_live_migration_at_destination,
+            ),
         ),
-        # Last of the books: the source is covered until nothing of the guest is left there.
-        Step('release_source_allocation', retriable,
-             intent=may_release, do=release_source_allocation),
+        # The source stays covered until nothing of the guest is left there.
+        Step('release_source_allocation', retriable, intent=may_release, do=release_source_allocation),
         Step('complete', retriable, do=complete),
         settle=settle,
-    )  # fmt: skip -- a step is read as: name and kind, do, undo
+    )
+    # fmt: on
 
 
 # --- 1 move_allocation -----------------------------------------------------------------------------------------------
@@ -151,9 +164,7 @@ def _prepare(m: OwnedMigration) -> command.Report | Failed | Parked:
     record = m.record('pre_live_migration')
     assert record is not None
     data = _migrate_data(m, 'check_can_live_migrate_source')
-    found = orders.carry_out(
-        m, m.destination, 'pre_live_migration', record, instance=m.instance, migrate_data=data
-    )
+    found = orders.carry_out(m, m.destination, 'pre_live_migration', record, instance=m.instance, migrate_data=data)
     if isinstance(found, Parked) and (m.destination, 'pre_live_migration') in m.unsure and m.is_down(m.destination):
         return Failed(f'{m.destination} is down.')
     return found
@@ -391,9 +402,7 @@ def _post(m: OwnedMigration, host: str | None, step: str) -> Verdict:
 
 
 def _undo(m: OwnedMigration, host: str | None, step: str, undone: str) -> Verdict:
-    record = next(
-        record for record in reversed(m.journal.of_attempt(m.attempt)) if record.direction == 'undo'
-    )
+    record = next(record for record in reversed(m.journal.of_attempt(m.attempt)) if record.direction == 'undo')
     assert host is not None
     result = m.result(undone) or m.result('check_can_live_migrate_source')
     data = base.from_primitive(result['migrate_data']) if result.get('migrate_data') else None
