@@ -31,49 +31,39 @@ from migrator.saga.step import Back, Done, Failed, Forward, GoOn, Kind, Lost, Pa
 def story() -> Saga[OwnedMigration]:
     """Return the story. A new step is one line here, and its bodies below."""
     compensatable, pivot, retriable = Kind.COMPENSATABLE, Kind.PIVOT, Kind.RETRIABLE
-    # fmt: off -- a step reads: name and kind; what it intends and does; how that is undone
+    # A step reads: name and kind; what it intends and does; how that is undone.
+    # fmt: off
     return Saga(
         # The books first: what is prepared at the destination is covered by an allocation there from the beginning.
-        Step('move_allocation', compensatable, intent=choose_destination, do=move_allocation, undo=return_allocation),
+        Step('move_allocation', compensatable,
+             intent=choose_destination, do=move_allocation,
+             undo=return_allocation),
         # The checks only look; what the destination's leaves behind, the rollback there removes.
-        Step(
-            'check_can_live_migrate_destination',
-            compensatable,
-            do=check_can_live_migrate_destination,
-            undo=rollback_live_migration_at_destination,
-        ),
-        Step('check_can_live_migrate_source', compensatable, do=check_can_live_migrate_source),
-        Step(
-            'pre_live_migration',
-            compensatable,
-            intent=may_prepare,
-            do=pre_live_migration,
-            undo=rollback_live_migration_at_destination,
-        ),
+        Step('check_can_live_migrate_destination', compensatable,
+             do=check_can_live_migrate_destination,
+             undo=rollback_live_migration_at_destination),
+        Step('check_can_live_migrate_source', compensatable,
+             do=check_can_live_migrate_source),
+        Step('pre_live_migration', compensatable,
+             intent=may_prepare, do=pre_live_migration,
+             undo=rollback_live_migration_at_destination),
         # The guest moves, and only both hosts together can say whether it has: settle asks them. The destination is
         # cleaned before the source is restored: a guest paused for cut-over resumes when nothing else can run it.
-        Step(
-            'live_migration',
-            pivot,
-            intent=may_move,
-            do=live_migration,
-            undo=rollback_live_migration_at_source,
-            undo_after='pre_live_migration',
-        ),
+        Step('live_migration', pivot,
+             intent=may_move, do=live_migration,
+             undo=rollback_live_migration_at_source, undo_after='pre_live_migration'),
         # From here on only forward; the outcome and the new host are one commit.
-        Step('update_instance_host', retriable, do=update_instance_host),
-        (
-            Step('post_live_migration_at_source', retriable, intent=job_has_ended, do=post_live_migration_at_source),
-            Step(
-                'post_live_migration_at_destination',
-                retriable,
-                intent=job_has_ended,
-                do=post_live_migration_at_destination,
-            ),
-        ),
+        Step('update_instance_host', retriable,
+             do=update_instance_host),
+        (Step('post_live_migration_at_source', retriable,
+              intent=job_has_ended, do=post_live_migration_at_source),
+         Step('post_live_migration_at_destination', retriable,
+              intent=job_has_ended, do=post_live_migration_at_destination)),
         # The source stays covered until nothing of the guest is left there.
-        Step('release_source_allocation', retriable, intent=may_release, do=release_source_allocation),
-        Step('complete', retriable, do=complete),
+        Step('release_source_allocation', retriable,
+             intent=may_release, do=release_source_allocation),
+        Step('complete', retriable,
+             do=complete),
         settle=settle,
     )
     # fmt: on
