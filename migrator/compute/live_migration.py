@@ -42,6 +42,7 @@ WorkState = command_objects.WorkState
 ASK_AGAIN = 1.0
 #: A guest in one of these states is somebody's running guest, whatever the books say.
 _IN_USE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.POSTCOPY_BROKEN)
+_MOVABLE = (GuestState.RUNNING, GuestState.PAUSED)
 _STATE_OF = {
     Verdict.COMPLETED: WorkState.DONE,
     Verdict.FAILED: WorkState.FAILED,
@@ -83,6 +84,10 @@ def live_migration(
         return Outcome(WorkState.FAILED, {'gone': True}, 'gone')
     if not guest.job:
         token.raise_if_cancelled()
+        if guest.state not in _MOVABLE:
+            # No verdict: where a guest that is paused for cut-over runs is for the destination to say.
+            reason = f'guest {instance.uuid} is {guest.state}: running or paused would do'
+            return Outcome(WorkState.FAILED, {'verdict': ''}, reason, returned=True)
     begun = False
 
     def has_begun() -> None:

@@ -113,6 +113,7 @@ class ComputeManager:
         self._lock = threads.lock()
         self._asking: set[str] = set()
         self._inherited: dict[str, _Inherited] = {}
+        self._registered = False
         self._pool = executors.BoundedExecutor(POOL_SIZE, threads, name='compute')
         self._live_migration_executor = executors.BoundedExecutor(limit, threads, name='live-migration')
         self._waiting_live_migrations: dict[str, concurrent.futures.Future[Any]] = {}
@@ -137,8 +138,8 @@ class ComputeManager:
             # What a call of an earlier life may still start has to be a job now, or never.
             guest = self.driver.settle(listed.instance_uuid)
             if guest.job:
-                self._inherited[guest.instance_uuid] = _Inherited()
-                self._queue.attach(self._outlast, guest.instance_uuid)
+                inherited = self._inherited[guest.instance_uuid] = _Inherited()
+                self._queue.attach(self._outlast, guest.instance_uuid, inherited)
         self._inventory.refresh()
 
     def start(self, rpc: migrator_rpc.RPC | None = None) -> None:
@@ -214,34 +215,43 @@ class ComputeManager:
             command = assignment.command.replace(step=orders.LIVE_MIGRATION, boot_id=self.boot_id)
             if not self._orders.adopt(command) or assignment.role != 'source':
                 continue
-            inherited = self._inherited.get(command.instance_uuid)
-            if inherited is not None:
-                self._link(command, inherited)
-            elif assignment.queue:
+            if assignment.queue or command.instance_uuid in self._inherited:
                 instance, migrate_data = assignment.instance, assignment.migrate_data
                 if not isinstance(instance, Instance) or not isinstance(migrate_data, LiveMigrateData):
-                    LOG.error('Migration %s cannot be queued: its data is missing', command.migration_uuid)
+                    LOG.error('Migration %s cannot be taken up: its data is missing', command.migration_uuid)
                     continue
                 self._accept_live(command, instance, assignment.destination or '', migrate_data, at_start=True)
+        self._forget_inherited()
 
     # --- jobs that outlived an earlier life ------------------------------------------------------------------------
 
-    def _outlast(self, instance_uuid: str) -> None:
-        verdict = live_migration.outlast(self.driver, self.threads, instance_uuid)
-        inherited = self._inherited[instance_uuid]
+    def _outlast(self, instance_uuid: str, inherited: _Inherited) -> None:
+        """Hold the slot of a job that was found running, until it has ended."""
+        outcome = live_migration.outcome(live_migration.outlast(self.driver, self.threads, instance_uuid))
         with self._lock:
-            inherited.outcome = live_migration.outcome(verdict)
-            work = inherited.work
+            inherited.outcome = outcome
+            work, registered = inherited.work, self._registered
         if work is not None:
-            self._orders.end(work, inherited.outcome)
+            self._orders.end(work, outcome)
+        elif registered:
+            self._forget_inherited()
 
-    def _link(self, command: Command, inherited: _Inherited) -> None:
-        work = self._orders.link(command)
+    def _take_over(self, work: Work, instance: Instance, inherited: _Inherited) -> None:
+        """Let a job that was found running be that of a migration."""
+        self._started(work, instance)
         with self._lock:
             inherited.work = work
             outcome = inherited.outcome
         if outcome is not None:
             self._orders.end(work, outcome)
+
+    def _forget_inherited(self) -> None:
+        """Forget jobs that have ended and that no migration in progress has claimed: the guest's next is another."""
+        with self._lock:
+            self._registered = True
+            for instance_uuid, inherited in list(self._inherited.items()):
+                if inherited.outcome is not None:
+                    del self._inherited[instance_uuid]
 
     # --- steps, in the order of the story --------------------------------------------------------------------------
 
@@ -417,7 +427,13 @@ class ComputeManager:
             )
 
         def submit(work: Work) -> None:
-            self._queue.submit(work.uuid, self._do_live_migration, work)
+            inherited = self._inherited.pop(instance.uuid, None)
+            if inherited is None:
+                self._queue.submit(work.uuid, self._do_live_migration, work)
+            else:
+                # It has its slot already; in the queue it would wait for itself.
+                self._orders.attach(work)
+                self._pool.submit(self._take_over, work, instance, inherited)
 
         return self._orders.accept(command, move, submit=submit, at_start=at_start)
 

@@ -26,6 +26,7 @@ A post step or a rollback that failed is done again when asked again, for it obs
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -47,6 +48,8 @@ Report = command_objects.Report
 WorkState = command_objects.WorkState
 
 LIVE_MIGRATION = 'live_migration'
+#: Steps whose call is answered when they are done.
+ANSWERED = frozenset({'check_can_live_migrate_destination', 'check_can_live_migrate_source'})
 #: Steps that are done again when they failed and are asked for again, also within one epoch.
 REPEATABLE = frozenset(
     {
@@ -182,6 +185,9 @@ class Orders:
         self._foreign_boot = foreign_boot
         self._lock = threads.lock()
         self._records: dict[str, _Record] = {}
+        self._outbox_lock = threads.lock()
+        self._outbox: collections.deque[tuple[str, Report]] = collections.deque()
+        self._sending = False
         self.starting = True
 
     # --- commands --------------------------------------------------------------------------------------------------
@@ -260,19 +266,6 @@ class Orders:
                 work.cancelled = True
             return work
 
-    def link(self, command: Command) -> Work:
-        """Return the live migration whose job was found running at start, as if this boot had started it."""
-        with self._lock:
-            record = self._records[command.migration_uuid]
-            work = record.works.get(LIVE_MIGRATION)
-            if work is None:
-                work = Work(command, None)
-                work.entry = Entry.STARTED
-                work.started = True
-                record.works[LIVE_MIGRATION] = work
-                record.line.append(work)
-            return work
-
     # --- work ------------------------------------------------------------------------------------------------------
 
     def run(self, work: Work) -> None:
@@ -280,7 +273,13 @@ class Orders:
         with self._lock:
             if work.entry == Entry.QUEUED:
                 work.entry = Entry.STARTED
-        self.end(work, self._outcome(work))
+        # A check is answered by the call itself; an event would tell its caller the same again.
+        self.end(work, self._outcome(work), tell=work.step not in ANSWERED)
+
+    def attach(self, work: Work) -> None:
+        """Note that the job of a work runs already; called by who was to submit it."""
+        work.entry = Entry.STARTED
+        work.started = True
 
     def started(self, work: Work) -> bool:
         """Note that the hypervisor has the job; return whether it is no longer wanted."""
@@ -445,14 +444,26 @@ class Orders:
         return result if isinstance(result, Outcome) else Outcome(WorkState.DONE, result)
 
     def _tell(self, reply_to: str, report: Report) -> None:
-        # From the pool, so that a broker that does not answer holds up no slot and no line.
-        self._pool.submit(self._send, reply_to, report)
+        # From the pool, so that a broker that does not answer holds up no slot and no line; by one sender, so that
+        # what is told of a step arrives in its order.
+        with self._outbox_lock:
+            self._outbox.append((reply_to, report))
+            if self._sending:
+                return
+            self._sending = True
+        self._pool.submit(self._send)
 
-    def _send(self, reply_to: str, report: Report) -> None:
-        try:
-            self._events.step_ended(reply_to, report)
-        except Exception as error:  # noqa: BLE001 -- the report is kept for the owner's poll
-            LOG.warning('%s did not hear of %s of %s: %s', reply_to, report.step, report.migration_uuid, error)
+    def _send(self) -> None:
+        while True:
+            with self._outbox_lock:
+                if not self._outbox:
+                    self._sending = False
+                    return
+                reply_to, report = self._outbox.popleft()
+            try:
+                self._events.step_ended(reply_to, report)
+            except Exception as error:  # noqa: BLE001 -- the report is kept for the owner's poll
+                LOG.warning('%s did not hear of %s of %s: %s', reply_to, report.step, report.migration_uuid, error)
 
 
 def _cancelled(error: exception.MigratorException) -> Outcome:

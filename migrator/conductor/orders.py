@@ -136,6 +136,24 @@ def look_at(m: owned.OwnedMigration, host: str) -> settle.Host:
     return word_of(m, observation)
 
 
+def ask_first(m: owned.OwnedMigration) -> Parked | None:
+    """Ask every host that has to answer in the present epoch before anything else is done.
+
+    :returns: what it waits for, if one is silent without being down.
+    """
+    while m.must_ask:
+        epoch = m.row.epoch
+        answers = {host: look_at(m, host) for host in sorted(m.must_ask)}
+        if m.row.epoch != epoch:
+            m.must_ask = set(m.hosts)
+            continue
+        m.must_ask = {host for host, word in answers.items() if word.says is settle.Says.MISSING}
+        if m.must_ask:
+            m.waits_on |= m.must_ask
+            return Parked(f'{", ".join(sorted(m.must_ask))} to say where the guest is')
+    return None
+
+
 def word_of(m: owned.OwnedMigration, observation: command.Observation) -> settle.Host:
     """Return the row of the table for what a host said."""
     guest = observation.guest

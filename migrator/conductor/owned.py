@@ -87,6 +87,8 @@ class OwnedMigration:
         self.heard_at = tools.threads.clock.monotonic()
         #: When it is to be woken without an event; None: by the sweep.
         self.wake_at: float | None = None
+        #: The hosts that have to answer in this epoch before anything is done or decided: an adopter's first act.
+        self.must_ask: set[str] = set()
         #: Steps sent whose answer did not come: the host must be asked before they are sent again.
         self.unsure: set[tuple[str, str]] = set()
         self.failures: dict[str, int] = {}
@@ -95,6 +97,7 @@ class OwnedMigration:
         self._fields: dict[str, Any] = {}
         self._instance_fields: dict[str, Any] = {}
         self._debts: list[debts.Debt] = []
+        self._will_call = False
         self._first_tries: set[tuple[int, str, str]] = set()
         self._against: str | None = None
 
@@ -103,7 +106,9 @@ class OwnedMigration:
         fresh.reports = {key: report for key, report in self.reports.items() if key not in fresh.reports}
         fresh.failures = self.failures
         if fresh.row.epoch == self.row.epoch:
-            fresh.settling, fresh.unsure = self.settling, self.unsure
+            fresh.settling, fresh.unsure, fresh.must_ask = self.settling, self.unsure, self.must_ask
+        if fresh.attempt == self.attempt:
+            fresh._against = self._against
         self.__dict__.update(fresh.__dict__)
 
     def note_stuck(self, reason: str) -> None:
@@ -154,12 +159,14 @@ class OwnedMigration:
         if self.row.waits_for is not None:
             fields.setdefault('waits_for', None)
         ends = fields.get('status') in migration_objects.ENDS
+        undoes = any((record.direction, record.state) == (log.UNDO, log.StepState.INTENT) for record in records)
+        calls = self._will_call or undoes
         write = migration_rows.Write(
             fields=fields,
             records=records,
             instance=self._instance_fields or None,
             debts=self._debts,
-            boots_of=self.hosts if records and not ends else (),
+            boots_of=self.hosts if calls and not ends else (),
         )
         self.row, boots = self.tools.database.migrations.commit(self.row, write)
         self.boots |= boots
@@ -169,7 +176,7 @@ class OwnedMigration:
             if not record.stored and record.state == log.StepState.INTENT:
                 self._first_tries.add(record.key)
         self.journal.put([dataclasses.replace(record, stored=True, epoch=self.row.epoch) for record in records])
-        self._fields, self._instance_fields, self._debts = {}, {}, []
+        self._fields, self._instance_fields, self._debts, self._will_call = {}, {}, [], False
 
     def _reason_of(self, records: Sequence[log.StepRecord]) -> str | None:
         for record in records:
@@ -211,6 +218,10 @@ class OwnedMigration:
     def will(self, **fields: Any) -> None:
         """Have columns of the migration written with the next commit."""
         self._fields |= fields
+
+    def will_call(self) -> None:
+        """Have the boot_ids of the hosts read in the next commit: what follows it is a call to one of them."""
+        self._will_call = True
 
     def change_instance(self, **fields: Any) -> None:
         """Have columns of the instance written with the next commit."""
@@ -349,6 +360,12 @@ class OwnedMigration:
         if observation.refusal is not None:
             return
         self.seen[observation.host] = observation
+        going_on = {report.step for report in observation.reports}
+        for host, step in list(self.reports):
+            running = self.reports[host, step].state == command.WorkState.RUNNING
+            if host == observation.host and running and step not in going_on:
+                # The host does not know of it any more: it has been restarted.
+                del self.reports[host, step]
         self.unsure = {key for key in self.unsure if key[0] != observation.host}
         for report in observation.reports:
             self.take_report(report)

@@ -112,7 +112,7 @@ def _take_answer(
     }
     if figures:
         tools.database.migrations.note_progress(subject.row, figures)
-    if answer.refusal is None and not has_news(subject.seen.get(host), answer):
+    if answer.refusal is None and not subject.unsure and not has_news(subject.seen.get(host), answer):
         subject.take_observation(answer)
         return
     stories.wake(uuid, observation=answer, reread=answer.refusal is not None)

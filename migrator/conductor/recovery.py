@@ -49,8 +49,10 @@ def reload(tools: Tools, uuid: str) -> OwnedMigration | None:
 
 def _subject(tools: Tools, owned: migration_rows.Owned) -> OwnedMigration:
     subject = OwnedMigration(tools, owned, settling=owned.migration.epoch > 1)
-    if owned.migration.epoch > 1:
+    if owned.records:
         subject.reread_boots()
+    if owned.migration.epoch > 1:
+        subject.must_ask = set(subject.hosts)
         # Whatever was sent may have been heard: ask before it is sent again.
         for record in owned.records:
             if record.state == log.StepState.INTENT:

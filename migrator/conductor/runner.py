@@ -20,6 +20,7 @@ from collections.abc import Callable
 from oslo_log import log as logging
 
 from migrator import exception, executors
+from migrator.conductor import orders
 from migrator.conductor.owned import OwnedMigration
 from migrator.objects import command
 from migrator.saga.executor import SagaExecutor
@@ -160,7 +161,9 @@ class Runner:
                 subject.take_observation(observation)
             subject.waits_on = set()
             subject.wake_at = None
-            pause = SagaExecutor(self._stories(subject.row.migration_type), subject).run()
+            pause: Parked | Stuck | None = orders.ask_first(subject)
+            if pause is None:
+                pause = SagaExecutor(self._stories(subject.row.migration_type), subject).run()
             self._after(tale, pause)
         except exception.NotOwner as error:
             # Another owner, another epoch, or a wish that was not known: read it, and observe again.

@@ -98,7 +98,9 @@ def choose_destination(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
 
 def move_allocation(m: OwnedMigration) -> Verdict:
     """One atomic POST: the migration takes the source's allocation, the instance the destination's."""
-    return books.move(m)
+    verdict = books.move(m)
+    m.will_call()
+    return verdict
 
 
 def return_allocation(m: OwnedMigration) -> Verdict:
@@ -136,6 +138,7 @@ def check_can_live_migrate_source(m: OwnedMigration) -> Verdict:
 def may_prepare(m: OwnedMigration) -> Mapping[str, Any]:
     """The checks are done: whoever waits for them may be answered."""
     m.will(checked_at=db_types.now())
+    m.will_call()
     return {}
 
 
@@ -171,6 +174,7 @@ def rollback_live_migration_at_destination(m: OwnedMigration) -> Verdict:
 def may_move(m: OwnedMigration) -> Mapping[str, Any]:
     """From this commit on the guest may move at any moment, and only the hosts know whether it has."""
     m.will(status=Status.QUEUED.value, queued_at=db_types.now())
+    m.will_call()
     return {}
 
 
@@ -347,6 +351,7 @@ def job_has_ended(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
         if word.says is settling.Says.BROKEN:
             return Stuck(f'Post-copy broke off: neither {m.source} nor {m.destination} has all of the memory.')
         m.will(status=Status.POST_MIGRATING.value)
+    m.will_call()
     return {}
 
 

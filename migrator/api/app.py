@@ -1,0 +1,122 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The WSGI application: from a request to its answer, in one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import webob
+import webob.dec
+from oslo_config import cfg
+from oslo_context import context as oslo_context
+from oslo_middleware import http_proxy_to_wsgi
+
+from migrator import executors
+from migrator.api import auth as api_auth
+from migrator.api import errors, microversions, policies, routes
+from migrator.api import request as api_request
+from migrator.api.handlers import versions
+from migrator.api.policies import base as policy_base
+from migrator.conductor import rpcapi
+from migrator.db import api as db_api
+
+Handler = api_request.Handler
+
+
+def make_app(
+    conf: cfg.ConfigOpts,
+    database: db_api.Database,
+    conductor_api: rpcapi.ConductorAPI,
+    threads: executors.Threads,
+    *,
+    auth: api_auth.Auth | None = None,
+) -> Callable[..., Any]:
+    """Return the WSGI application.
+
+    :param conf: with the sections of :mod:`migrator.conf.api` and :mod:`migrator.conf.conductor` registered; this
+        registers ``[oslo_policy]``, ``[oslo_middleware]`` and, at the first request, ``[keystone_authtoken]`` on it.
+    :param threads: where uuids, the clock and sleep come from.
+    :param auth: another way to find out who asks, instead of the one that ``[api] auth_strategy`` names.
+    """
+    services = api_request.Services(conf, database, conductor_api, threads, policies.make_enforcer(conf))
+
+    # What a request meets first is at the bottom.
+    handle: Handler = routes.dispatch
+    handle = _in_its_version(handle)
+    handle = _with_its_rights(handle)
+    handle = _with_errors(handle)
+    handle = (auth or api_auth.of_conf(conf))(handle)
+    handle = _or_discovery(handle)
+    handle = _with_errors(handle)
+    handle = _with_request_id(handle, services)
+
+    app = webob.dec.wsgify(handle, RequestClass=api_request.Request)
+    return http_proxy_to_wsgi.HTTPProxyToWSGI(app, conf)
+
+
+def _with_request_id(handle: Handler, services: api_request.Services) -> Handler:
+    def identified(request: api_request.Request) -> webob.Response:
+        request_id = oslo_context.generate_request_id()
+        request.environ['openstack.request_id'] = request_id
+        request.environ['migrator.services'] = services
+        response = handle(request)
+        response.headers['X-OpenStack-Request-Id'] = request_id
+        response.headers['X-Compute-Request-Id'] = request_id
+        return response
+
+    return identified
+
+
+def _with_errors(handle: Handler) -> Handler:
+    # Twice in the pipeline: once so that keystonemiddleware never sees an error of ours, once for what is outside it.
+    def answered(request: api_request.Request) -> webob.Response:
+        try:
+            return handle(request)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the asker gets an answer and the log the rest
+            return errors.of(error, request)
+
+    return answered
+
+
+def _or_discovery(handle: Handler) -> Handler:
+    def discovered(request: api_request.Request) -> webob.Response:
+        if request.method in ('GET', 'HEAD') and request.path_info in versions.PATHS:
+            return versions.discover(request)
+        return handle(request)
+
+    return discovered
+
+
+def _with_its_rights(handle: Handler) -> Handler:
+    def judged(request: api_request.Request) -> webob.Response:
+        # Who is an administrator is a policy too; the whole API then goes by this one answer.
+        request.context.is_admin = request.can(policy_base.CONTEXT_IS_ADMIN)
+        return handle(request)
+
+    return judged
+
+
+def _in_its_version(handle: Handler) -> Handler:
+    def versioned(request: api_request.Request) -> webob.Response:
+        version = microversions.MINIMUM
+        try:
+            version = request.environ['migrator.version'] = microversions.of_request(request)
+            response = handle(request)
+        except Exception as error:  # noqa: BLE001 -- an error is told in the request's version, like any answer
+            response = errors.of(error, request)
+        microversions.mark(response, version)
+        return response
+
+    return versioned

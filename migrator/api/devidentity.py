@@ -1,0 +1,101 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A development identity: a catalog for clients that insist on one. It checks no password: anybody is who they say.
+
+It answers requests from this machine only, and every answer is marked as what it is. The tokens are those of
+``auth_strategy = noauth2``.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import webob
+import webob.dec
+
+from migrator import exception
+from migrator.api import auth, errors
+from migrator.api import request as api_request
+from migrator.conf import api as api_conf
+
+MARK = 'development only: no password is checked'
+_FOR_EVER = datetime.datetime(2999, 12, 31, tzinfo=datetime.UTC).strftime('%Y-%m-%dT%H:%M:%S.%fZ')
+_DOMAIN = {'id': 'default', 'name': 'Default'}
+#: Service type -> its name in the catalog.
+_NAMES = {'compute': 'nova', 'placement': 'placement', 'identity': 'keystone'}
+
+
+def make_app(endpoints: Mapping[str, str]) -> Callable[..., Any]:
+    """Return the WSGI application.
+
+    :param endpoints: service type (compute, placement) -> URL, for the catalog.
+    """
+
+    def answer(request: webob.Request) -> webob.Response:
+        try:
+            response = _answer(request, endpoints)
+        except exception.MigratorException as error:
+            response = errors.body(error.code, error.message)
+        response.headers['X-Migrator-Development-Identity'] = MARK
+        return response
+
+    return webob.dec.wsgify(answer, RequestClass=api_request.Request)  # type: ignore[no-any-return]  # WebOb has no types
+
+
+def _answer(request: Any, endpoints: Mapping[str, str]) -> webob.Response:
+    if not api_conf.is_loopback(request.remote_addr or ''):
+        raise exception.Forbidden('The development identity answers requests from its own machine only.')
+    path = request.path_info.rstrip('/')
+    version = {'id': 'v3.14', 'status': 'stable', 'updated': '2020-04-07T00:00:00Z', 'description': MARK}
+    version['links'] = [{'rel': 'self', 'href': f'{request.application_url}/v3/'}]  # type: ignore[assignment]
+    if request.method == 'GET' and path == '':
+        return api_request.answer({'versions': {'values': [version]}}, 300)
+    if request.method == 'GET' and path == '/v3':
+        return api_request.answer({'version': version})
+    if request.method == 'POST' and path == '/v3/auth/tokens':
+        return _issue(request, dict(endpoints) | {'identity': f'{request.application_url}/v3'})
+    raise exception.NotServed(what=f'{request.method} {path} in its development identity')
+
+
+def _issue(request: Any, endpoints: Mapping[str, str]) -> webob.Response:
+    try:
+        wanted = request.json_document()['auth']
+        user = wanted['identity']['password']['user']
+        name = str(user.get('name') or user['id'])
+        scope = wanted.get('scope')
+        project = str(scope['project'].get('name') or scope['project']['id']) if isinstance(scope, dict) else name
+    except (KeyError, TypeError, AttributeError):
+        raise exception.Invalid('What would do: a password, and a project as the scope or none at all.') from None
+    is_admin = name == 'admin'
+    token = {
+        'methods': ['password'],
+        'user': {'id': name, 'name': name, 'domain': _DOMAIN, 'password_expires_at': None},
+        'project': {'id': project, 'name': project, 'domain': _DOMAIN},
+        'is_domain': False,
+        'roles': [{'id': role, 'name': role} for role in (auth.ADMIN_ROLES if is_admin else auth.USER_ROLES)],
+        'catalog': [_service(kind, url) for kind, url in endpoints.items()],
+        'issued_at': _FOR_EVER.replace('2999-12-31', '2026-01-01'),
+        'expires_at': _FOR_EVER,
+        'audit_ids': ['development'],
+    }
+    response = api_request.answer({'token': token}, 201)
+    response.headers['X-Subject-Token'] = name if is_admin and project == name else f'{name}:{project}'
+    return response
+
+
+def _service(kind: str, url: str) -> dict[str, Any]:
+    each = {'region': 'RegionOne', 'region_id': 'RegionOne', 'url': url}
+    endpoints = [{'id': f'{kind}-{face}', 'interface': face, **each} for face in ('public', 'internal', 'admin')]
+    return {'id': kind, 'type': kind, 'name': _NAMES.get(kind, kind), 'endpoints': endpoints}

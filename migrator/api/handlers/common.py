@@ -1,0 +1,134 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What several handlers say alike: whose a server is, times, links, pages, and what is kept from whom."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+import urllib.parse
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from migrator import exception
+from migrator.api import request as api_request
+from migrator.objects import instance as instance_objects
+from migrator.objects import service as service_objects
+
+#: The largest integer id that the database can hold.
+MAX_ID = 2**31 - 1
+
+
+def get_instance(request: api_request.Request, server_id: str) -> instance_objects.Instance:
+    """Return a server that the asker may know of.
+
+    :raises migrator.exception.InstanceNotFound: there is none, or it is another project's.
+    """
+    instance = request.services.database.instances.get(server_id)
+    if not request.context.is_admin and instance.project_id != request.context.project_id:
+        raise exception.InstanceNotFound(instance_uuid=server_id)
+    return instance
+
+
+def target(instance: instance_objects.Instance) -> dict[str, Any]:
+    """Return what policies judge by."""
+    return {'project_id': instance.project_id, 'user_id': instance.user_id}
+
+
+def check_unlocked(request: api_request.Request, instance: instance_objects.Instance) -> None:
+    """Raise if somebody has locked it, unless an administrator asks.
+
+    :raises migrator.exception.InstanceIsLocked: it is locked.
+    """
+    if instance.locked and not request.context.is_admin:
+        raise exception.InstanceIsLocked(instance_uuid=instance.uuid)
+
+
+def integer_id(text: str) -> int | None:
+    """Return the id that a part of a URL is, or None if it cannot be one."""
+    if not re.fullmatch('[0-9]{1,10}', text) or int(text) > MAX_ID:
+        return None
+    return int(text)
+
+
+# --- times -----------------------------------------------------------------------------------------------------------
+
+
+def iso(moment: datetime.datetime | None) -> str | None:
+    """Return a time as nova writes most of them: with microseconds and without a zone."""
+    return None if moment is None else moment.astimezone(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%S.%f')
+
+
+def zulu(moment: datetime.datetime | None) -> str:
+    """Return a time as nova writes a server's."""
+    return '' if moment is None else moment.astimezone(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
+
+
+# --- links and pages -------------------------------------------------------------------------------------------------
+
+
+def links(request: api_request.Request, path: str) -> list[dict[str, str]]:
+    """Return the two links of an item.
+
+    :param path: what comes after the version.
+    """
+    base = request.application_url
+    return [{'rel': 'self', 'href': f'{base}/v2.1/{path}'}, {'rel': 'bookmark', 'href': f'{base}/{path}'}]
+
+
+def page_size(request: api_request.Request, given: Mapping[str, str]) -> int:
+    """Return how many items a page may hold."""
+    most: int = request.services.conf.api.max_limit
+    return min(int(given['limit']), most) if 'limit' in given else most
+
+
+def next_link(request: api_request.Request, size: int, markers: list[str]) -> list[dict[str, str]]:
+    """Return the link to the next page; none if this page is not full.
+
+    :param size: how many items a page may hold.
+    :param markers: what each item of this page would be as a marker.
+    """
+    if not size or len(markers) < size:
+        return []
+    parameters = [(name, value) for name, value in request.GET.items() if name != 'marker']
+    parameters.append(('marker', markers[-1]))
+    return [{'rel': 'next', 'href': f'{request.path_url}?{urllib.parse.urlencode(parameters)}'}]
+
+
+# --- what is kept from whom ------------------------------------------------------------------------------------------
+
+
+def host_id(project_id: str, host: str | None) -> str:
+    """Return nova's obfuscated name of a host, which differs from project to project."""
+    return hashlib.sha224(f'{project_id}{host}'.encode()).hexdigest() if host else ''
+
+
+def without_hosts(request: api_request.Request, text: str | None, allowed: bool) -> str | None:
+    """Return a text as the asker may see it: with ``<host>`` for each compute host's name, unless allowed more.
+
+    :param allowed: whether the asker may know where guests are.
+    """
+    if allowed or not text:
+        return text
+    names = [service.host for service in request.services.database.services.list(service_objects.COMPUTE_BINARY)]
+    return mask(text, names)
+
+
+def mask(text: str, names: Iterable[str]) -> str:
+    """Return a text with ``<host>`` for each of these names."""
+    longest_first = sorted(names, key=len, reverse=True)
+    if not longest_first:
+        return text
+    either = '|'.join(re.escape(name) for name in longest_first)
+    return re.sub(rf'(?<![\w.-])(?:{either})(?![\w-])', '<host>', text)

@@ -1,0 +1,220 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The hypervisors: what each has, and what the guests on it take."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import webob
+from oslo_utils import uuidutils
+
+from migrator import exception
+from migrator.api import request as api_request
+from migrator.api import schemas
+from migrator.api.handlers import common
+from migrator.api.handlers import services as service_handlers
+from migrator.api.policies import hypervisors as policies
+from migrator.api.schemas import hypervisors as hypervisor_schemas
+from migrator.objects import compute_node
+from migrator.objects import instance as instance_objects
+from migrator.objects import service as service_objects
+
+ComputeNode = compute_node.ComputeNode
+Instance = instance_objects.Instance
+
+#: Nova's name of an amount -> the resource class that it is.
+_AMOUNTS = {'vcpus': 'VCPU', 'memory_mb': 'MEMORY_MB', 'local_gb': 'DISK_GB'}
+
+
+def index(request: api_request.Request) -> webob.Response:
+    """List the hypervisors by name."""
+    return _list(request, policies.LIST, detailed=False)
+
+
+def detail(request: api_request.Request) -> webob.Response:
+    """List the hypervisors with all that is known of them."""
+    return _list(request, policies.LIST_DETAIL, detailed=True)
+
+
+def show(request: api_request.Request, hypervisor_id: str) -> webob.Response:
+    """Show one hypervisor."""
+    given = schemas.query(request, hypervisor_schemas.SHOW)
+    request.authorize(policies.SHOW)
+    node = _find(request, hypervisor_id)
+    views = _Views.of(request, [node])
+    return api_request.answer({'hypervisor': views.view(node, True, _is_true(given, 'with_servers'))})
+
+
+def statistics(request: api_request.Request) -> webob.Response:
+    """Sum up all hypervisors."""
+    request.authorize(policies.STATISTICS)
+    nodes = request.services.database.services.list_nodes()
+    views = _Views.of(request, nodes)
+    counted = [*(views.amounts(node) for node in nodes)]
+    names = counted[0].keys() if counted else _Views.NOTHING
+    total = {name: sum(amounts[name] for amounts in counted) for name in names}
+    return api_request.answer({'hypervisor_statistics': total | {'count': len(nodes)}})
+
+
+def uptime(request: api_request.Request, hypervisor_id: str) -> NoReturn:
+    """Say that migrator does not ask hypervisors how long they have been up; clients put up with a 501."""
+    request.authorize(policies.UPTIME)
+    _find(request, hypervisor_id)
+    raise webob.exc.HTTPNotImplemented('The uptime of a hypervisor is not known here.')
+
+
+def search(request: api_request.Request, hypervisor_id: str) -> webob.Response:
+    """Find hypervisors by a part of their name; from 2.53 on a parameter of the list does that."""
+    return _matching(request, policies.SEARCH, hypervisor_id, with_servers=False)
+
+
+def servers(request: api_request.Request, hypervisor_id: str) -> webob.Response:
+    """List the servers of hypervisors found by a part of their name."""
+    return _matching(request, policies.SERVERS, hypervisor_id, with_servers=True)
+
+
+def _list(request: api_request.Request, rule: str, detailed: bool) -> webob.Response:
+    given = schemas.query(request, hypervisor_schemas.INDEX)
+    request.authorize(rule)
+    database = request.services.database
+    size = common.page_size(request, given) if request.since(33) else None
+    name = given.get('hypervisor_hostname_pattern')
+    if name is not None:
+        if 'limit' in given or 'marker' in given:
+            raise exception.Invalid('Paging over hypervisors with the hypervisor_hostname_pattern is not supported.')
+        nodes = _named(request, name)
+        size = None
+    else:
+        nodes = database.services.list_nodes(limit=size, marker=_marker(request, given))
+    views = _Views.of(request, nodes)
+    with_servers = _is_true(given, 'with_servers')
+    body: dict[str, Any] = {'hypervisors': [views.view(node, detailed, with_servers) for node in nodes]}
+    if size is not None:
+        further = common.next_link(request, size, [str(_id(request, node)) for node in nodes])
+        if further:
+            body['hypervisors_links'] = further
+    return api_request.answer(body)
+
+
+def _marker(request: api_request.Request, given: dict[str, str]) -> str | None:
+    marker = given.get('marker')
+    if marker is None:
+        return None
+    try:
+        return _find(request, marker).uuid
+    except exception.HypervisorNotFound:
+        raise exception.MarkerNotFound(marker=marker) from None
+
+
+def _matching(request: api_request.Request, rule: str, name: str, with_servers: bool) -> webob.Response:
+    request.authorize(rule)
+    nodes = _named(request, name)
+    views = _Views.of(request, nodes)
+    return api_request.answer({'hypervisors': [views.view(node, False, with_servers) for node in nodes]})
+
+
+def _named(request: api_request.Request, name: str) -> list[ComputeNode]:
+    found = [node for node in request.services.database.services.list_nodes() if name in node.node]
+    if not found:
+        raise exception.NotFound(f"No hypervisor matching '{name}' could be found.")
+    return found
+
+
+def _find(request: api_request.Request, hypervisor_id: str) -> ComputeNode:
+    key: str | int | None = hypervisor_id if uuidutils.is_uuid_like(hypervisor_id) else None
+    if not request.since(53):
+        key = common.integer_id(hypervisor_id)
+    if key is None:
+        raise exception.HypervisorNotFound(hypervisor_id=hypervisor_id)
+    return request.services.database.services.get_node(key)
+
+
+def _id(request: api_request.Request, node: ComputeNode) -> str | int:
+    return node.uuid if request.since(53) else node.id
+
+
+def _is_true(given: dict[str, str], name: str) -> bool:
+    return name in given and schemas.boolean(given[name])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Views:
+    """Hypervisors, with their services and guests read once for all of them."""
+
+    NOTHING = (
+        'vcpus', 'vcpus_used', 'memory_mb', 'memory_mb_used', 'local_gb', 'local_gb_used', 'free_ram_mb',
+        'free_disk_gb', 'disk_available_least', 'current_workload', 'running_vms',
+    )  # fmt: skip
+
+    request: api_request.Request
+    services: dict[str, service_objects.Service]
+    guests: dict[str, list[Instance]]
+    now: Any
+
+    @classmethod
+    def of(cls, request: api_request.Request, nodes: Iterable[ComputeNode]) -> _Views:
+        database = request.services.database
+        guests: dict[str, list[Instance]] = {node.host: [] for node in nodes}
+        for instance in database.instances.list({'host': list(guests)}):
+            guests[instance.host].append(instance)
+        found = database.services.list(service_objects.COMPUTE_BINARY)
+        return cls(request, {service.host: service for service in found}, guests, database.services.now())
+
+    def view(self, node: ComputeNode, detailed: bool, with_servers: bool) -> dict[str, Any]:
+        service = self.services.get(node.host)
+        up = service is not None and service_handlers.is_up(self.request, service, self.now)
+        view: dict[str, Any] = {
+            'id': _id(self.request, node),
+            'hypervisor_hostname': node.node,
+            'state': 'up' if up else 'down',
+            'status': 'disabled' if service is not None and service.disabled else 'enabled',
+        }
+        if detailed:
+            view |= self.amounts(node) | {
+                'hypervisor_type': node.hypervisor_type,
+                'hypervisor_version': node.hypervisor_version,
+                'host_ip': node.host_ip,
+                'cpu_info': node.cpu_info if self.request.since(28) else json.dumps(node.cpu_info),
+                'service': self._service(node, service),
+            }
+        if with_servers and self.guests[node.host]:
+            view['servers'] = [{'name': guest.name, 'uuid': guest.uuid} for guest in self.guests[node.host]]
+        return view
+
+    def _service(self, node: ComputeNode, service: service_objects.Service | None) -> dict[str, Any]:
+        if service is None:
+            return {'id': '', 'host': node.host, 'disabled_reason': None}
+        return {
+            'id': service.uuid if self.request.since(53) else service.id,
+            'host': service.host,
+            'disabled_reason': service.disabled_reason,
+        }
+
+    def amounts(self, node: ComputeNode) -> dict[str, int]:
+        guests = self.guests[node.host]
+        amounts: dict[str, int] = {}
+        for name, resource_class in _AMOUNTS.items():
+            amounts[name] = node.total(resource_class)
+            amounts[f'{name}_used'] = sum(guest.flavor.resources().get(resource_class, 0) for guest in guests)
+        free_disk = amounts['local_gb'] - amounts['local_gb_used']
+        return amounts | {
+            'free_ram_mb': amounts['memory_mb'] - amounts['memory_mb_used'],
+            'free_disk_gb': free_disk,
+            'disk_available_least': free_disk,
+            'current_workload': sum(guest.task_state is not None for guest in guests),
+            'running_vms': len(guests),
+        }

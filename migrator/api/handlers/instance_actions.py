@@ -1,0 +1,145 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What was asked of a server, and what came of it, step by step out of the migration's journal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import webob
+
+from migrator import exception
+from migrator.api import request as api_request
+from migrator.api import schemas
+from migrator.api.handlers import common
+from migrator.api.handlers import migrations as migration_handlers
+from migrator.api.policies import instance_actions as policies
+from migrator.api.schemas import instance_actions as action_schemas
+from migrator.db import actions as db_actions
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+
+Instance = instance_objects.Instance
+
+#: The steps that a compute host does; the others are the conductor's own.
+AT_SOURCE = frozenset({'check_can_live_migrate_source', 'live_migration', 'post_live_migration_at_source'})
+AT_DESTINATION = frozenset(
+    {'check_can_live_migrate_destination', 'pre_live_migration', 'post_live_migration_at_destination'}
+)
+_RESULTS = {'done': 'Success', 'failed': 'Error'}
+
+
+def index(request: api_request.Request, server_id: str) -> webob.Response:
+    """List a server's actions, the newest first."""
+    given = schemas.query(request, action_schemas.INDEX)
+    instance = common.get_instance(request, server_id)
+    request.authorize(policies.LIST, common.target(instance))
+    database = request.services.database
+    if not request.since(58):
+        found = database.actions.list(instance.uuid)
+        return api_request.answer({'instanceActions': _views(request, instance, found)})
+    size = common.page_size(request, given)
+    since, before = migration_handlers.times(given)
+    found = database.actions.list(
+        instance.uuid, limit=size, marker=given.get('marker'), changes_since=since, changes_before=before
+    )
+    body: dict[str, Any] = {'instanceActions': _views(request, instance, found)}
+    further = common.next_link(request, size, [action.request_id for action in found])
+    if further:
+        body['links'] = further
+    return api_request.answer(body)
+
+
+def show(request: api_request.Request, server_id: str, request_id: str) -> webob.Response:
+    """Show what one request was, with its events."""
+    instance = common.get_instance(request, server_id)
+    request.authorize(policies.SHOW, common.target(instance))
+    action = request.services.database.actions.get(instance.uuid, request_id)
+    view = _views(request, instance, [action])[0]
+    everything = request.can(policies.EVENTS, common.target(instance))
+    if everything or request.since(51):
+        view['events'] = [_event(request, instance, event, everything) for event in _events(request, instance, action)]
+    return api_request.answer({'instanceAction': view})
+
+
+def _views(request: api_request.Request, instance: Instance, found: list[db_actions.Action]) -> list[dict[str, Any]]:
+    may_see = request.can(policies.EVENTS, common.target(instance))
+    views = []
+    for action in found:
+        view = {
+            'action': action.action,
+            'instance_uuid': action.instance_uuid,
+            'request_id': action.request_id,
+            'user_id': action.user_id,
+            'project_id': action.project_id,
+            'start_time': common.iso(action.start_time),
+            'message': common.without_hosts(request, action.message, may_see),
+        }
+        if request.since(58):
+            view['updated_at'] = common.iso(action.finish_time or action.start_time)
+        views.append(view)
+    return views
+
+
+def _events(request: api_request.Request, instance: Instance, action: db_actions.Action) -> list[dict[str, Any]]:
+    """Return the events of an action, the newest first, as nova does."""
+    whole = {
+        'event': 'conductor_live_migrate_instance',
+        'start_time': action.start_time,
+        'finish_time': action.finish_time,
+        'result': action.result,
+        'traceback': action.message,
+        'host': instance.host,
+    }
+    if action.action != db_actions.LIVE_MIGRATION or action.migration_uuid is None:
+        # An abort or the like is one wish; the journal tells of the migration, not of it.
+        return [whole | {'event': f'conductor_{action.action}'}]
+    database = request.services.database
+    try:
+        migration = database.migrations.get(action.migration_uuid)
+    except exception.MigrationNotFound:
+        return [whole]
+    events = [whole | {'host': migration.source_compute}]
+    events += [_event_of_step(migration, record) for record in database.migrations.steps(migration.uuid)]
+    return events[::-1]
+
+
+def _event_of_step(migration: migration_objects.Migration, record: Any) -> dict[str, Any]:
+    at_host = record.step in AT_SOURCE or record.step in AT_DESTINATION
+    name = f'{"compute" if at_host else "conductor"}_{record.step}'
+    at_destination = record.step in AT_DESTINATION and record.attempt == migration.attempt
+    failed = record.state == 'failed'
+    return {
+        'event': name if record.direction == 'do' else f'{name}_undo',
+        'start_time': record.started_at,
+        'finish_time': record.ended_at,
+        'result': _RESULTS.get(record.state),
+        'traceback': str((record.result or {}).get('reason', 'failed')) if failed else None,
+        'host': (migration.dest_compute if at_destination else None) or migration.source_compute,
+    }
+
+
+def _event(request: api_request.Request, instance: Instance, event: dict[str, Any], everything: bool) -> dict[str, Any]:
+    view = {
+        'event': event['event'],
+        'start_time': common.iso(event['start_time']),
+        'finish_time': common.iso(event['finish_time']),
+        'result': event['result'],
+    }
+    if everything:
+        view['traceback'] = event['traceback']
+    if request.since(62):
+        view['hostId'] = common.host_id(instance.project_id, event['host'])
+        if everything:
+            view['host'] = event['host']
+    return view

@@ -1,0 +1,169 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""os-migrateLive: accept a live migration, and below 2.34 wait for its pre-checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import webob
+from oslo_log import log as logging
+
+from migrator import exception
+from migrator.api import request as api_request
+from migrator.api import schemas
+from migrator.api.handlers import common
+from migrator.api.policies import server_actions as policies
+from migrator.api.policies import server_migrations as migration_policies
+from migrator.api.schemas import server_actions as action_schemas
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+from migrator.objects import service as service_objects
+
+LOG = logging.getLogger(__name__)
+
+Instance = instance_objects.Instance
+Migration = migration_objects.Migration
+Strategy = migration_objects.Strategy
+_S = migration_objects.MigrationStatus
+
+#: The version from which the answer does not wait for the pre-checks.
+ASYNCHRONOUS = 34
+#: Seconds between two looks at the row, should the conductor's answer not come.
+LOOK_EVERY = 0.5
+#: The service version from which the migration holds the source's allocation.
+MIGRATION_OWNED = 2
+
+
+def migrate_live(request: api_request.Request, server_id: str) -> webob.Response:
+    """Live-migrate a server: the row is committed before the answer, and a conductor does the rest."""
+    wanted = schemas.body(request, action_schemas.MIGRATE_LIVE)['os-migrateLive']
+    instance = common.get_instance(request, server_id)
+    request.authorize(policies.MIGRATE_LIVE, common.target(instance))
+    host = wanted['host']
+    if host is not None:
+        request.authorize(policies.MIGRATE_LIVE_HOST, common.target(instance))
+    common.check_unlocked(request, instance)
+    _check_state(instance)
+    computes = request.services.database.services.list(service_objects.COMPUTE_BINARY)
+    force = schemas.boolean(wanted.get('force', False))
+    _check_destination(request, instance, host, force, computes)
+    _check_queue(request, instance)
+    migration = _new(request, instance, wanted, force, computes)
+    request.services.database.migrations.accept(request.context, migration, 'live-migration')
+    if request.since(ASYNCHRONOUS):
+        _wake(request, migration)
+    else:
+        _wait_for_checks(request, migration)
+    return api_request.accepted()
+
+
+def _check_state(instance: Instance) -> None:
+    # What is decided is decided by the transaction that accepts; this only makes the usual refusal cheap, and puts it
+    # before what is said of the destination.
+    for attr, right in (('vm_state', instance_objects.MIGRATABLE_VM_STATES), ('task_state', (None,))):
+        state = getattr(instance, attr)
+        if state not in right:
+            raise exception.InstanceInvalidState(
+                instance_uuid=instance.uuid, attr=attr, state=state, method='os-migrateLive'
+            )
+
+
+def _check_destination(
+    request: api_request.Request,
+    instance: Instance,
+    host: str | None,
+    force: bool,
+    computes: Sequence[service_objects.Service],
+) -> None:
+    if host is None:
+        if force:
+            raise exception.ForcedWithoutHost()
+        return
+    if host not in {service.host for service in computes}:
+        raise exception.Invalid(exception.ComputeHostNotFound(host=host).message)
+    if host == instance.host and not request.since(ASYNCHRONOUS):
+        raise exception.UnableToMigrateToSelf(instance_uuid=instance.uuid, host=host)
+
+
+def _check_queue(request: api_request.Request, instance: Instance) -> None:
+    limit = request.services.conf.api.max_queued_live_migrations
+    queued = request.services.database.migrations.count_queued(instance.host)
+    if queued >= limit:
+        error = exception.TooManyQueued(host=instance.host, queued=queued, limit=limit)
+        if request.can(migration_policies.INDEX_HOST, common.target(instance)):
+            raise error
+        raise exception.TooManyQueued(common.mask(error.message, [instance.host]))
+
+
+def _new(
+    request: api_request.Request,
+    instance: Instance,
+    wanted: dict[str, Any],
+    force: bool,
+    computes: Sequence[service_objects.Service],
+) -> Migration:
+    block_migration = wanted['block_migration']
+    lowest = min((service.version for service in computes), default=service_objects.CURRENT_VERSION)
+    return Migration(
+        uuid=request.services.threads.new_uuid(),
+        instance_uuid=instance.uuid,
+        project_id=instance.project_id,
+        user_id=request.context.user_id or instance.user_id,
+        source_compute=instance.host,
+        source_node=instance.node,
+        dest_compute=wanted['host'],
+        request_id=request.request_id,
+        requested_host=wanted['host'],
+        force=force,
+        block_migration=None if block_migration == 'auto' else schemas.boolean(block_migration),
+        disk_over_commit=schemas.boolean(wanted.get('disk_over_commit', False)),
+        strategy=(Strategy.DOUBLED if lowest < MIGRATION_OWNED else Strategy.MIGRATION_OWNED).value,
+    )
+
+
+def _wake(request: api_request.Request, migration: Migration) -> None:
+    try:
+        request.services.conductor.live_migrate(request.context, migration.uuid)
+    except exception.MigratorException as error:
+        # The row is committed, so the promise holds: the sweep of any conductor finds it.
+        LOG.warning('%s: no conductor was woken for migration %s: %s', request.request_id, migration.uuid, error)
+
+
+def _wait_for_checks(request: api_request.Request, migration: Migration) -> None:
+    services = request.services
+    clock = services.threads.clock
+    timeout: float = services.conf.api.sync_timeout
+    until = clock.monotonic() + timeout
+    try:
+        services.conductor.live_migrate_and_wait(request.context, migration.uuid, timeout)
+    except exception.MigratorException as error:
+        LOG.warning('%s: no answer on migration %s: %s', request.request_id, migration.uuid, error)
+    # The row decides, whatever was answered.
+    while not _is_decided(request, migration) and clock.monotonic() < until:
+        services.threads.sleep(LOOK_EVERY)
+
+
+def _is_decided(request: api_request.Request, migration: Migration) -> bool:
+    try:
+        row = request.services.database.migrations.get(migration.uuid)
+    except exception.DatabaseUnreachable as error:
+        # The migration was accepted when it could be reached, and an error now would say the contrary.
+        LOG.warning('%s: migration %s cannot be looked at: %s', request.request_id, migration.uuid, error)
+        return False
+    if row.checked_at is None and row.status in (_S.FAILED, _S.ERROR):
+        may_see = request.can(migration_policies.INDEX_HOST, {'project_id': row.project_id, 'user_id': row.user_id})
+        reason = common.without_hosts(request, row.failure, may_see)
+        raise exception.MigrationPreCheckError(reason or f'The live migration ended {row.status}.')
+    return row.checked_at is not None or row.ended

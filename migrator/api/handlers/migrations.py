@@ -1,0 +1,111 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""GET /os-migrations: every migration, also those that have ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import webob
+
+from migrator import exception
+from migrator.api import request as api_request
+from migrator.api import schemas
+from migrator.api.handlers import common
+from migrator.api.policies import migrations as policies
+from migrator.api.schemas import migrations as migration_schemas
+from migrator.objects import migration as migration_objects
+
+Migration = migration_objects.Migration
+
+#: Parameters that are columns; the rest have a meaning of their own.
+_COLUMNS = ('host', 'instance_uuid', 'source_compute', 'status', 'migration_type', 'user_id', 'project_id')
+
+
+def index(request: api_request.Request) -> webob.Response:
+    """List migrations, the newest first."""
+    given = schemas.query(request, migration_schemas.INDEX)
+    request.authorize(policies.INDEX)
+    shows_hosts = request.can(policies.INDEX_HOST)
+    if not shows_hosts and ('host' in given or 'source_compute' in given):
+        # Asking whether anything came from a host tells where it was.
+        raise exception.Forbidden(action=policies.INDEX_HOST)
+    filters: dict[str, Any] = {name: given[name] for name in _COLUMNS if name in given}
+    filters['hidden'] = _hidden(given)
+    if not request.can(policies.INDEX_ALL_PROJECTS):
+        own = request.context.project_id
+        if filters.setdefault('project_id', own) != own:
+            raise exception.Forbidden(action=policies.INDEX_ALL_PROJECTS)
+    paged = request.since(59)
+    size = common.page_size(request, given) if paged else None
+    since, before = times(given)
+    found = request.services.database.migrations.list(
+        filters, limit=size, marker=given.get('marker') if paged else None, changes_since=since, changes_before=before
+    )
+    body: dict[str, Any] = {'migrations': [_view(request, migration, shows_hosts) for migration in found]}
+    if size is not None:
+        further = common.next_link(request, size, [migration.uuid for migration in found])
+        if further:
+            body['migrations_links'] = further
+    return api_request.answer(body)
+
+
+def times(given: dict[str, str]) -> tuple[Any, Any]:
+    """Return what changes-since and changes-before say.
+
+    :raises migrator.exception.Invalid: the first is after the second.
+    """
+    since, before = (schemas.moment(given[name]) if name in given else None for name in _CHANGES)
+    if since and before and since > before:
+        raise exception.Invalid('The value of changes-since must be less than or equal to changes-before.')
+    return since, before
+
+
+_CHANGES = ('changes-since', 'changes-before')
+
+
+def _hidden(given: dict[str, str]) -> bool:
+    try:
+        return schemas.boolean(given.get('hidden') or False)
+    except ValueError:
+        raise exception.ValidationError(
+            path='hidden', value=given['hidden'], detail='What would do: true or false.'
+        ) from None
+
+
+def _view(request: api_request.Request, migration: Migration, shows_hosts: bool) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        'id': migration.id,
+        'status': migration.status,
+        'instance_uuid': migration.instance_uuid,
+        'old_instance_type_id': None,
+        'new_instance_type_id': None,
+        'created_at': common.iso(migration.created_at),
+        'updated_at': common.iso(migration.updated_at),
+        **hosts(migration, shows_hosts),
+    }
+    if request.since(23):
+        view['migration_type'] = migration.migration_type
+        if migration.in_progress and migration.migration_type == migration_objects.MigrationType.LIVE_MIGRATION:
+            view['links'] = common.links(request, f'servers/{migration.instance_uuid}/migrations/{migration.id}')
+    if request.since(59):
+        view['uuid'] = migration.uuid
+    if request.since(80):
+        view |= {'user_id': migration.user_id, 'project_id': migration.project_id}
+    return view
+
+
+def hosts(migration: Migration, shown: bool) -> dict[str, str | None]:
+    """Return the fields that name hosts: null, but there, for whom they are not shown."""
+    names = ('source_compute', 'source_node', 'dest_compute', 'dest_node', 'dest_host')
+    return {name: getattr(migration, name) if shown else None for name in names}

@@ -1,0 +1,75 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""POST /servers/{id}/action: what is done to a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import webob
+
+from migrator import exception
+from migrator.api import request as api_request
+from migrator.api import schemas
+from migrator.api.handlers import common, live_migrations, not_served
+from migrator.api.policies import server_actions as policies
+from migrator.api.schemas import server_actions as action_schemas
+
+
+def act(request: api_request.Request, server_id: str) -> webob.Response:
+    """Do what the body's one key names."""
+    document = request.json_document()
+    if not isinstance(document, dict) or len(document) != 1:
+        raise exception.Invalid(
+            'Malformed request body: it has to be an object with one key, the action, such as '
+            '{"os-migrateLive": {...}}.'
+        )
+    name = next(iter(document))
+    if name not in ACTIONS:
+        not_served.refuse(request, f'the server action {name[:64]!r}')
+    return ACTIONS[name](request, server_id)
+
+
+def lock(request: api_request.Request, server_id: str) -> webob.Response:
+    """Lock a server against actions of those who are no administrators."""
+    arguments = schemas.body(request, action_schemas.LOCK)['lock'] or {}
+    instance = common.get_instance(request, server_id)
+    request.authorize(policies.LOCK, common.target(instance))
+    is_owner = instance.project_id == request.context.project_id
+    # An owner must not take over the lock of an administrator, which only another administrator could undo.
+    if not (instance.locked and is_owner):
+        request.services.database.instances.update(
+            instance.uuid,
+            locked_by='owner' if is_owner else 'admin',
+            locked_reason=arguments.get('locked_reason'),
+        )
+    return api_request.accepted()
+
+
+def unlock(request: api_request.Request, server_id: str) -> webob.Response:
+    """Unlock a server; one that an administrator has locked, by policy."""
+    schemas.body(request, action_schemas.UNLOCK)
+    instance = common.get_instance(request, server_id)
+    request.authorize(policies.UNLOCK, common.target(instance))
+    is_owner = instance.project_id == request.context.project_id
+    if instance.locked and instance.locked_by != ('owner' if is_owner else 'admin'):
+        request.authorize(policies.UNLOCK_OVERRIDE, common.target(instance))
+    request.services.database.instances.update(instance.uuid, locked_by=None, locked_reason=None)
+    return api_request.accepted()
+
+
+ACTIONS: dict[str, Callable[[api_request.Request, str], webob.Response]] = {
+    'os-migrateLive': live_migrations.migrate_live,
+    'lock': lock,
+    'unlock': unlock,
+}

@@ -1,0 +1,182 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Which servers a list is about: nova's parameters, as columns for the database and as a closer look afterwards."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Callable
+from typing import Any
+
+from migrator import exception
+from migrator.api import request as api_request
+from migrator.api import schemas
+from migrator.api.handlers import server_views
+from migrator.api.schemas import servers as server_schemas
+from migrator.objects import instance as instance_objects
+
+Instance = instance_objects.Instance
+Predicate = Callable[[Instance], bool]
+
+#: What those who are no administrators may filter by, and from which minor version on; the rest is ignored, as in nova.
+FOR_EVERYBODY = {
+    'name': 1, 'status': 1, 'image': 1, 'flavor': 1, 'ip': 1, 'reservation_id': 1, 'changes-since': 1,
+    'all_tenants': 1, 'limit': 1, 'marker': 1, 'sort_key': 1, 'sort_dir': 1,
+    'ip6': 5, 'tags': 26, 'tags-any': 26, 'not-tags': 26, 'not-tags-any': 26, 'changes-before': 66, 'locked': 73,
+}  # fmt: skip
+
+_COLUMNS = ('host', 'node', 'user_id', 'vm_state', 'task_state', 'uuid', 'locked_by')
+_NAMES = ('name', 'display_name')
+#: A guest here has no address, no description and no tag.
+_NEVER = ('ip', 'ip6', 'description', 'display_description', 'tags', 'tags-any')
+
+#: A repetition of more than one thing, which may take a regular expression engine years; and how many single ones.
+_NESTED = re.compile(r'[*+}]\??\)(?:[*+{])|\|[^)]*\)[*+{]|\(\?P=|\\[1-9]')
+_REPEATS = re.compile(r'(?<!\\)(?:[*+]|\{\d*,?\d*\})')
+_MAX_REPEATS = 4
+
+
+@dataclasses.dataclass
+class Wanted:
+    """What a list is to hold.
+
+    :ivar columns: what the database looks for; a list means any of its members.
+    :ivar predicates: what is looked at afterwards.
+    :ivar nothing: whether no server at all can fit.
+    """
+
+    columns: dict[str, Any] = dataclasses.field(default_factory=dict)
+    predicates: list[Predicate] = dataclasses.field(default_factory=list)
+    changes_since: datetime.datetime | None = None
+    sort: list[tuple[str, bool]] = dataclasses.field(default_factory=list)
+    nothing: bool = False
+
+
+def of_request(request: api_request.Request, given: dict[str, str], all_projects_rule: str) -> Wanted:
+    """Return what a request's parameters ask for.
+
+    :param given: those that the schema knows.
+    :param all_projects_rule: the policy for looking beyond the own project.
+    :raises migrator.exception.Invalid: a parameter's value makes no sense.
+    :raises migrator.exception.Forbidden: the policy forbids it.
+    """
+    if not request.context.is_admin:
+        given = {name: value for name, value in given.items() if request.since(FOR_EVERYBODY.get(name, 1000))}
+    wanted = Wanted(sort=_sort(request))
+    _projects(request, given, wanted, all_projects_rule)
+    for column in _COLUMNS:
+        if column in given:
+            wanted.columns[column] = given[column]
+    if 'status' in given:
+        _status(request.GET.getall('status'), wanted)
+    for name in _NAMES:
+        if name in given:
+            search = _safe_pattern(name, given[name]).search
+            wanted.predicates.append(lambda instance, search=search: bool(search(instance.name)))  # type: ignore[misc]  # a default argument binds the loop's value
+    if 'flavor' in given:
+        wanted.predicates.append(lambda instance: instance.flavor.name == given['flavor'])
+    if 'power_state' in given:
+        wanted.columns['power_state'] = _number('power_state', given['power_state'])
+    if 'locked' in given:
+        wanted.columns['locked_by'] = ['owner', 'admin'] if _truth('locked', given['locked']) else None
+    if 'availability_zone' in given:
+        wanted.nothing |= given['availability_zone'] != server_views.ZONE
+    if 'hostname' in given:
+        wanted.predicates.append(lambda instance: server_views.hostname(instance) == given['hostname'])
+    _times(given, wanted)
+    wanted.nothing |= any(name in given for name in _NEVER)
+    wanted.nothing |= any(given.get(name) for name in server_schemas.WITHOUT_NOTION)
+    # Deleted servers are not kept.
+    wanted.nothing |= any(name in given and _truth(name, given[name]) for name in ('deleted', 'soft_deleted'))
+    return wanted
+
+
+def _projects(request: api_request.Request, given: dict[str, str], wanted: Wanted, rule: str) -> None:
+    own = request.context.project_id
+    project = given.get('project_id', given.get('tenant_id'))
+    # Naming another project means looking at all of them, unless told not to.
+    beyond = project not in (None, own)
+    if 'all_tenants' in given:
+        beyond = _truth('all_tenants', given['all_tenants'] or '1')
+    if beyond:
+        request.authorize(rule)
+        if project is not None:
+            wanted.columns['project_id'] = project
+        return
+    wanted.columns['project_id'] = own
+    wanted.nothing |= project not in (None, own)
+
+
+def _status(asked: list[str], wanted: Wanted) -> None:
+    names = {name.upper() for name in asked}
+    vm_states = [state for state, name in server_views.STATUSES.items() if name in names]
+    if vm_states:
+        # As in nova, ACTIVE finds those that are being migrated too.
+        wanted.columns['vm_state'] = vm_states
+    elif 'MIGRATING' in names:
+        wanted.columns |= {'vm_state': list(instance_objects.MIGRATABLE_VM_STATES), 'task_state': 'migrating'}
+    elif 'REBUILD' in names:
+        wanted.columns['task_state'] = list(server_views.REBUILDING)
+    else:
+        wanted.nothing = True
+
+
+def _times(given: dict[str, str], wanted: Wanted) -> None:
+    since = schemas.moment(given['changes-since']) if 'changes-since' in given else None
+    wanted.changes_since = since
+    if 'changes-before' not in given:
+        return
+    before = schemas.moment(given['changes-before'])
+    if since and since > before:
+        raise exception.Invalid('The value of changes-since must be less than or equal to changes-before.')
+
+    def is_before(instance: Instance) -> bool:
+        changed = instance.updated_at or instance.created_at
+        return changed is not None and changed <= before
+
+    wanted.predicates.append(is_before)
+
+
+def _sort(request: api_request.Request) -> list[tuple[str, bool]]:
+    keys, directions = request.GET.getall('sort_key'), request.GET.getall('sort_dir')
+    if len(directions) > len(keys):
+        raise exception.Invalid('There are more sort_dir than sort_key: give one for each key at most.')
+    directions += ['desc'] * (len(keys) - len(directions))
+    named = [(server_schemas.SORT_KEYS[key], way == 'desc') for key, way in zip(keys, directions, strict=True)]
+    return [(attribute, descending) for attribute, descending in named if attribute is not None]
+
+
+def _safe_pattern(name: str, text: str) -> re.Pattern[str]:
+    if _NESTED.search(text) or len(_REPEATS.findall(text)) > _MAX_REPEATS:
+        raise exception.ValidationError(
+            path=name,
+            value=text,
+            detail='What would do: a regular expression without back references, nested repetitions, and more than '
+            f'{_MAX_REPEATS} repetitions.',
+        )
+    return re.compile(text)
+
+
+def _truth(name: str, text: str) -> bool:
+    try:
+        return schemas.boolean(text)
+    except ValueError:
+        raise exception.ValidationError(path=name, value=text, detail='What would do: true or false.') from None
+
+
+def _number(name: str, text: str) -> int:
+    if not re.fullmatch('[0-9]{1,9}', text):
+        raise exception.ValidationError(path=name, value=text, detail='What would do: a whole number.')
+    return int(text)

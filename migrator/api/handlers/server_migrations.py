@@ -1,0 +1,192 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A server's live migrations in progress: look, abort, force complete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import webob
+from oslo_log import log as logging
+
+from migrator import exception
+from migrator.api import request as api_request
+from migrator.api import schemas
+from migrator.api.handlers import common
+from migrator.api.handlers import migrations as migration_handlers
+from migrator.api.policies import server_migrations as policies
+from migrator.api.schemas import server_migrations as server_migration_schemas
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+
+LOG = logging.getLogger(__name__)
+
+Instance = instance_objects.Instance
+Migration = migration_objects.Migration
+_S = migration_objects.MigrationStatus
+
+#: First minor version -> the statuses in which a migration can be aborted.
+ABORTABLE: dict[int, list[str]] = {
+    24: [_S.RUNNING.value],
+    65: [_S.ACCEPTED.value, _S.PREPARING.value, _S.QUEUED.value, _S.RUNNING.value],
+}
+#: The service version from which a host lets go of what does not run yet.
+ABORTS_QUEUED = 3
+COMPLETABLE = [_S.RUNNING.value]
+
+
+def index(request: api_request.Request, server_id: str) -> webob.Response:
+    """List a server's live migrations in progress."""
+    instance = common.get_instance(request, server_id)
+    request.authorize(policies.INDEX, common.target(instance))
+    shows_hosts = request.can(policies.INDEX_HOST, common.target(instance))
+    found = request.services.database.migrations.list(
+        {'instance_uuid': instance.uuid, 'migration_type': _LIVE, 'hidden': False}, in_progress=True
+    )
+    return api_request.answer({'migrations': [_view(request, migration, shows_hosts) for migration in found]})
+
+
+def show(request: api_request.Request, server_id: str, migration_id: str) -> webob.Response:
+    """Show one of a server's live migrations in progress."""
+    instance = common.get_instance(request, server_id)
+    request.authorize(policies.SHOW, common.target(instance))
+    migration = _find(request, instance, migration_id)
+    if not migration.in_progress:
+        raise exception.MigrationNotFound(
+            f'Live migration {migration.id} of server {instance.uuid} is not in progress: it is {migration.status}.'
+        )
+    return api_request.answer({'migration': _view(request, migration, True)})
+
+
+def delete(request: api_request.Request, server_id: str, migration_id: str) -> webob.Response:
+    """Abort a live migration: the wish is committed before the answer, and its owner acts on it."""
+    instance = common.get_instance(request, server_id)
+    request.authorize(policies.DELETE, common.target(instance))
+    common.check_unlocked(request, instance)
+    # Nova looks at task_state first; for the migration of another server its answer would depend on this one's state.
+    migration = _find(request, instance, migration_id)
+    _check_migrating(instance, 'abort live migration')
+    statuses = ABORTABLE[max(first for first in ABORTABLE if request.since(first))]
+    _check_status(migration, statuses, 'abort')
+    if migration.status != _S.RUNNING:
+        _check_host_lets_go(request, instance, migration)
+    if request.services.database.wishes.request_abort(request.context, migration, statuses):
+        _wake(request, migration)
+    return api_request.accepted()
+
+
+def act(request: api_request.Request, server_id: str, migration_id: str) -> webob.Response:
+    """Have a running live migration completed, whatever it still copies."""
+    schemas.body(request, server_migration_schemas.FORCE_COMPLETE)
+    instance = common.get_instance(request, server_id)
+    request.authorize(policies.FORCE_COMPLETE, common.target(instance))
+    common.check_unlocked(request, instance)
+    if instance.vm_state != 'active':
+        raise exception.InstanceInvalidState(
+            instance_uuid=instance.uuid, attr='vm_state', state=instance.vm_state, method='force_complete'
+        )
+    _check_migrating(instance, 'force_complete')
+    try:
+        migration = _find(request, instance, migration_id)
+    except exception.NotFound as error:
+        # As nova has it: no 404 for an action.
+        raise exception.Invalid(error.message) from None
+    _check_status(migration, COMPLETABLE, 'force_complete')
+    if request.services.database.wishes.request_force_complete(request.context, migration, COMPLETABLE):
+        _wake(request, migration)
+    return api_request.accepted()
+
+
+_LIVE = migration_objects.MigrationType.LIVE_MIGRATION.value
+
+
+def _find(request: api_request.Request, instance: Instance, migration_id: str) -> Migration:
+    number = common.integer_id(migration_id)
+    try:
+        if number is not None:
+            found = request.services.database.migrations.get_by_id(number, instance.uuid)
+            if found.migration_type == _LIVE and not found.hidden:
+                return found
+    except exception.MigrationNotFound:
+        pass  # it is said below, for every way of not being there
+    raise exception.MigrationNotFoundForInstance(migration_id=migration_id, instance_uuid=instance.uuid)
+
+
+def _check_migrating(instance: Instance, method: str) -> None:
+    if instance.task_state != 'migrating':
+        raise exception.InstanceInvalidState(
+            instance_uuid=instance.uuid, attr='task_state', state=instance.task_state, method=method
+        )
+
+
+#: Why no request can turn these back, or hurry them.
+_TOO_LATE = {
+    _S.RUNNING_POST_COPY.value: 'the guest runs at the destination already while its memory follows',
+    _S.POST_MIGRATING.value: 'the guest runs at the destination already',
+}
+
+
+def _check_status(migration: Migration, statuses: list[str], method: str) -> None:
+    if migration.status in statuses:
+        return
+    why = _TOO_LATE.get(migration.status)
+    raise exception.InvalidMigrationState(
+        migration_id=migration.id,
+        instance_uuid=migration.instance_uuid,
+        state=f'{migration.status} ({why})' if why else migration.status,
+        method=method,
+        wanted=' or '.join(statuses),
+    )
+
+
+def _check_host_lets_go(request: api_request.Request, instance: Instance, migration: Migration) -> None:
+    service = request.services.database.services.get_compute(instance.host)
+    if service.version < ABORTS_QUEUED:
+        raise exception.Invalid(
+            f'Live migration {migration.id} is {migration.status}, and the compute service of its host is too old to '
+            f'abort it there (it has service version {service.version}, {ABORTS_QUEUED} is needed): wait until it is '
+            'running, or upgrade that host.'
+        )
+
+
+def _wake(request: api_request.Request, migration: Migration) -> None:
+    services = request.services
+    try:
+        owner = services.database.migrations.get(migration.uuid).owner
+        server = services.database.conductors.server_of(owner) if owner else None
+        services.conductor.wake(request.context, migration.uuid, server)
+    except exception.MigratorException as error:
+        # The wish is committed, so the promise holds: the owner's sweep finds it.
+        LOG.warning('%s: migration %s was not woken: %s', request.request_id, migration.uuid, error)
+
+
+def _view(request: api_request.Request, migration: Migration, shows_hosts: bool) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        'id': migration.id,
+        'server_uuid': migration.instance_uuid,
+        'status': migration.status,
+        'created_at': common.iso(migration.created_at),
+        'updated_at': common.iso(migration.updated_at),
+        'memory_total_bytes': migration.memory_total,
+        'memory_processed_bytes': migration.memory_processed,
+        'memory_remaining_bytes': migration.memory_remaining,
+        'disk_total_bytes': migration.disk_total,
+        'disk_processed_bytes': migration.disk_processed,
+        'disk_remaining_bytes': migration.disk_remaining,
+        **migration_handlers.hosts(migration, shows_hosts),
+    }
+    if request.since(59):
+        view['uuid'] = migration.uuid
+    if request.since(80):
+        view |= {'user_id': migration.user_id, 'project_id': migration.project_id}
+    return view

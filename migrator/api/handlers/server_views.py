@@ -1,0 +1,194 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A server as nova shows it at each version; what migrator has no notion of is nova's empty value."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from migrator.api import request as api_request
+from migrator.api.handlers import common
+from migrator.api.handlers import services as service_handlers
+from migrator.api.policies import servers as policies
+from migrator.objects import instance as instance_objects
+from migrator.objects import service as service_objects
+
+Instance = instance_objects.Instance
+
+ZONE = service_handlers.ZONES[service_objects.COMPUTE_BINARY]
+
+#: vm_state -> status, where no task_state has its say.
+STATUSES = {
+    'active': 'ACTIVE',
+    'building': 'BUILD',
+    'deleted': 'DELETED',
+    'error': 'ERROR',
+    'paused': 'PAUSED',
+    'rescued': 'RESCUE',
+    'resized': 'VERIFY_RESIZE',
+    'shelved': 'SHELVED',
+    'shelved_offloaded': 'SHELVED_OFFLOADED',
+    'soft-delete': 'SOFT_DELETED',
+    'stopped': 'SHUTOFF',
+    'suspended': 'SUSPENDED',
+}
+#: An evacuation rebuilds the guest elsewhere.
+REBUILDING = ('rebuilding', 'rebuild_block_device_mapping', 'rebuild_spawning')
+
+_WITH_PROGRESS = ('ACTIVE', 'BUILD', 'REBUILD', 'RESIZE', 'VERIFY_RESIZE', 'MIGRATING')
+
+
+def status(instance: Instance) -> str:
+    """Return nova's status of a server."""
+    if instance.task_state == 'migrating' and instance.vm_state in instance_objects.MIGRATABLE_VM_STATES:
+        return 'MIGRATING'
+    if instance.task_state in REBUILDING and instance.vm_state in ('active', 'stopped', 'error'):
+        return 'REBUILD'
+    return STATUSES.get(instance.vm_state, 'UNKNOWN')
+
+
+def hostname(instance: Instance) -> str:
+    """Return the name that the guest would have in its own eyes."""
+    return re.sub(r'[^a-z0-9-]+', '-', instance.name.lower()).strip('-') or f'server-{instance.uuid}'
+
+
+def basic(request: api_request.Request, instance: Instance) -> dict[str, Any]:
+    """Return what a plain list says of a server."""
+    return {'id': instance.uuid, 'name': instance.name, 'links': common.links(request, f'servers/{instance.uuid}')}
+
+
+@dataclasses.dataclass(frozen=True)
+class Details:
+    """The full view: policies and hosts are asked once for all servers of an answer.
+
+    :ivar alone: whether one server is shown, rather than a list.
+    """
+
+    request: api_request.Request
+    alone: bool
+    hosts: dict[str, str] | None
+    located: bool
+    extra_specs: bool
+
+    @classmethod
+    def of(cls, request: api_request.Request, instances: Sequence[Instance], alone: bool = False) -> Details:
+        """Return the view for these servers."""
+        target = common.target(instances[0]) if alone else None
+        hosts = None
+        if request.since(16) and request.can(policies.HOST_STATUS, target):
+            hosts = _host_statuses(request)
+        return cls(
+            request=request,
+            alone=alone,
+            hosts=hosts,
+            located=request.can(policies.EXTENDED_ATTRIBUTES, target),
+            extra_specs=request.since(47) and request.can(policies.EXTRA_SPECS, target),
+        )
+
+    def view(self, instance: Instance) -> dict[str, Any]:
+        """Return all that the asker may see of a server."""
+        request = self.request
+        view = basic(request, instance) | {
+            'status': status(instance),
+            'tenant_id': instance.project_id,
+            'user_id': instance.user_id,
+            'metadata': {},
+            'hostId': common.host_id(instance.project_id, instance.host),
+            'image': '',
+            'flavor': self._flavor(instance.flavor),
+            'created': common.zulu(instance.created_at),
+            'updated': common.zulu(instance.updated_at or instance.created_at),
+            'addresses': {},
+            'accessIPv4': '',
+            'accessIPv6': '',
+            'OS-DCF:diskConfig': 'MANUAL',
+            'OS-EXT-AZ:availability_zone': ZONE,
+            'OS-EXT-STS:task_state': instance.task_state,
+            'OS-EXT-STS:vm_state': instance.vm_state,
+            'OS-EXT-STS:power_state': instance.power_state,
+            'OS-SRV-USG:launched_at': common.iso(instance.launched_at),
+            'OS-SRV-USG:terminated_at': None,
+            'config_drive': '',
+            'key_name': None,
+            'os-extended-volumes:volumes_attached': [],
+        }
+        if view['status'] in _WITH_PROGRESS:
+            view['progress'] = 0
+        if self.located:
+            view |= self._location(instance)
+        return view | self._added_since(instance)
+
+    def _added_since(self, instance: Instance) -> dict[str, Any]:
+        added: list[tuple[int, str, Any]] = [
+            (9, 'locked', instance.locked),
+            (19, 'description', None),
+            (26, 'tags', []),
+            (63, 'trusted_image_certificates', None),
+            (73, 'locked_reason', instance.locked_reason),
+        ]
+        if self.alone:
+            added.append((71, 'server_groups', []))
+        if self.hosts is not None:
+            added.append((16, 'host_status', self.hosts.get(instance.host, 'UNKNOWN')))
+        return {name: value for first, name, value in added if self.request.since(first)}
+
+    def _location(self, instance: Instance) -> dict[str, Any]:
+        location: dict[str, Any] = {
+            'host': instance.host,
+            'instance_name': f'instance-{instance.id:08x}',
+            'hypervisor_hostname': instance.node,
+        }
+        if self.request.since(3):
+            location |= {
+                'reservation_id': None,
+                'launch_index': 0,
+                'hostname': hostname(instance),
+                'kernel_id': '',
+                'ramdisk_id': '',
+                'root_device_name': None,
+                'user_data': None,
+            }
+        return {f'OS-EXT-SRV-ATTR:{name}': value for name, value in location.items()}
+
+    def _flavor(self, flavor: instance_objects.Flavor) -> dict[str, Any]:
+        if not self.request.since(47):
+            # Flavors are not kept as such, so their name is their id.
+            link = common.links(self.request, f'flavors/{flavor.name}')[1]
+            return {'id': flavor.name, 'links': [link]}
+        view: dict[str, Any] = {
+            'original_name': flavor.name,
+            'vcpus': flavor.vcpus,
+            'ram': flavor.memory_mb,
+            'disk': flavor.root_gb,
+            'ephemeral': flavor.ephemeral_gb,
+            'swap': flavor.swap,
+        }
+        return view | {'extra_specs': flavor.extra_specs} if self.extra_specs else view
+
+
+def _host_statuses(request: api_request.Request) -> dict[str, str]:
+    now = request.services.database.services.now()
+    computes = request.services.database.services.list(service_objects.COMPUTE_BINARY)
+    return {service.host: _host_status(request, service, now) for service in computes}
+
+
+def _host_status(request: api_request.Request, service: service_objects.Service, now: datetime.datetime) -> str:
+    if service.forced_down:
+        return 'DOWN'
+    if service.disabled:
+        return 'MAINTENANCE'
+    return 'UP' if service_handlers.is_up(request, service, now) else 'UNKNOWN'

@@ -1,0 +1,90 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The servers: list them, find one by name, show one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import webob
+
+from migrator import exception
+from migrator.api import request as api_request
+from migrator.api import schemas
+from migrator.api.handlers import common, server_filters, server_views
+from migrator.api.policies import servers as policies
+from migrator.api.schemas import servers as server_schemas
+from migrator.objects import instance as instance_objects
+
+Instance = instance_objects.Instance
+
+
+def index(request: api_request.Request) -> webob.Response:
+    """List servers by name."""
+    found, body = _list(request, policies.INDEX, policies.INDEX_ALL)
+    return api_request.answer({'servers': [server_views.basic(request, instance) for instance in found], **body})
+
+
+def detail(request: api_request.Request) -> webob.Response:
+    """List servers with all that is known of them."""
+    found, body = _list(request, policies.DETAIL, policies.DETAIL_ALL)
+    details = server_views.Details.of(request, found)
+    return api_request.answer({'servers': [details.view(instance) for instance in found], **body})
+
+
+def show(request: api_request.Request, server_id: str) -> webob.Response:
+    """Show one server."""
+    instance = common.get_instance(request, server_id)
+    request.authorize(policies.SHOW, common.target(instance))
+    details = server_views.Details.of(request, [instance], alone=True)
+    return api_request.answer({'server': details.view(instance)})
+
+
+def _list(request: api_request.Request, rule: str, all_rule: str) -> tuple[list[Instance], dict[str, Any]]:
+    given = schemas.query(request, server_schemas.INDEX)
+    request.authorize(rule)
+    wanted = server_filters.of_request(request, given, all_rule)
+    size = common.page_size(request, given)
+    marker = given.get('marker')
+    if wanted.nothing:
+        found = []
+    elif wanted.predicates or wanted.sort:
+        found = _look(request, wanted, size, marker)
+    else:
+        found = request.services.database.instances.list(
+            wanted.columns, limit=size, marker=marker, changes_since=wanted.changes_since
+        )
+    further = common.next_link(request, size, [instance.uuid for instance in found])
+    return found, {'servers_links': further} if further else {}
+
+
+def _look(request: api_request.Request, wanted: server_filters.Wanted, size: int, marker: str | None) -> list[Instance]:
+    everything = request.services.database.instances.list(wanted.columns, changes_since=wanted.changes_since)
+    found = [instance for instance in everything if all(fits(instance) for fits in wanted.predicates)]
+    for attribute, descending in reversed(wanted.sort):
+        found.sort(key=_none_first(attribute), reverse=descending)
+    if marker is not None:
+        places = [place for place, instance in enumerate(found) if instance.uuid == marker]
+        if not places:
+            raise exception.MarkerNotFound(marker=marker)
+        found = found[places[0] + 1 :]
+    return found[:size]
+
+
+def _none_first(attribute: str) -> Callable[[Instance], tuple[bool, Any]]:
+    def key(instance: Instance) -> tuple[bool, Any]:
+        value = getattr(instance, attribute)
+        return (value is not None, value)
+
+    return key

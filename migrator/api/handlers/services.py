@@ -1,0 +1,125 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The services: list them, and put a compute host out of use or back."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import webob
+from oslo_utils import uuidutils
+
+from migrator import exception
+from migrator.api import request as api_request
+from migrator.api import schemas
+from migrator.api.handlers import common
+from migrator.api.policies import services as policies
+from migrator.api.schemas import services as service_schemas
+from migrator.objects import service as service_objects
+
+Service = service_objects.Service
+
+#: Nova's words for where a service is: computes have an availability zone, the others are internal.
+ZONES = {service_objects.COMPUTE_BINARY: 'nova'}
+
+
+def index(request: api_request.Request) -> webob.Response:
+    """List the services."""
+    given = schemas.query(request, service_schemas.INDEX)
+    request.authorize(policies.LIST)
+    database = request.services.database
+    now = database.services.now()
+    found = database.services.list(binary=given.get('binary'), host=given.get('host'))
+    return api_request.answer({'services': [_view(request, service, now) for service in found]})
+
+
+def update(request: api_request.Request, service_id: str) -> webob.Response:
+    """Change a compute service; below 2.53 the last part of the URL is not its id but the name of the change."""
+    if not request.since(53):
+        return _update_by_action(request, service_id)
+    wanted = schemas.body(request, service_schemas.UPDATE)
+    request.authorize(policies.UPDATE)
+    if not uuidutils.is_uuid_like(service_id):
+        raise exception.Invalid(f'Invalid uuid {service_id}: from version 2.53 on, a service is named by its uuid.')
+    service = request.services.database.services.get(service_id)
+    if service.binary != service_objects.COMPUTE_BINARY:
+        raise exception.Invalid(
+            f'Updating a {service.binary} service is not supported. Only nova-compute services can be updated.'
+        )
+    changes = _changes(wanted)
+    if not changes:
+        raise exception.Invalid("No updates were requested. Fields 'status' or 'forced_down' should be specified.")
+    request.services.database.services.update(service.id, **changes)
+    now = request.services.database.services.now()
+    return api_request.answer({'service': _view(request, request.services.database.services.get(service_id), now)})
+
+
+def _changes(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if 'status' in wanted:
+        changes = {'disabled': wanted['status'] == 'disabled', 'disabled_reason': wanted.get('disabled_reason')}
+    if 'disabled_reason' in wanted and not changes.get('disabled'):
+        raise exception.Invalid("Specifying disabled_reason requires that status is 'disabled'.")
+    if 'forced_down' in wanted:
+        changes['forced_down'] = schemas.boolean(wanted['forced_down'])
+    return changes
+
+
+def _update_by_action(request: api_request.Request, action: str) -> webob.Response:
+    wanted = schemas.body(request, service_schemas.UPDATE_BY_ACTION)
+    request.authorize(policies.UPDATE)
+    needed = {'enable': None, 'disable': None, 'disable-log-reason': 'disabled_reason'}
+    if request.since(11):
+        needed['force-down'] = 'forced_down'
+    if action not in needed:
+        raise exception.NotFound(f'Unknown action {action}: {", ".join(needed)} would do.')
+    field = needed[action]
+    if field is not None and field not in wanted:
+        raise exception.Invalid(f'Missing {field} field: {action} needs it.')
+    if wanted['binary'] != service_objects.COMPUTE_BINARY:
+        raise exception.NotFound(f'Binary {wanted["binary"]} on host {wanted["host"]} could not be found.')
+    service = request.services.database.services.get_compute(wanted['host'])
+    changes: dict[str, Any] = {'disabled': action != 'enable', 'disabled_reason': None}
+    told: dict[str, Any] = {'status': 'enabled' if action == 'enable' else 'disabled'}
+    if action == 'disable-log-reason':
+        changes['disabled_reason'] = told['disabled_reason'] = wanted['disabled_reason']
+    elif action == 'force-down':
+        changes = told = {'forced_down': schemas.boolean(wanted['forced_down'])}
+    request.services.database.services.update(service.id, **changes)
+    return api_request.answer({'service': {'host': service.host, 'binary': service.binary, **told}})
+
+
+def is_up(request: api_request.Request, service: Service, now: datetime.datetime) -> bool:
+    """Whether a service is alive.
+
+    :param now: the database's time.
+    """
+    return service.is_up(now, request.services.conf.service_down_time)
+
+
+def _view(request: api_request.Request, service: Service, now: datetime.datetime) -> dict[str, Any]:
+    view = {
+        'id': service.uuid if request.since(53) else service.id,
+        'binary': service.binary,
+        'host': service.host,
+        'zone': ZONES.get(service.binary, 'internal'),
+        'status': 'disabled' if service.disabled else 'enabled',
+        'state': 'up' if is_up(request, service, now) else 'down',
+        'updated_at': common.iso(service.last_seen_up),
+        'disabled_reason': service.disabled_reason,
+    }
+    if request.since(11):
+        view['forced_down'] = service.forced_down
+    return view

@@ -1,0 +1,45 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Version discovery: the only documents that need no token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import webob
+
+from migrator.api import microversions
+from migrator.api import request as api_request
+
+PATHS = ('/', '', '/v2.1', '/v2.1/')
+
+
+def discover(request: api_request.Request) -> webob.Response:
+    """Say which versions of the compute API there are."""
+    if request.path_info.strip('/'):
+        return api_request.answer({'version': _v2_1(request) | {'media-types': [_MEDIA_TYPE]}})
+    return api_request.answer({'versions': [_v2_1(request)]})
+
+
+_MEDIA_TYPE = {'base': 'application/json', 'type': 'application/vnd.openstack.compute+json;version=2.1'}
+
+
+def _v2_1(request: api_request.Request) -> dict[str, Any]:
+    return {
+        'id': 'v2.1',
+        'status': 'CURRENT',
+        'version': str(microversions.MAXIMUM),
+        'min_version': str(microversions.MINIMUM),
+        'updated': '2013-07-23T11:33:21Z',
+        'links': [{'rel': 'self', 'href': f'{request.application_url}/v2.1/'}],
+    }

@@ -1,0 +1,121 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Every URL under /v2.1, with the minor versions in which it is there, and the one function that looks one up."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import webob
+
+from migrator import exception
+from migrator.api import request as api_request
+from migrator.api.handlers import (
+    hypervisors,
+    instance_actions,
+    migrations,
+    not_served,
+    server_actions,
+    server_migrations,
+    servers,
+    services,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Route:
+    """One URL.
+
+    :ivar since: the first minor version that has it.
+    :ivar until: the last one.
+    """
+
+    method: str
+    path: str
+    handler: api_request.Handler
+    since: int = 1
+    until: int = 1000
+
+
+_S = '/servers/{server_id}'
+_M = '/servers/{server_id}/migrations/{migration_id}'
+_H = '/os-hypervisors/{hypervisor_id}'
+
+ROUTES = (
+    Route('GET', '/servers', servers.index),
+    Route('GET', '/servers/detail', servers.detail),
+    Route('GET', f'{_S}', servers.show),
+    Route('POST', f'{_S}/action', server_actions.act),
+    Route('GET', f'{_S}/migrations', server_migrations.index, since=23),
+    Route('GET', f'{_M}', server_migrations.show, since=23),
+    Route('DELETE', f'{_M}', server_migrations.delete, since=24),
+    Route('POST', f'{_M}/action', server_migrations.act, since=22),
+    Route('GET', f'{_S}/os-instance-actions', instance_actions.index),
+    Route('GET', f'{_S}/os-instance-actions/{{request_id}}', instance_actions.show),
+    Route('GET', '/os-migrations', migrations.index),
+    Route('GET', '/os-services', services.index),
+    Route('PUT', '/os-services/{service_id}', services.update),
+    Route('GET', '/os-hypervisors', hypervisors.index),
+    Route('GET', '/os-hypervisors/detail', hypervisors.detail),
+    Route('GET', '/os-hypervisors/statistics', hypervisors.statistics),
+    Route('GET', f'{_H}', hypervisors.show),
+    Route('GET', f'{_H}/uptime', hypervisors.uptime),
+    Route('GET', f'{_H}/search', hypervisors.search, until=52),
+    Route('GET', f'{_H}/servers', hypervisors.servers, until=52),
+)
+
+
+def dispatch(request: api_request.Request) -> webob.Response:
+    """Have a request answered by its handler.
+
+    :raises migrator.exception.NotFound: migrator serves no such URL, or not in this version.
+    """
+    path = _below_version(request)
+    method = 'GET' if request.method == 'HEAD' else request.method
+    for route, pattern in _COMPILED:
+        found = pattern.fullmatch(path)
+        if found and route.method == method:
+            if not route.since <= request.version.minor <= route.until:
+                raise exception.NotFound(
+                    f'{method} {route.path} is there from version 2.{route.since}'
+                    + (f' to 2.{route.until}' if route.until < 1000 else '')
+                    + f', and the request speaks {request.version}.'
+                )
+            return route.handler(request, **found.groupdict())
+    return not_served.refuse(request)
+
+
+def _below_version(request: api_request.Request) -> str:
+    """Return the path after the version, without the project that old catalogs put there."""
+    path: str = request.path_info
+    if '\x00' in path or not path.startswith('/v2.1/'):
+        not_served.refuse(request)
+    path = path.removeprefix('/v2.1').rstrip('/')
+    first, _, rest = path[1:].partition('/')
+    if rest and first not in _COLLECTIONS and first == request.context.project_id:
+        return f'/{rest}'
+    if _PROJECT.fullmatch(first) and rest:
+        raise exception.Invalid(
+            f"Malformed request URL: its project {first} is not the token's: leave it out, or ask for a token of it."
+        )
+    return path
+
+
+def _compile(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r'\{(\w+)\}', r'(?P<\1>[^/]+)', path))
+
+
+_COMPILED = tuple((route, _compile(route.path)) for route in ROUTES)
+_COLLECTIONS = {route.path.split('/')[1] for route in ROUTES}
+_PROJECT = re.compile('[0-9a-f]{32}|[0-9a-f-]{36}')
