@@ -75,6 +75,44 @@ class _Inherited:
         self.outcome: Outcome | None = None
 
 
+class _Move:
+    """What a live migration will need when it has got its slot. Thousands may wait, so it is kept small."""
+
+    __slots__ = ('destination', 'instance', 'manager', 'migrate_data')
+
+    def __init__(
+        self, manager: ComputeManager, instance: Instance, destination: str, migrate_data: LiveMigrateData
+    ) -> None:
+        self.manager = manager
+        self.instance = instance
+        self.destination = destination
+        self.migrate_data = migrate_data
+
+    def submit(self, work: Work) -> None:
+        """Queue it, or let it be the job that was found running at start."""
+        manager = self.manager
+        inherited = manager._inherited.pop(self.instance.uuid, None)
+        if inherited is None:
+            manager._queue.submit(work.uuid, manager._do_live_migration, work)
+        else:
+            # It has its slot already; in the queue it would wait for itself.
+            manager._orders.attach(work)
+            manager._pool.submit(manager._take_over, work, self.instance, inherited)
+
+    def run(self, work: Work) -> Outcome:
+        """Do it."""
+        manager = self.manager
+        return live_migration.live_migration(
+            manager.driver,
+            manager.threads,
+            self.instance,
+            self.destination,
+            self.migrate_data,
+            work,
+            started=lambda: manager._started(work, self.instance),
+        )
+
+
 class ComputeManager:
     """One compute host. Nothing is started and no message sent before :meth:`start`.
 
@@ -415,27 +453,8 @@ class ComputeManager:
         migrate_data: LiveMigrateData,
         at_start: bool = False,
     ) -> Answer:
-        def move(work: Work) -> Outcome:
-            return live_migration.live_migration(
-                self.driver,
-                self.threads,
-                instance,
-                destination,
-                migrate_data,
-                work,
-                started=lambda: self._started(work, instance),
-            )
-
-        def submit(work: Work) -> None:
-            inherited = self._inherited.pop(instance.uuid, None)
-            if inherited is None:
-                self._queue.submit(work.uuid, self._do_live_migration, work)
-            else:
-                # It has its slot already; in the queue it would wait for itself.
-                self._orders.attach(work)
-                self._pool.submit(self._take_over, work, instance, inherited)
-
-        return self._orders.accept(command, move, submit=submit, at_start=at_start)
+        move = _Move(self, instance, destination, migrate_data)
+        return self._orders.accept(command, move.run, submit=move.submit, at_start=at_start)
 
     def _do_live_migration(self, work: Work) -> None:
         """Be a move that has got its slot, until the driver's call has returned."""

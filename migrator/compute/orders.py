@@ -113,7 +113,7 @@ class Work(driver.CancelToken):
         self.entry: str = Entry.QUEUED if command.step == LIVE_MIGRATION else Entry.NONE
         self.outcome: Outcome | None = None
         self.kept = True
-        self.waiters: list[executors.Event] = []
+        self.waiters: tuple[executors.Event, ...] = ()
 
     def raise_if_cancelled(self) -> None:
         """Raise if the work is no longer wanted; see :meth:`driver.CancelToken.raise_if_cancelled`."""
@@ -249,7 +249,7 @@ class Orders:
             if work.outcome is not None:
                 return self._answer(record, work)
             ended = self._threads.event()
-            work.waiters.append(ended)
+            work.waiters = (*work.waiters, ended)
         ended.wait(seconds)
         with self._lock:
             return self._answer(record, work)
@@ -303,7 +303,7 @@ class Orders:
             work.outcome = outcome
             work.body = work.submit = None
             work.entry = Entry.RETURNED if outcome.returned else Entry.NONE
-            waiters, work.waiters = work.waiters, []
+            waiters, work.waiters = work.waiters, ()
             first = record.line[0] is work
             record.line.remove(work)
             report, reply_to = self._report(record, work), record.reply_to
@@ -414,9 +414,11 @@ class Orders:
 
     def _begin(self, work: Work) -> None:
         try:
-            work.raise_if_cancelled()
-            if work.submit is not None:
-                work.submit(work)
+            # As in accept, under the lock: who cancels it finds it not begun, or in the queue.
+            with self._lock:
+                work.raise_if_cancelled()
+                if work.submit is not None:
+                    work.submit(work)
         except (exception.Cancelled, exception.QueueClosed) as error:
             self.end(work, _cancelled(error))
 

@@ -158,13 +158,25 @@ def word_of(m: owned.OwnedMigration, observation: command.Observation) -> settle
     """Return the row of the table for what a host said."""
     guest = observation.guest
     if observation.host == m.source:
-        says = settle.source_says(guest.state, guest.job, observation.entry)
+        entry = command.Entry.RETURNED if _has_ended(m, observation) else observation.entry
+        says = settle.source_says(guest.state, guest.job, entry)
         return settle.Host(says, verdict=observation.verdict, post_copy=guest.post_copy)
     preparing = any(
         report.step == 'pre_live_migration' and report.state == command.WorkState.RUNNING
         for report in observation.reports
     )
     return settle.Host(settle.destination_says(guest.state, preparing), post_copy=guest.post_copy)
+
+
+def _has_ended(m: owned.OwnedMigration, observation: command.Observation) -> bool:
+    """Whether this boot of the source has ended its part: it was cancelled in the queue, or the call has returned.
+
+    A host makes a live migration at most once in its life, so it will not be made any more either.
+    """
+    if observation.entry in (command.Entry.QUEUED, command.Entry.STARTED):
+        return False
+    report = m.reports.get((observation.host, 'live_migration'))
+    return report is not None and report.boot_id == observation.boot_id and report.state != command.WorkState.RUNNING
 
 
 def _silent(m: owned.OwnedMigration, host: str) -> settle.Host:

@@ -200,9 +200,9 @@ class SagaExecutor(Generic[T]):
                 intents.append(self._record(step, DO, StepState.INTENT, input_=intent))
         if intents:
             self._flush(intents)
-        pauses = [self._retry(step) for step in group]
-        if any(pause is None for pause in pauses):
-            return None  # something is done: look what is left
+        pauses = [pause for pause in [self._retry(step) for step in group] if pause is not None]
+        if not pauses:
+            return None  # all done: look what is next
         stuck = [pause for pause in pauses if isinstance(pause, Stuck)]
         return (stuck or pauses)[0]
 

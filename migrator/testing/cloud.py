@@ -23,7 +23,7 @@ import contextlib
 import json
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import webob
 from oslo_config import cfg
@@ -55,6 +55,21 @@ USER = 'demo'
 ThreadsFor = Callable[[str], executors.Threads]
 
 
+class Exchange(NamedTuple):
+    """One request to the REST API that was answered."""
+
+    method: str
+    path: str
+    body: Any
+    #: The microversion, as it was asked for.
+    version: str
+    token: str
+    status: int
+    #: The body of the answer: a document, or the text where it is none.
+    answer: Any
+    request_id: str
+
+
 class Cloud:
     """A cloud.
 
@@ -63,6 +78,7 @@ class Cloud:
     :param threads_for: returns the threads of a process by its name (``world``, ``api``, ``conductor1``, ``host1``).
     :param options: overrides of options, ``{'conductor.lease': 5, 'max_concurrent_live_migrations': 2}``.
     :param start: whether to start the services; a cloud that is not started has its schema and nothing else.
+    :ivar history: every request to the REST API and its answer, in the order of the answers.
     """
 
     def __init__(
@@ -92,6 +108,7 @@ class Cloud:
         self.database = self.database_of(self.world_threads)
         self.placement_client = placement_client.PlacementClient(self.adapter)
         self.knobs = knobs
+        self.history: list[Exchange] = []
         self.app = self._make_app()
         for number in range(1, hosts + 1):
             self.world.add(f'host{number}', **knobs)
@@ -212,7 +229,11 @@ class Cloud:
         if body is not None:
             request.content_type = 'application/json'
             request.body = json.dumps(body).encode()
-        return self._served(request)
+        response = self._served(request)
+        answer = response.json if response.content_type == 'application/json' and response.body else response.text
+        request_id = response.headers.get('X-OpenStack-Request-Id', '')
+        self.history.append(Exchange(method, path, body, version, token, response.status_int, answer, request_id))
+        return response
 
     def _served(self, request: webob.Request) -> webob.Response:
         threads = self.threads_for('api')

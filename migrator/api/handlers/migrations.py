@@ -40,7 +40,7 @@ def index(request: api_request.Request) -> webob.Response:
     if not shows_hosts and ('host' in given or 'source_compute' in given):
         # Asking whether anything came from a host tells where it was.
         raise exception.Forbidden(action=policies.INDEX_HOST)
-    filters: dict[str, Any] = {name: given[name] for name in _COLUMNS if name in given}
+    filters: dict[str, Any] = {name: given[name] for name in _COLUMNS if given.get(name)}
     filters['hidden'] = _hidden(given)
     if not request.can(policies.INDEX_ALL_PROJECTS):
         own = request.context.project_id

@@ -26,7 +26,7 @@ from migrator.objects import command as command_objects
 from migrator.objects import instance as instance_objects
 from migrator.objects import migrate_data as migrate_data_objects
 from migrator.testing import threads as sim_threads
-from migrator.virt import fake
+from migrator.virt import driver, fake
 
 Answer = command_objects.Answer
 Command = command_objects.Command
@@ -211,7 +211,7 @@ class Scene:
         receiver = fake.FakeDriver(self.beta, self.simulation.world)
         for number in numbers:
             self.alpha.spawn(instance(number))
-            receiver.pre_live_migration(instance(number), self.data, fake.driver.NeverCancelled())
+            receiver.pre_live_migration(instance(number), self.data, driver.NeverCancelled())
 
     def until(self, predicate: Callable[[], Any], timeout: float = 3600) -> None:
         self.simulation.run_until(predicate, timeout)

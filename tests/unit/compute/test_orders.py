@@ -221,9 +221,7 @@ class TestLine:
         assert host.events.states(ROLLBACK) == ['done']
         assert scene.beta.residue(scene_module.uuid(1, 1)) == ['connections', 'directory', 'guest', 'receiving process']
 
-    def test_a_late_duplicate_of_a_preparation_that_was_rolled_back_is_refused_by_its_epoch(
-        self, scene: Scene
-    ) -> None:
+    def test_a_late_duplicate_of_a_preparation_that_was_rolled_back_is_refused_by_its_epoch(self, scene: Scene) -> None:
         host = scene.host('beta')
         host.call(PRE)
         host.call(ROLLBACK, epoch=2)

@@ -85,9 +85,7 @@ class Bench(abc.ABC):
         data = self.destination.check_can_live_migrate_destination(self.instance, None, False)
         data = self.source.check_can_live_migrate_source(self.instance, data)
         self.destination.cleanup_live_migration_destination_check(self.instance)
-        call = self.in_thread(
-            self.destination.pre_live_migration, self.instance, data, driver.NeverCancelled()
-        )
+        call = self.in_thread(self.destination.pre_live_migration, self.instance, data, driver.NeverCancelled())
         self.run_until(lambda: call.ended)
         prepared: driver.LiveMigrateData = call.result()
         return prepared
@@ -97,9 +95,7 @@ class Bench(abc.ABC):
 
         def run() -> None:
             try:
-                call.value = self.source.live_migration(
-                    self.instance, self.destination_host, data, call.has_started
-                )
+                call.value = self.source.live_migration(self.instance, self.destination_host, data, call.has_started)
             except Exception as error:  # noqa: BLE001 -- the test looks at it
                 call.error = error
             call.ended = True
@@ -161,9 +157,7 @@ class DriverContract:
     def test_what_pre_live_migration_makes_waits_and_making_it_twice_is_the_same(self, bench: Bench) -> None:
         data = bench.prepare()
         assert bench.at_destination().state == GuestState.WAITING
-        again = bench.in_thread(
-            bench.destination.pre_live_migration, bench.instance, data, driver.NeverCancelled()
-        )
+        again = bench.in_thread(bench.destination.pre_live_migration, bench.instance, data, driver.NeverCancelled())
         bench.run_until(lambda: again.ended)
         assert again.result() == data
         assert bench.at_destination().state == GuestState.WAITING

@@ -1,0 +1,356 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Which allocation has no living reason: every consumer in Placement, held against instances and migrations.
+
+:func:`read` looks at Placement; the caller looks at the database; :func:`audit` compares the two and touches nothing.
+On a cloud that is at work the two looks are not one, and what moved in between may look wrong: take for a finding what
+two readings agree on (:func:`confirmed`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+from migrator.placement_client import allocations, pairs, providers
+from migrator.placement_client import client as placement
+
+#: The verdicts.
+LEAKED = 'leaked'
+UNKNOWN_CONSUMER = 'unknown consumer'
+MISSING = 'missing'
+WRONG_HOST = 'wrong host'
+WRONG_AMOUNT = 'wrong amount'
+DOUBLED = 'doubled'
+
+_NOTHING: Mapping[str, int] = {}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Books:
+    """What Placement holds.
+
+    :ivar providers: every resource provider, by uuid.
+    :ivar held: consumer uuid -> resource provider uuid -> resource class -> amount.
+    :ivar types: consumer uuid -> consumer type, of the consumers that the database did not know.
+    """
+
+    providers: Mapping[str, providers.Provider]
+    held: Mapping[str, pairs.Allocations]
+    types: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One allocation that is there and should not be, or is not and should.
+
+    :ivar provider: uuid of the resource provider on which it is, or should be.
+    :ivar resources: resource class -> amount: what is held there; of one that is missing, what should be.
+    :ivar since: when it became wrong, ISO 8601, where the database can tell.
+    :ivar remedy: what puts it right.
+    """
+
+    consumer: str
+    consumer_type: str
+    provider: str
+    resources: dict[str, int]
+    verdict: str
+    reason: str
+    since: str | None
+    remedy: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return dataclasses.asdict(self)
+
+
+def read(client: placement.PlacementClient, known: Collection[str]) -> Books:
+    """Read every allocation: one request for the providers, one for each of them, one for each unknown consumer.
+
+    :param known: uuids of the instances and migrations of the database.
+    :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
+    """
+    found = {one.uuid: one for one in providers.list_providers(client)}
+    held: dict[str, dict[str, Mapping[str, int]]] = {}
+    for provider in found:
+        for consumer, resources in providers.allocations_on(client, provider).items():
+            held.setdefault(consumer, {})[provider] = resources
+    types = {one: allocations.read(client, one).consumer_type or '' for one in held if one not in known}
+    return Books(providers=found, held=held, types=types)
+
+
+def confirmed(first: Iterable[Finding], second: Iterable[Finding]) -> list[Finding]:
+    """Return the findings of the second reading that the first one had too."""
+    before = {(one.consumer, one.provider, one.verdict) for one in first}
+    return [one for one in second if (one.consumer, one.provider, one.verdict) in before]
+
+
+def audit(
+    books: Books,
+    roots: Mapping[str, str],
+    instances: Iterable[instance_objects.Instance],
+    migrations: Iterable[migration_objects.Migration],
+) -> list[Finding]:
+    """Compare Placement with the database: pure.
+
+    :param roots: compute host -> uuid of the root of its tree.
+    :param instances: all of them.
+    :param migrations: those in progress, all of them, and those that have ended, as far as anybody wants to be told
+        of a leaked allocation whose it was.
+    :returns: what is wrong, in a fixed order.
+    """
+    return _Audit(books, roots, instances, migrations).run()
+
+
+#: What a consumer holds by host; None is a provider in no host's tree, such as one that hosts share.
+_ByHost = Mapping[str | None, Mapping[str, int]]
+
+
+class _Audit:
+    def __init__(
+        self,
+        books: Books,
+        roots: Mapping[str, str],
+        instances: Iterable[instance_objects.Instance],
+        migrations: Iterable[migration_objects.Migration],
+    ) -> None:
+        self._books = books
+        self._roots = roots
+        self._instances = {one.uuid: one for one in instances}
+        self._migrations = {one.uuid: one for one in migrations}
+        self._moving = {one.instance_uuid: one for one in self._migrations.values() if one.in_progress}
+        host_of_root = {root: host for host, root in roots.items()}
+        self._host_of = {uuid: host_of_root.get(one.root_uuid) for uuid, one in books.providers.items()}
+        self._findings: list[Finding] = []
+
+    def run(self) -> list[Finding]:
+        for instance in self._instances.values():
+            self._judge_instance(instance)
+        for consumer in self._books.held:
+            if consumer in self._instances:
+                continue
+            migration = self._migrations.get(consumer)
+            if migration is None:
+                self._strange(consumer)
+            elif migration.ended:
+                self._leaked(migration)
+            else:
+                self._judge_claim(migration)
+        return sorted(self._findings, key=lambda one: (one.consumer_type, one.consumer, one.provider, one.verdict))
+
+    # --- an instance -------------------------------------------------------------------------------------------------
+
+    def _judge_instance(self, instance: instance_objects.Instance) -> None:
+        flavor = instance.flavor.resources()
+        held = self._by_host(instance.uuid)
+        legal = self._legal(instance)
+        if any(_matches(held, hosts, flavor) for hosts in legal):
+            return
+        # Held against what it comes nearest to: of a guest under way, the side on which it has something.
+        wanted = max(legal, key=lambda hosts: len(set(hosts) & set(held)))
+        if not held:
+            self._missing(instance, wanted[0])
+        elif not set(wanted) & set(held):
+            self._elsewhere(instance, held, wanted, WRONG_HOST)
+        elif set(held) - {*wanted, None}:
+            self._elsewhere(instance, held, wanted, DOUBLED)
+        else:
+            self._amount(instance, wanted)
+
+    def _legal(self, instance: instance_objects.Instance) -> list[tuple[str, ...]]:
+        """Return what the instance may hold, each as the hosts on which it holds its flavor."""
+        migration = self._moving.get(instance.uuid)
+        if migration is None:
+            return [(instance.host,)]
+        source, destination = migration.source_compute, migration.dest_compute
+        if destination is None:
+            return [(source,)]
+        if migration.strategy == migration_objects.Strategy.DOUBLED:
+            return [(source,), (destination,), (source, destination)]
+        return [(source,), (destination,)]
+
+    def _missing(self, instance: instance_objects.Instance, host: str) -> None:
+        self._find(
+            instance.uuid,
+            pairs.INSTANCE,
+            self._roots.get(host, ''),
+            instance.flavor.resources(),
+            MISSING,
+            f'instance {instance.name} is on {host} and holds nothing at all',
+            remedy=self._set(instance, host),
+        )
+
+    def _elsewhere(
+        self, instance: instance_objects.Instance, held: _ByHost, wanted: Sequence[str], verdict: str
+    ) -> None:
+        where = ' and '.join(wanted)
+        besides = f'where it holds {_say(held[wanted[0]])} too' if wanted[0] in held else 'where it holds nothing'
+        for provider, resources in self._books.held[instance.uuid].items():
+            host = self._host_of.get(provider)
+            # A sharing provider is nobody's: it is wrong only where there is nothing that it belongs to.
+            if host in wanted or (host is None and verdict == DOUBLED):
+                continue
+            self._find(
+                instance.uuid,
+                pairs.INSTANCE,
+                provider,
+                resources,
+                verdict,
+                f'instance {instance.name} holds this on {host or "no compute host"}, and is on {where}, {besides}',
+                remedy=self._set(instance, wanted[0]),
+            )
+
+    def _amount(self, instance: instance_objects.Instance, wanted: Sequence[str]) -> None:
+        flavor = _say(instance.flavor.resources())
+        for provider, resources in self._books.held[instance.uuid].items():
+            self._find(
+                instance.uuid,
+                pairs.INSTANCE,
+                provider,
+                resources,
+                WRONG_AMOUNT,
+                f'instance {instance.name} is to hold {flavor}, the amounts of its flavor, on {" and ".join(wanted)}',
+                remedy=self._set(instance, wanted[0]),
+            )
+
+    def _set(self, instance: instance_objects.Instance, host: str) -> str:
+        if instance.uuid in self._moving:
+            return f'let the migration of instance {instance.uuid} end, or abort it, and audit again'
+        root = self._roots.get(host)
+        tree = [one for one in self._books.providers.values() if one.root_uuid == root]
+        if root is None or not tree:
+            return f'have the compute service of {host} report, and audit again'
+        if len(tree) > 1:
+            return f'set the allocation of {instance.uuid} to its flavor on the tree of {root}, and to nothing else'
+        return _command(
+            'set',
+            *(f'--allocation rp={root},{name}={n}' for name, n in instance.flavor.resources().items()),
+            f'--project-id {instance.project_id} --user-id {instance.user_id} --consumer-type {pairs.INSTANCE}',
+            instance.uuid,
+        )
+
+    # --- a migration, or nobody --------------------------------------------------------------------------------------
+
+    def _judge_claim(self, migration: migration_objects.Migration) -> None:
+        instance = self._instances.get(migration.instance_uuid)
+        held = self._by_host(migration.uuid)
+        source = migration.source_compute
+        if instance is None or (
+            _matches(held, (source,), instance.flavor.resources())
+            and migration.strategy == migration_objects.Strategy.MIGRATION_OWNED
+            and source not in self._by_host(instance.uuid)
+        ):
+            return
+        for provider, resources in self._books.held[migration.uuid].items():
+            host = self._host_of.get(provider)
+            if host != source:
+                verdict, why = WRONG_HOST, f'this on {host or "no compute host"}, and its guest comes from {source}'
+            elif source in self._by_host(instance.uuid):
+                verdict, why = DOUBLED, f'what instance {instance.name} holds on {source} itself'
+            else:
+                verdict, why = (
+                    WRONG_AMOUNT,
+                    f'other amounts than those of its guest, {_say(instance.flavor.resources())}',
+                )
+            self._find(
+                migration.uuid,
+                pairs.MIGRATION,
+                provider,
+                resources,
+                verdict,
+                f'migration {migration.id} ({migration.status}) holds {why}',
+                remedy=f'let migration {migration.uuid} end, or abort it, and audit again',
+            )
+
+    def _leaked(self, migration: migration_objects.Migration) -> None:
+        for provider, resources in self._books.held[migration.uuid].items():
+            self._find(
+                migration.uuid,
+                pairs.MIGRATION,
+                provider,
+                resources,
+                LEAKED,
+                f'migration {migration.id} has ended ({migration.status}) and holds this on '
+                f'{self._host_of.get(provider) or "no compute host"}',
+                since=_ended_at(migration),
+                remedy=_command('delete', migration.uuid),
+            )
+
+    def _strange(self, consumer: str) -> None:
+        for provider, resources in self._books.held[consumer].items():
+            self._find(
+                consumer,
+                self._books.types.get(consumer) or 'unknown',
+                provider,
+                resources,
+                UNKNOWN_CONSUMER,
+                'it is neither an instance nor a migration that migrator knows',
+                remedy=f'find out whose it is; if nobody wants it: {_command("delete", consumer)}',
+            )
+
+    # --- below -------------------------------------------------------------------------------------------------------
+
+    def _by_host(self, consumer: str) -> _ByHost:
+        parts: dict[str | None, list[pairs.Allocations]] = {}
+        for provider, resources in self._books.held.get(consumer, {}).items():
+            parts.setdefault(self._host_of.get(provider), []).append({'': resources})
+        return {host: pairs.total(found).get('', _NOTHING) for host, found in parts.items()}
+
+    def _find(
+        self,
+        consumer: str,
+        consumer_type: str,
+        provider: str,
+        resources: Mapping[str, int],
+        verdict: str,
+        reason: str,
+        *,
+        remedy: str,
+        since: str | None = None,
+    ) -> None:
+        self._findings.append(
+            Finding(consumer, consumer_type, provider, dict(resources), verdict, reason, since, remedy)
+        )
+
+
+def _matches(held: _ByHost, hosts: Sequence[str], flavor: Mapping[str, int]) -> bool:
+    """Whether it is the flavor on each of these hosts and nothing else; sharing providers may carry a part of it."""
+    if not flavor:
+        return not held
+    wanted = pairs.total([{'': flavor}] * len(hosts))
+    return (
+        set(hosts) <= set(held) <= {*hosts, None}
+        and pairs.total([{'': one} for one in held.values()]) == wanted
+        and all(held[host].get(name, 0) <= amount for host in hosts for name, amount in flavor.items())
+    )
+
+
+def _say(resources: Mapping[str, int]) -> str:
+    return ', '.join(f'{amount} {name}' for name, amount in resources.items()) or 'nothing'
+
+
+def _ended_at(migration: migration_objects.Migration) -> str | None:
+    if migration.history:
+        return str(migration.history[-1]['at'])
+    changed: datetime.datetime | None = migration.updated_at
+    return changed.isoformat() if changed else None
+
+
+def _command(verb: str, *words: str) -> str:
+    return ' '.join(
+        ['openstack', f'--os-placement-api-version {placement.MICROVERSION} resource provider allocation', verb, *words]
+    )

@@ -1,0 +1,165 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What one migration costs, counted at the seams, and that nobody waits for anything but the copy."""
+
+import collections
+
+import pytest
+import sqlalchemy as sa
+
+from tests.functional import seen
+
+#: What may be asked for, per migration: nova 34 asks for 13, 85, 108 and 33.
+LIMITS = {'Placement requests': 4, 'RPC messages': 20, 'SQL statements': 40, 'commits': 16}
+#: Threads that look after the cloud as a whole, whether anything migrates or not.
+BACKGROUND = ('lease', 'sweep', 'poll', 'heartbeat')
+
+
+class Meter:
+    """Counts what the services ask for from now on; what the test itself looks at is not counted."""
+
+    def __init__(self, cloud):
+        self.cloud = cloud
+        self.statements = []
+        self.commits = []
+        self._messages = slice(len(cloud.recorder.messages), None)
+        self._requests = slice(len(cloud.placement.requests), None)
+        sa.event.listen(cloud.engine.sa_engine, 'before_cursor_execute', self._on_statement)
+        sa.event.listen(cloud.engine.sa_engine, 'commit', self._on_commit)
+
+    def stop(self):
+        """Count no more."""
+        self._messages = slice(self._messages.start, len(self.cloud.recorder.messages))
+        self._requests = slice(self._requests.start, len(self.cloud.placement.requests))
+        sa.event.remove(self.cloud.engine.sa_engine, 'before_cursor_execute', self._on_statement)
+        sa.event.remove(self.cloud.engine.sa_engine, 'commit', self._on_commit)
+
+    def _on_statement(self, _connection, _cursor, statement, *_rest):
+        who = self._who()
+        if who and statement != 'BEGIN':
+            self.statements.append((who, statement))
+
+    def _on_commit(self, _connection):
+        who = self._who()
+        if who:
+            self.commits.append(who)
+
+    def _who(self):
+        thread = self.cloud.simulation.baton.current
+        return None if thread.acting.is_world or thread.name in BACKGROUND else thread.acting.name
+
+    @property
+    def messages(self):
+        """What was said, heartbeats aside."""
+        return [message for message in self.cloud.recorder.messages[self._messages] if not message.heartbeat]
+
+    @property
+    def requests(self):
+        """What Placement was asked."""
+        return self.cloud.placement.requests[self._requests]
+
+    def counts(self):
+        """Return the four figures."""
+        figures = (len(self.requests), len(self.messages), len(self.statements), len(self.commits))
+        return dict(zip(LIMITS, figures, strict=True))
+
+    def table(self):
+        """Return what was counted, for a person."""
+        counts = self.counts()
+        lines = [f'{"":20}{"counted":>8}{"limit":>8}']
+        lines += [f'{name:20}{counts[name]:8}{limit:8}' for name, limit in LIMITS.items()]
+        lines += ['', 'Placement requests:', *(f'  {one.method} {one.url}' for one in self.requests)]
+        said = collections.Counter((message.method, message.kind) for message in self.messages)
+        lines += ['', 'RPC messages:', *(f'  {count} {kind:5} {method}' for (method, kind), count in said.items())]
+        written = collections.Counter((who, statement.split()[0]) for who, statement in self.statements)
+        lines += ['', 'SQL statements:', *(f'  {count:2} {verb} by {who}' for (who, verb), count in written.items())]
+        commits = collections.Counter(self.commits)
+        lines += ['', 'commits:', *(f'  {count:2} by {who}' for who, count in commits.items())]
+        return '\n'.join(lines)
+
+
+def measure(cloud, instance, **asked):
+    """Migrate an instance of an idle cloud and return the meter; it stops at the commit of the end."""
+    meter = Meter(cloud)
+    assert cloud.live_migrate(instance, **asked).status_int == 202
+    cloud.wait()
+    meter.stop()
+    return meter
+
+
+@pytest.fixture
+def show(request):
+    """Print past pytest's capture, so that the table is seen in every run that is not distributed."""
+
+    def printed(text):
+        capture = request.config.pluginmanager.getplugin('capturemanager')
+        with capture.global_and_fixture_disabled():
+            print(f'\n{text}')
+
+    return printed
+
+
+def test_one_migration_of_an_idle_cloud_stays_within_its_budget(cloud, show):
+    instance = cloud.boot('one', 'host1')
+    meter = measure(cloud, instance)
+    show(meter.table())
+    seen.completed(cloud, instance, 'host2')
+    counts = meter.counts()
+    assert {name: count for name, count in counts.items() if count > LIMITS[name]} == {}, meter.table()
+
+
+def test_a_guest_that_writes_its_memory_costs_no_more(cloud):
+    instance = cloud.boot('busy', 'host1', dirty_rate=400)
+    counts = measure(cloud, instance).counts()
+    assert {name: count for name, count in counts.items() if count > LIMITS[name]} == {}
+
+
+@pytest.mark.parametrize('memory_mb', [512, 16384])
+def test_a_migration_takes_exactly_as_long_as_the_hypervisor_copies(cloud, memory_mb):
+    instance = cloud.boot('one', 'host1', memory_mb=memory_mb, dirty_rate=20)
+    asked = cloud.simulation.time
+    measure(cloud, instance)
+    ended = cloud.simulation.time
+    started, arrived = (cloud.world.effects(effect)[-1].time for effect in ('job started', 'job completed'))
+    assert round(ended - asked, 6) == round(arrived - started, 6), 'a sleep or a poll lies on the path'
+    assert arrived - started >= memory_mb / 1024
+
+
+def test_the_only_question_on_the_path_is_the_one_that_settles_it(cloud):
+    instance = cloud.boot('one', 'host1')
+    meter = measure(cloud, instance)
+    polls = [message for message in meter.messages if message.method == 'poll_live_migrations']
+    assert [(message.kind, message.target) for message in polls if message.kind == 'call'] == [
+        ('call', 'compute.host2')
+    ]
+    arrived = next(
+        index
+        for index, message in enumerate(meter.messages)
+        if message.method == 'step_ended' and message.sender == 'compute:host1'
+    )
+    assert meter.messages.index(polls[0]) > arrived, 'it was asked because of an event, not because of a clock'
+
+
+def test_no_compute_host_calls_another(cloud):
+    measure(cloud, cloud.boot('one', 'host1'))
+    assert cloud.recorder.compute_to_compute() == []
+
+
+def test_every_further_candidate_costs_one_move_back_and_one_more_search(cloud):
+    instance = cloud.boot('one', 'host1')
+    cloud.world.hypervisors['host2'].faults.fail('check_can_live_migrate_destination')
+    meter = measure(cloud, instance)
+    seen.completed(cloud, instance, 'host3')
+    # search, read, move; observe both, write the source again; search, read, move; release
+    assert len(meter.requests) <= 2 * LIMITS['Placement requests'] + 1, meter.table()

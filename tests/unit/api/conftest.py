@@ -1,0 +1,313 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What every test of this folder stands on: the real application on a real database, and a stand-in for a conductor."""
+
+import datetime
+import uuid
+
+import jsonschema
+import pytest
+import webob
+from oslo_config import cfg
+from tempest.lib.common import api_version_request, jsonschema_validator
+from tempest.lib.services.compute import hypervisor_client, migrations_client, servers_client, services_client
+
+from migrator import context as migrator_context
+from migrator import executors
+from migrator.api import app as api_app
+from migrator.api import devidentity, server
+from migrator.api import request as api_request
+from migrator.conf import api as api_conf
+from migrator.conf import conductor as conductor_conf
+from migrator.db import api as db_api
+from migrator.db import models, sync
+from migrator.objects import compute_node, instance
+from migrator.objects import migration as migration_objects
+from migrator.objects import service as service_objects
+
+CLIENTS = {
+    'servers': servers_client.ServersClient,
+    'migrations': migrations_client.MigrationsClient,
+    'services': services_client.ServicesClient,
+    'hypervisors': hypervisor_client.HypervisorClient,
+}
+
+
+class HandClock(executors.NativeThreads):
+    """Native threads under a clock that only a sleep moves."""
+
+    def __init__(self):
+        super().__init__(clock=self)
+        self.seconds = 0.0
+        self.slept = []
+
+    def monotonic(self):
+        return 1000.0 + self.seconds
+
+    def now(self):
+        return datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=self.seconds)
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.seconds += seconds
+
+
+class ConductorStandIn:
+    """The door to another process, with nobody behind it but what a test puts there."""
+
+    def __init__(self):
+        self.told = []
+        self.does = lambda migration_uuid: None
+
+    def live_migrate(self, context, migration_uuid):
+        self.told.append(('live_migrate', migration_uuid))
+        self.does(migration_uuid)
+
+    def live_migrate_and_wait(self, context, migration_uuid, timeout):
+        self.told.append(('live_migrate_and_wait', migration_uuid))
+        self.does(migration_uuid)
+
+    def wake(self, context, migration_uuid, server):
+        self.told.append(('wake', migration_uuid, server))
+        self.does(migration_uuid)
+
+
+class World:
+    """The application, its database, and three compute hosts: source, dest and spare."""
+
+    def __init__(self, directory, template, auth=None):
+        self.threads = HandClock()
+        self.database = db_api.Database(f'sqlite:///{directory}/migrator.sqlite', self.threads, sqlite_synchronous=False)
+        self.conf = cfg.ConfigOpts()
+        api_conf.register_opts(self.conf)
+        conductor_conf.register_opts(self.conf)
+        self.conf([], project='migrator', default_config_files=[], default_config_dirs=[])
+        self.conf.set_override('auth_strategy', 'noauth2', group='api')
+        self.conductor = ConductorStandIn()
+        self.app = api_app.make_app(self.conf, self.database, self.conductor, self.threads, auth=auth)
+
+    # --- asking --------------------------------------------------------------------------------------------------
+
+    def ask(self, method, path, body=None, version='2.80', token='admin', **headers):
+        """Return the response to a request; a body that is bytes is sent as it is."""
+        request = webob.Request.blank(f'/v2.1{path}', method=method, base_url='http://api.test')
+        if version:
+            request.headers['OpenStack-API-Version'] = f'compute {version}'
+        if token:
+            request.headers['X-Auth-Token'] = token
+        if isinstance(body, bytes):
+            request.body = body
+        elif body is not None or method in ('POST', 'PUT'):
+            request.json_body = body
+        request.headers.update({name.replace('_', '-'): value for name, value in headers.items()})
+        return request.get_response(self.app)
+
+    def get(self, path, version='2.80', token='admin'):
+        """Return the document at a path, which must be there."""
+        response = self.ask('GET', path, version=version, token=token)
+        assert response.status_int == 200, response.text
+        return response.json
+
+    def migrate(self, guest, version='2.80', token='admin', **arguments):
+        """Return the response to os-migrateLive; what its version needs is there unless given."""
+        minor = int(version.split('.')[1])
+        known = {'host': None, 'block_migration': 'auto' if minor >= 25 else False}
+        if minor < 25:
+            known['disk_over_commit'] = False
+        path = f'/servers/{guest.uuid}/action'
+        return self.ask('POST', path, {'os-migrateLive': known | arguments}, version=version, token=token)
+
+    # --- making --------------------------------------------------------------------------------------------------
+
+    def host(self, name, version=service_objects.CURRENT_VERSION):
+        """Report a compute host, with 8 VCPU, 16 GiB and 100 GiB."""
+        inventory = {key: {'total': total} for key, total in (('VCPU', 8), ('MEMORY_MB', 16384), ('DISK_GB', 100))}
+        root = compute_node.ProviderInventory(uuid=str(uuid.uuid4()), name=name, inventory=inventory)
+        node = compute_node.ComputeNode(
+            uuid=root.uuid, host=name, node=f'{name}.example.org', providers=[root], cpu_info={'model': 'fake'}
+        )
+        self.database.services.report(name, service_objects.COMPUTE_BINARY, version, str(uuid.uuid4()))
+        with self.database.engine.writer() as session:
+            self.database.services.write_node(session, node)
+        return node
+
+    def guest(self, name='vm', project='admin', host='source', **more):
+        """Register a guest."""
+        values = {'user_id': 'ada', 'flavor': instance.Flavor(name='m1', vcpus=2, memory_mb=1024, root_gb=10)} | more
+        return self.database.instances.create(
+            instance.Instance(
+                uuid=str(uuid.uuid4()), name=name, project_id=project, host=host, node=f'{host}.example.org', **values
+            )
+        )
+
+    def migration(self, guest, status='running', **more):
+        """Accept a migration, and have it in a status, as a conductor would."""
+        values = {'project_id': guest.project_id, 'user_id': 'ada', 'dest_compute': 'dest'} | more
+        one = migration_objects.Migration(
+            uuid=str(uuid.uuid4()),
+            instance_uuid=guest.uuid,
+            source_compute=guest.host,
+            source_node=guest.node,
+            **values,
+        )
+        context = migrator_context.RequestContext(user_id='ada', project_id=guest.project_id, overwrite=False)
+        self.database.migrations.accept(context, one, 'live-migration')
+        self.move(one.uuid, status=status)
+        return self.database.migrations.get(one.uuid)
+
+    def move(self, migration_uuid, **fields):
+        """Write to a migration past all guards, as if its story had gone on."""
+        from migrator.db import types
+
+        if fields.get('checked_at') == 'now':
+            fields['checked_at'] = types.now()
+        ends = fields.get('status') in migration_objects.ENDS
+        with self.database.engine.writer() as session:
+            row = session.query(models.Migration).filter_by(uuid=migration_uuid).one()
+            for name, value in fields.items():
+                setattr(row, name, value)
+            if ends:
+                row.in_progress_instance_uuid = None
+                session.query(models.Instance).filter_by(uuid=row.instance_uuid).update({'task_state': None})
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    def rows(self):
+        """Return everything that a request could have changed, to be compared."""
+        tables = (models.Instance, models.Migration, models.Service, models.InstanceAction, models.SagaStep)
+        with self.database.engine.reader() as session:
+            return [
+                {column.name: getattr(row, column.name) for column in table.__table__.columns}
+                for table in tables
+                for row in session.query(table).order_by(table.id)
+            ]
+
+    def refuses(self, response, code, fault, *words, since=None):
+        """Hold a response to nova's form of an error, and the rows to what they were."""
+        assert response.status_int == code, response.text
+        assert list(response.json) == [fault]
+        assert response.json[fault]['code'] == code
+        for word in words:
+            assert word in response.json[fault]['message']
+        if since is not None:
+            assert self.rows() == since
+
+
+def conforms(response, kind, name, version):
+    """Hold a response to tempest's strict schema of nova's, at a version."""
+    wanted = api_version_request.APIVersionRequest(version)
+    for entry in CLIENTS[kind].schema_versions_info:
+        low = api_version_request.APIVersionRequest(entry['min'])
+        high = api_version_request.APIVersionRequest(entry['max'])
+        if wanted.matches(low, high):
+            schema = getattr(entry['schema'], name)
+            break
+    assert response.status_int in schema['status_code'], response.text
+    if 'response_body' in schema:
+        jsonschema.validate(
+            response.json,
+            schema['response_body'],
+            cls=jsonschema_validator.JSONSCHEMA_VALIDATOR,
+            format_checker=jsonschema_validator.FORMAT_CHECKER,
+        )
+    else:
+        assert response.body == b''
+
+
+def by_roles(handle):
+    """Take a token ``role:user:project`` at its word, for the policies; without the colons, the role is the user."""
+
+    def authenticated(request):
+        role, user, project = request.headers['X-Auth-Token'].split(':')
+        implied = {'admin': 4, 'manager': 3, 'member': 2, 'reader': 1, 'none': 0}[role]
+        request.environ['migrator.context'] = migrator_context.RequestContext(
+            user_id=user,
+            project_id=project,
+            roles=['reader', 'member', 'manager', 'admin'][:implied],
+            request_id=request.request_id,
+            overwrite=False,
+        )
+        return handle(request)
+
+    return authenticated
+
+
+@pytest.fixture(scope='session')
+def schema_template(tmp_path_factory):
+    """A database with the schema and nothing else, made once."""
+    directory = tmp_path_factory.mktemp('schema')
+    database = db_api.Database(f'sqlite:///{directory}/migrator.sqlite', executors.NativeThreads())
+    sync.sync(database.engine)
+    with database.engine.sa_engine.connect() as connection:
+        connection.exec_driver_sql('PRAGMA wal_checkpoint(TRUNCATE)')
+    database.close()
+    return (directory / 'migrator.sqlite').read_bytes()
+
+
+@pytest.fixture
+def make_world(tmp_path, schema_template):
+    worlds = []
+
+    def make(auth=None):
+        (tmp_path / 'migrator.sqlite').write_bytes(schema_template)
+        worlds.append(World(tmp_path, schema_template, auth))
+        for name in ('source', 'dest', 'spare'):
+            worlds[-1].host(name)
+        return worlds[-1]
+
+    yield make
+    for each in worlds:
+        each.database.close()
+
+
+@pytest.fixture
+def world(make_world):
+    return make_world()
+
+
+@pytest.fixture
+def roles(make_world):
+    """A world in which a token ``role:user:project`` says it all."""
+    return make_world(by_roles)
+
+
+@pytest.fixture
+def check_schema():
+    return conforms
+
+
+@pytest.fixture
+def served(world):
+    """The world over HTTP on loopback, with a development identity beside it."""
+    api = server.serve(world.app, '127.0.0.1', 0)
+    identity = server.serve(devidentity.make_app({'compute': f'{api.url}/v2.1'}), '127.0.0.1', 0)
+    world.url, world.auth_url = f'{api.url}/v2.1', f'{identity.url}/v3'
+    yield world
+    identity.stop()
+    api.stop()
+
+
+@pytest.fixture
+def make_request(world):
+    """Return a request object as the handlers get it."""
+
+    def make(path='/', version=80, method='GET', body=b''):
+        import microversion_parse
+
+        request = api_request.Request.blank(path, method=method)
+        request.body = body
+        request.environ['migrator.version'] = microversion_parse.Version(2, version)
+        request.environ['openstack.request_id'] = 'req-1'
+        return request
+
+    return make

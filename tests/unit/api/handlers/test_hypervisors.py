@@ -1,0 +1,157 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The hypervisors, version by version."""
+
+import json
+
+import pytest
+
+VERSIONS = ['2.1', '2.27', '2.28', '2.33', '2.52', '2.53', '2.75', '2.80']
+
+
+def listed(world, query='', version='2.80', detail=True):
+    return world.get(f'/os-hypervisors{"/detail" if detail else ""}{query}', version)['hypervisors']
+
+
+@pytest.mark.parametrize('version', VERSIONS)
+def test_every_document_is_what_tempest_expects_of_nova(world, check_schema, version):
+    world.guest()
+    for path, name in (
+        ('', 'list_search_hypervisors'),
+        ('/detail', 'list_hypervisors_detail'),
+        (f'/{listed(world, version=version)[0]["id"]}', 'get_hypervisor'),
+        ('/statistics', 'get_hypervisor_statistics'),
+    ):
+        response = world.ask('GET', f'/os-hypervisors{path}', version=version)
+        check_schema(response, 'hypervisors', name, version)
+
+
+def test_used_and_free_amounts_come_from_the_guests_on_the_host(world):
+    world.guest('one')
+    world.migration(world.guest('two'))
+    world.guest('elsewhere', host='dest')
+    source, _dest, spare = listed(world)
+    assert source['hypervisor_hostname'] == 'source.example.org'
+    amounts = {
+        'vcpus': 8, 'vcpus_used': 4, 'memory_mb': 16384, 'memory_mb_used': 2048, 'free_ram_mb': 14336,
+        'local_gb': 100, 'local_gb_used': 20, 'free_disk_gb': 80, 'disk_available_least': 80, 'running_vms': 2,
+        'current_workload': 1,
+    }  # fmt: skip
+    assert {name: source[name] for name in amounts} == amounts
+    assert spare['vcpus_used'] == spare['running_vms'] == 0
+
+
+def test_statistics_are_the_sum(world):
+    world.guest()
+    found = world.get('/os-hypervisors/statistics')['hypervisor_statistics']
+    assert (found['count'], found['vcpus'], found['vcpus_used'], found['running_vms']) == (3, 24, 2, 1)
+
+
+@pytest.mark.parametrize(('version', 'kind'), [('2.27', str), ('2.28', dict)])
+def test_cpu_info_is_text_and_from_2_28_an_object(world, version, kind):
+    found = listed(world, version=version)[0]['cpu_info']
+    assert isinstance(found, kind)
+    assert (json.loads(found) if kind is str else found) == {'model': 'fake'}
+
+
+def test_ids_are_numbers_and_from_2_53_uuids(world):
+    node = world.database.services.list_nodes()[0]
+    service = world.database.services.get_compute('source')
+    assert [one['id'] for one in listed(world, version='2.52')] == [1, 2, 3]
+    assert listed(world, version='2.52')[0]['service']['id'] == service.id
+    assert listed(world, version='2.53')[0]['id'] == node.uuid
+    assert listed(world, version='2.53')[0]['service']['id'] == service.uuid
+    assert world.get(f'/os-hypervisors/{node.id}', '2.52')['hypervisor']['id'] == node.id
+    assert world.get(f'/os-hypervisors/{node.uuid}', '2.53')['hypervisor']['id'] == node.uuid
+    for asked, version in ((node.uuid, '2.52'), (node.id, '2.53'), ('99', '2.52'), ('x', '2.1')):
+        response = world.ask('GET', f'/os-hypervisors/{asked}', version=version)
+        world.refuses(response, 404, 'itemNotFound', str(asked))
+
+
+def test_state_and_status_are_the_services(world):
+    world.database.services.update(world.database.services.get_compute('dest').id, disabled=True, forced_down=True)
+    assert [(one['state'], one['status']) for one in listed(world)] == [
+        ('up', 'enabled'), ('down', 'disabled'), ('up', 'enabled'),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize('version', ['2.33', '2.53', '2.80'])
+def test_pages_follow_their_links_to_the_end(world, version):
+    seen, path = [], '/os-hypervisors/detail?limit=2'
+    while path:
+        page = world.get(path, version)
+        seen += [one['hypervisor_hostname'] for one in page['hypervisors']]
+        links = page.get('hypervisors_links', [])
+        path = links[0]['href'].split('/v2.1')[1] if links else None
+    assert seen == ['source.example.org', 'dest.example.org', 'spare.example.org']
+
+
+@pytest.mark.parametrize(
+    ('version', 'query', 'words'),
+    [
+        ('2.33', 'limit=x', ['limit']),
+        ('2.33', 'marker=99', ['Marker 99']),
+        ('2.53', 'marker=1', ['Marker 1']),
+        ('2.53', 'with_servers=perhaps', ['with_servers', 'true or false']),
+        ('2.53', 'hypervisor_hostname_pattern=s&limit=1', ['Paging']),
+        ('2.75', 'colour=red', ['colour']),
+    ],
+)
+def test_a_parameter_that_makes_no_sense_is_a_400(world, version, query, words):
+    world.refuses(world.ask('GET', f'/os-hypervisors?{query}', version=version), 400, 'badRequest', *words)
+
+
+def test_from_2_53_a_list_finds_by_a_part_of_the_name_and_shows_servers(world):
+    guest = world.guest()
+    found = listed(world, '?hypervisor_hostname_pattern=s&with_servers=true', detail=False)
+    assert [one['hypervisor_hostname'] for one in found][:2] == ['source.example.org', 'dest.example.org']
+    assert found[0]['servers'] == [{'name': 'vm', 'uuid': guest.uuid}]
+    assert 'servers' not in found[1]
+    shown = world.get(f'/os-hypervisors/{found[0]["id"]}?with_servers=true')['hypervisor']
+    assert shown['servers'] == found[0]['servers']
+    response = world.ask('GET', '/os-hypervisors?hypervisor_hostname_pattern=nowhere')
+    world.refuses(response, 404, 'itemNotFound', 'nowhere')
+
+
+def test_below_2_53_urls_of_their_own_do_that(world):
+    guest = world.guest()
+    (found,) = world.get('/os-hypervisors/sour/search', '2.52')['hypervisors']
+    assert found['hypervisor_hostname'] == 'source.example.org'
+    (found,) = world.get('/os-hypervisors/sour/servers', '2.52')['hypervisors']
+    assert found['servers'] == [{'name': 'vm', 'uuid': guest.uuid}]
+    world.refuses(world.ask('GET', '/os-hypervisors/nowhere/search', version='2.52'), 404, 'itemNotFound', 'nowhere')
+    world.refuses(world.ask('GET', '/os-hypervisors/sour/search', version='2.53'), 404, 'itemNotFound', '2.52')
+
+
+def test_the_uptime_is_a_501_which_clients_put_up_with(world):
+    node = world.database.services.list_nodes()[0]
+    world.refuses(world.ask('GET', f'/os-hypervisors/{node.uuid}/uptime'), 501, 'notImplemented', 'uptime')
+
+
+def test_a_hypervisor_whose_service_is_gone_is_down(world):
+    from migrator.db import models
+
+    with world.database.engine.writer() as session:
+        session.query(models.Service).filter_by(host='source').delete()
+    assert listed(world)[0]['state'] == 'down'
+    assert listed(world)[0]['service']['host'] == 'source'
+
+
+def test_only_an_administrator_may(world):
+    node = world.database.services.list_nodes()[0]
+    for path, version in (
+        ('', '2.80'), ('/detail', '2.80'), ('/statistics', '2.80'), (f'/{node.uuid}', '2.80'),
+        (f'/{node.uuid}/uptime', '2.80'), ('/s/search', '2.52'), ('/s/servers', '2.52'),
+    ):  # fmt: skip
+        response = world.ask('GET', f'/os-hypervisors{path}', version=version, token='ada:blue')
+        world.refuses(response, 403, 'forbidden', 'os-hypervisors')

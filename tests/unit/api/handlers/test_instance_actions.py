@@ -1,0 +1,188 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What was asked of a server, and its events out of the journal."""
+
+import hashlib
+
+import pytest
+
+from migrator.db import models
+from migrator.db import types as db_types
+
+VERSIONS = ['2.1', '2.20', '2.21', '2.51', '2.58', '2.62', '2.66', '2.80']
+
+
+@pytest.fixture
+def story(world):
+    """A server of project blue whose migration failed at the destination, with its journal."""
+    guest = world.guest(project='blue')
+    one = world.migration(guest, 'preparing')
+    world.threads.seconds = 5
+    world.move(one.uuid, status='failed', failure='dest could not prepare')
+    with world.database.engine.writer() as session:
+        for number, (step, direction, state, result) in enumerate(
+            [
+                ('move_allocation', 'do', 'done', None),
+                ('pre_live_migration', 'do', 'failed', {'reason': 'no room at dest'}),
+                ('pre_live_migration', 'undo', 'done', None),
+                ('move_allocation', 'undo', 'intent', None),
+            ]
+        ):
+            world.threads.seconds = number
+            ended = db_types.now() if state != 'intent' else None
+            session.add(
+                models.SagaStep(
+                    saga=one.uuid, step=step, direction=direction, state=state, epoch=1, attempt=1, result=result,
+                    ended_at=ended,
+                )
+            )  # fmt: skip
+            session.flush()
+        session.query(models.InstanceAction).update(
+            {'finish_time': db_types.later(5), 'message': 'dest could not prepare', 'result': 'Error'}
+        )
+    return one
+
+
+def path(one, request_id=''):
+    return f'/servers/{one.instance_uuid}/os-instance-actions' + (f'/{request_id}' if request_id else '')
+
+
+def request_id(world, one):
+    return world.database.actions.list(one.instance_uuid)[0].request_id
+
+
+@pytest.mark.parametrize('version', VERSIONS)
+def test_every_document_is_what_tempest_expects_of_nova(world, story, check_schema, version):
+    listing = world.ask('GET', path(story), version=version)
+    check_schema(listing, 'servers', 'list_instance_actions', version)
+    one = world.ask('GET', path(story, request_id(world, story)), version=version)
+    check_schema(one, 'servers', 'show_instance_action', version)
+
+
+def test_an_action_tells_who_asked_for_what_and_what_came_of_it(world, story):
+    (action,) = world.get(path(story))['instanceActions']
+    assert (action['action'], action['user_id'], action['project_id']) == ('live-migration', 'ada', 'blue')
+    assert action['message'] == 'dest could not prepare'
+    assert action['updated_at'] > action['start_time']
+    assert 'updated_at' not in world.get(path(story), '2.57')['instanceActions'][0]
+
+
+def test_events_come_from_the_journal_the_newest_first(world, story):
+    events = world.get(path(story, request_id(world, story)))['instanceAction']['events']
+    assert [(event['event'], event['result']) for event in events] == [
+        ('conductor_move_allocation_undo', None),
+        ('compute_pre_live_migration_undo', 'Success'),
+        ('compute_pre_live_migration', 'Error'),
+        ('conductor_move_allocation', 'Success'),
+        ('conductor_live_migrate_instance', 'Error'),
+    ]
+    assert events[0]['finish_time'] is None
+    assert events[2]['traceback'] == 'no room at dest'
+    assert (events[2]['host'], events[3]['host']) == ('dest', 'source')
+    assert events[2]['hostId'] == hashlib.sha224(b'bluedest').hexdigest()
+
+
+@pytest.mark.parametrize(
+    ('version', 'token', 'fields'),
+    [
+        ('2.1', 'admin', {'event', 'start_time', 'finish_time', 'result', 'traceback'}),
+        ('2.50', 'ada:blue', None),
+        ('2.51', 'ada:blue', {'event', 'start_time', 'finish_time', 'result'}),
+        ('2.62', 'ada:blue', {'event', 'start_time', 'finish_time', 'result', 'hostId'}),
+        ('2.61', 'admin', {'event', 'start_time', 'finish_time', 'result', 'traceback'}),
+        ('2.62', 'admin', {'event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'hostId'}),
+    ],
+)
+def test_who_sees_what_of_events(world, story, version, token, fields):
+    action = world.get(path(story, request_id(world, story)), version, token)['instanceAction']
+    if fields is None:
+        assert 'events' not in action
+    else:
+        assert all(set(event) == fields for event in action['events'])
+
+
+def test_a_tenant_does_not_learn_hosts_from_messages(world, story):
+    for url in (path(story), path(story, request_id(world, story))):
+        text = world.ask('GET', url, token='ada:blue').text
+        assert '<host> could not prepare' in text
+        assert 'dest' not in text
+
+
+def test_an_abort_is_an_action_with_one_event_of_its_own(world):
+    one = world.migration(world.guest())
+    response = world.ask('DELETE', f'/servers/{one.instance_uuid}/migrations/{one.id}')
+    action = world.get(path(one, response.headers['X-Compute-Request-Id']))['instanceAction']
+    assert action['action'] == 'live_migration_cancel'
+    assert [(event['event'], event['finish_time']) for event in action['events']] == [
+        ('conductor_live_migration_cancel', None)
+    ]
+    listed = world.get(path(one))['instanceActions']
+    assert [action['action'] for action in listed] == ['live_migration_cancel', 'live-migration']
+
+
+def test_pages_follow_their_links_to_the_end(world):
+    one = world.migration(world.guest())
+    world.ask('DELETE', f'/servers/{one.instance_uuid}/migrations/{one.id}')
+    world.ask('POST', f'/servers/{one.instance_uuid}/migrations/{one.id}/action', {'force_complete': None})
+    seen, url = [], f'{path(one)}?limit=2'
+    while url:
+        page = world.get(url)
+        seen.append([action['action'] for action in page['instanceActions']])
+        url = page['links'][0]['href'].split('/v2.1')[1] if 'links' in page else None
+    assert seen == [['live_migration_force_complete', 'live_migration_cancel'], ['live-migration']]
+
+
+@pytest.mark.parametrize(
+    ('version', 'query', 'words'),
+    [
+        ('2.58', 'limit=x', ['limit']),
+        ('2.58', 'marker=req-unknown', ['Marker req-unknown']),
+        ('2.58', 'changes-since=x', ['changes-since']),
+        ('2.58', 'changes-before=2026-01-01', ['changes-before']),
+        ('2.58', 'colour=red', ['colour']),
+        ('2.66', 'changes-since=2026-01-02&changes-before=2026-01-01', ['less than or equal']),
+    ],
+)
+def test_a_parameter_that_makes_no_sense_is_a_400(world, story, version, query, words):
+    response = world.ask('GET', f'{path(story)}?{query}', version=version)
+    world.refuses(response, 400, 'badRequest', *words)
+
+
+@pytest.mark.parametrize(
+    ('query', 'count'),
+    [
+        ('changes-since=2026-01-01T00:00:01Z', 1),
+        ('changes-since=2027-01-01T00:00:00Z', 0),
+        ('changes-before=2025-01-01T00:00:00Z', 0),
+        ('limit=0', 0),
+    ],
+)
+def test_a_list_is_filtered_by_time(world, story, query, count):
+    assert len(world.get(f'{path(story)}?{query}')['instanceActions']) == count
+
+
+def test_below_2_58_parameters_are_ignored(world, story):
+    assert len(world.get(f'{path(story)}?limit=x', '2.57')['instanceActions']) == 1
+
+
+def test_what_is_unknown_or_another_projects_is_a_404(world, story):
+    world.refuses(world.ask('GET', path(story, 'req-unknown')), 404, 'itemNotFound', 'req-unknown')
+    for url in (path(story), path(story, request_id(world, story))):
+        world.refuses(world.ask('GET', url, token='eve:red'), 404, 'itemNotFound', story.instance_uuid)
+
+
+def test_without_a_role_there_is_nothing_to_see(roles):
+    one = roles.migration(roles.guest(project='blue'))
+    for url in (path(one), path(one, request_id(roles, one))):
+        roles.refuses(roles.ask('GET', url, token='none:eve:blue'), 403, 'forbidden', 'os-instance-actions')
+        assert roles.ask('GET', url, token='reader:eve:blue').status_int == 200

@@ -1,0 +1,358 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""os-migrateLive: its forms, its refusals, and the answer below 2.34."""
+
+import pytest
+
+from migrator import exception
+from migrator.db import models
+from migrator.objects import migration as migration_objects
+
+
+def only_migration(world):
+    (found,) = world.database.migrations.list()
+    return found
+
+
+# --- accepted ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('version', 'arguments', 'kept'),
+    [
+        ('2.1', {'host': 'dest', 'block_migration': True, 'disk_over_commit': True}, ('dest', True, True, False)),
+        ('2.1', {'host': None, 'block_migration': 'false', 'disk_over_commit': '0'}, (None, False, False, False)),
+        ('2.25', {'host': 'dest', 'block_migration': 'auto'}, ('dest', None, False, False)),
+        ('2.30', {'host': 'dest', 'block_migration': False, 'force': True}, ('dest', False, False, True)),
+        ('2.67', {'host': 'dest', 'block_migration': 'auto', 'force': 'false'}, ('dest', None, False, False)),
+        ('2.68', {'host': None, 'block_migration': 'auto'}, (None, None, False, False)),
+    ],
+)
+def test_each_form_is_accepted_and_kept_as_it_was_asked_for(world, version, arguments, kept):
+    guest = world.guest()
+    world.conductor.does = lambda uuid: world.move(uuid, checked_at='now')
+    response = world.ask('POST', f'/servers/{guest.uuid}/action', {'os-migrateLive': arguments}, version=version)
+    assert response.status_int == 202
+    assert response.body == b''
+    row = only_migration(world)
+    assert (row.requested_host, row.block_migration, row.disk_over_commit, row.force) == kept
+    assert row.dest_compute == row.requested_host
+    assert (row.status, row.source_compute, row.source_node) == ('accepted', 'source', 'source.example.org')
+    assert row.request_id == response.headers['X-OpenStack-Request-Id']
+    assert (row.user_id, row.project_id) == ('admin', 'admin')
+
+
+def test_the_row_the_task_state_and_the_action_are_committed_before_anybody_is_told(world):
+    guest = world.guest()
+    seen = []
+    world.conductor.does = lambda uuid: seen.append(
+        (
+            world.database.migrations.get(uuid).status,
+            world.database.instances.get(guest.uuid).task_state,
+            world.database.actions.list(guest.uuid)[0].action,
+        )
+    )
+    assert world.migrate(guest).status_int == 202
+    assert seen == [('accepted', 'migrating', 'live-migration')]
+    assert world.conductor.told == [('live_migrate', only_migration(world).uuid)]
+
+
+def test_a_conductor_that_cannot_be_woken_does_not_take_the_promise_back(world):
+    guest = world.guest()
+
+    def unreachable(uuid):
+        raise exception.ServiceUnreachable(service='RabbitMQ', reason='refused')
+
+    world.conductor.does = unreachable
+    assert world.migrate(guest).status_int == 202
+    assert only_migration(world).status == 'accepted'
+
+
+def test_a_paused_server_can_be_migrated(world):
+    assert world.migrate(world.guest(vm_state='paused', power_state=3)).status_int == 202
+
+
+@pytest.mark.parametrize(('version', 'strategy'), [(1, 'doubled'), (2, 'migration-owned'), (4, 'migration-owned')])
+def test_the_lowest_compute_service_version_chooses_the_strategy(world, version, strategy):
+    world.host('old', version=version)
+    assert world.migrate(world.guest()).status_int == 202
+    assert only_migration(world).strategy == strategy
+
+
+def test_an_administrator_may_migrate_a_locked_server(world):
+    assert world.migrate(world.guest(locked_by='owner')).status_int == 202
+
+
+def test_from_2_34_the_own_host_is_accepted_and_left_to_the_conductor(world):
+    assert world.migrate(world.guest(), version='2.34', host='source').status_int == 202
+    assert only_migration(world).requested_host == 'source'
+
+
+# --- refused -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('version', 'arguments', 'words'),
+    [
+        ('2.1', {'host': 'dest'}, ['block_migration', 'required']),
+        ('2.1', {'host': 'dest', 'block_migration': 'auto', 'disk_over_commit': False}, ['block_migration', 'auto']),
+        ('2.1', {'host': 7, 'block_migration': False, 'disk_over_commit': False}, ['host', '7', 'the name of a host']),
+        ('2.1', {'host': 'a b', 'block_migration': False, 'disk_over_commit': False}, ['host', 'a b']),
+        ('2.1', {'host': 'dest\n', 'block_migration': False, 'disk_over_commit': False}, ['host']),
+        ('2.1', {'host': None, 'block_migration': 1, 'disk_over_commit': False}, ['block_migration', 'true or false']),
+        ('2.24', {'host': None, 'block_migration': False}, ['disk_over_commit', 'required']),
+        ('2.25', {'host': None, 'block_migration': False, 'disk_over_commit': False}, ['disk_over_commit', '2.25']),
+        ('2.25', {'block_migration': False}, ['host', 'required']),
+        ('2.29', {'host': 'dest', 'block_migration': 'auto', 'force': True}, ['force', 'unexpected']),
+        ('2.30', {'host': 'dest', 'block_migration': 'auto', 'force': 'perhaps'}, ['force', 'perhaps']),
+        ('2.68', {'host': 'dest', 'block_migration': 'auto', 'force': True}, ['force', '2.68', 'block_migration, host']),
+        ('2.80', {'host': '', 'block_migration': 'auto'}, ['host']),
+        ('2.80', {'host': 'x' * 256, 'block_migration': 'auto'}, ['host']),
+        ('2.80', None, ['os-migrateLive']),
+    ],
+)
+def test_a_form_that_its_version_does_not_have_is_a_400_naming_the_field(world, version, arguments, words):
+    guest = world.guest()
+    before = world.rows()
+    response = world.ask('POST', f'/servers/{guest.uuid}/action', {'os-migrateLive': arguments}, version=version)
+    world.refuses(response, 400, 'badRequest', *words, since=before)
+
+
+def test_an_unknown_server_is_a_404(world):
+    guest = world.guest()
+    unknown = guest.replace(uuid='0' * 8 + '-0000-4000-8000-' + '0' * 12)
+    before = world.rows()
+    world.refuses(world.migrate(unknown), 404, 'itemNotFound', unknown.uuid, since=before)
+
+
+def test_another_projects_server_is_a_404_and_not_a_403(roles):
+    guest = roles.guest(project='blue')
+    before = roles.rows()
+    for token in ('manager:eve:red', 'reader:eve:red'):
+        roles.refuses(roles.migrate(guest, token=token), 404, 'itemNotFound', guest.uuid, since=before)
+
+
+def test_a_member_may_not_and_a_manager_of_the_project_may(roles):
+    guest = roles.guest(project='blue')
+    before = roles.rows()
+    roles.refuses(
+        roles.migrate(guest, token='member:eve:blue'), 403, 'forbidden', 'os-migrate-server:migrate_live', since=before
+    )
+    assert roles.migrate(guest, token='manager:eve:blue').status_int == 202
+
+
+def test_only_an_administrator_may_name_the_host(roles):
+    guest = roles.guest(project='blue')
+    before = roles.rows()
+    refused = roles.migrate(guest, token='manager:eve:blue', host='dest')
+    roles.refuses(refused, 403, 'forbidden', 'migrate_live:host', since=before)
+    assert roles.migrate(guest, token='admin:root:admin', host='dest').status_int == 202
+
+
+def test_a_locked_server_is_a_409_for_those_who_are_no_administrators(roles):
+    guest = roles.guest(project='blue', locked_by='owner')
+    before = roles.rows()
+    response = roles.migrate(guest, token='manager:eve:blue')
+    roles.refuses(response, 409, 'conflictingRequest', 'is locked', since=before)
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.30', '2.80'])
+@pytest.mark.parametrize(
+    ('state', 'words'),
+    [
+        ({'vm_state': 'stopped'}, 'vm_state stopped'),
+        ({'vm_state': 'error'}, 'vm_state error'),
+        ({'task_state': 'rebuilding'}, 'task_state rebuilding'),
+    ],
+)
+def test_a_server_in_another_state_is_a_409(world, version, state, words):
+    guest = world.guest(**state)
+    before = world.rows()
+    world.refuses(world.migrate(guest, version=version), 409, 'conflictingRequest', words, since=before)
+
+
+@pytest.mark.parametrize('version', ['2.30', '2.80'])
+def test_a_migration_in_progress_is_a_409(world, version):
+    guest = world.guest()
+    assert world.migrate(guest).status_int == 202
+    before = world.rows()
+    world.refuses(
+        world.migrate(guest, version=version), 409, 'conflictingRequest', 'task_state migrating', since=before
+    )
+
+
+def test_of_two_requests_at_once_the_database_lets_one_through(world, monkeypatch):
+    """Both have looked, and seen nothing in progress."""
+    guest = world.guest()
+    assert world.migrate(guest).status_int == 202
+    before = world.rows()
+    monkeypatch.setattr(world.database.instances, 'get', lambda uuid: guest)
+    world.refuses(world.migrate(guest), 409, 'conflictingRequest', 'migrating', since=before)
+
+
+def test_force_without_a_host_is_a_400(world):
+    guest = world.guest()
+    before = world.rows()
+    world.refuses(world.migrate(guest, '2.30', force=True), 400, 'badRequest', 'without a host', since=before)
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.30', '2.34', '2.80'])
+def test_an_unknown_host_is_a_400_and_changes_no_state(world, version):
+    """Launchpad 1785031: the host was looked up after the state had been changed."""
+    guest = world.guest()
+    before = world.rows()
+    world.refuses(world.migrate(guest, version, host='nowhere'), 400, 'badRequest', 'nowhere', since=before)
+
+
+def test_the_name_of_a_conductor_is_no_compute_host(world):
+    world.database.services.report('control', 'nova-conductor', 4)
+    world.refuses(world.migrate(world.guest(), host='control'), 400, 'badRequest', 'control')
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.30', '2.33'])
+def test_below_2_34_the_own_host_is_a_400(world, version):
+    guest = world.guest()
+    before = world.rows()
+    world.refuses(world.migrate(guest, version, host='source'), 400, 'badRequest', 'current host source', since=before)
+
+
+def test_too_many_waiting_at_the_source_is_a_403_that_names_the_option(world):
+    world.conf.set_override('max_queued_live_migrations', 1, group='api')
+    assert world.migrate(world.guest('one')).status_int == 202
+    guest = world.guest('two')
+    before = world.rows()
+    world.refuses(world.migrate(guest), 403, 'forbidden', 'max_queued_live_migrations', 'source', since=before)
+    assert world.migrate(world.guest('three', host='spare')).status_int == 202
+
+
+def test_too_many_waiting_does_not_tell_a_tenant_which_host_it_is(roles):
+    roles.conf.set_override('max_queued_live_migrations', 1, group='api')
+    assert roles.migrate(roles.guest('one', project='blue'), token='manager:eve:blue').status_int == 202
+    response = roles.migrate(roles.guest('two', project='blue'), token='manager:eve:blue')
+    roles.refuses(response, 403, 'forbidden', 'max_queued_live_migrations', '<host>')
+    assert 'source' not in response.text
+
+
+# --- below 2.34 --------------------------------------------------------------------------------------------------------
+
+
+def test_below_2_34_the_answer_waits_for_the_checks_and_no_longer(world):
+    world.conductor.does = lambda uuid: world.move(uuid, checked_at='now', status='preparing')
+    assert world.migrate(world.guest(), '2.30').status_int == 202
+    assert [call[0] for call in world.conductor.told] == ['live_migrate_and_wait']
+    assert world.threads.slept == []
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.25', '2.30', '2.33'])
+@pytest.mark.parametrize(
+    'failure',
+    [
+        'No valid host was found. Placement has no room.',
+        'Compute service of dest is unavailable at this time: it is down.',
+        'Migration pre-check error: the processors differ.',
+    ],
+)
+def test_below_2_34_a_failed_check_is_a_400_with_its_reason(world, version, failure):
+    world.conductor.does = lambda uuid: world.move(uuid, status='failed', failure=failure)
+    guest = world.guest()
+    world.refuses(world.migrate(guest, version, host='dest'), 400, 'badRequest', failure)
+    assert world.database.instances.get(guest.uuid).task_state is None
+
+
+def test_from_2_34_a_failed_check_is_a_202_and_the_result_is_in_the_row(world):
+    world.conductor.does = lambda uuid: world.move(uuid, status='failed', failure='No valid host was found.')
+    guest = world.guest()
+    assert world.migrate(guest, '2.34').status_int == 202
+    assert world.get('/os-migrations')['migrations'][0]['status'] == 'failed'
+
+
+def test_a_failed_check_does_not_tell_a_tenant_about_hosts(roles):
+    roles.conductor.does = lambda uuid: roles.move(
+        uuid, status='failed', failure='No valid host was found. dest: too small; spare: processors differ.'
+    )
+    response = roles.migrate(roles.guest(project='blue'), '2.30', token='manager:eve:blue')
+    roles.refuses(response, 400, 'badRequest', 'No valid host was found. <host>: too small; <host>: processors differ.')
+
+
+def test_without_the_conductors_answer_the_row_is_looked_at_each_half_second(world):
+    def silent(uuid):
+        world.threads.sleep(0)
+        raise exception.RPCTimeout(target='conductor', method='live_migrate_and_wait', timeout=60)
+
+    world.conductor.does = silent
+    sleep = world.threads.sleep
+
+    def meanwhile(seconds):
+        sleep(seconds)
+        if len(world.threads.slept) == 4:
+            world.move(only_migration(world).uuid, checked_at='now')
+
+    world.threads.sleep = meanwhile
+    assert world.migrate(world.guest(), '2.30').status_int == 202
+    assert world.threads.slept == [0, 0.5, 0.5, 0.5]
+
+
+def test_when_the_time_out_is_over_the_answer_is_202_for_the_row_stands(world):
+    world.conf.set_override('sync_timeout', 2, group='api')
+    assert world.migrate(world.guest(), '2.30').status_int == 202
+    assert world.threads.slept == [0.5] * 4
+    assert only_migration(world).status == 'accepted'
+
+
+def test_a_database_that_goes_away_after_the_row_is_committed_does_not_take_the_promise_back(world, monkeypatch):
+    world.conf.set_override('sync_timeout', 1, group='api')
+
+    def away(uuid):
+        raise exception.DatabaseUnreachable(reason='gone')
+
+    monkeypatch.setattr(world.database.migrations, 'get', away)
+    assert world.migrate(world.guest(), '2.30').status_int == 202
+
+
+def test_a_migration_that_was_aborted_meanwhile_is_a_202(world):
+    world.conductor.does = lambda uuid: world.move(uuid, status='cancelled')
+    assert world.migrate(world.guest(), '2.30').status_int == 202
+
+
+def test_a_failure_after_the_checks_is_a_202(world):
+    world.conductor.does = lambda uuid: world.move(uuid, checked_at='now', status='failed', failure='later')
+    assert world.migrate(world.guest(), '2.30').status_int == 202
+
+
+@pytest.mark.parametrize('status', sorted(migration_objects.IN_PROGRESS - {migration_objects.MigrationStatus.ACCEPTED}))
+def test_a_server_with_a_migration_in_any_status_of_progress_is_not_taken_again(world, status):
+    guest = world.guest()
+    world.migration(guest, status)
+    before = world.rows()
+    world.refuses(world.migrate(guest), 409, 'conflictingRequest', since=before)
+
+
+def test_a_database_that_is_away_is_a_503_that_tells_nothing_of_it(world, monkeypatch):
+    def away(uuid):
+        raise exception.DatabaseUnreachable(reason='postgresql://migrator:secret@10.1.2.3 refused')
+
+    guest = world.guest()
+    before = world.rows()
+    monkeypatch.setattr(world.database.instances, 'get', away)
+    response = world.migrate(guest)
+    world.refuses(response, 503, 'serviceUnavailable', 'database', 'try again', since=before)
+    assert 'secret' not in response.text
+    assert '10.1.2.3' not in response.text
+    assert response.headers['Retry-After']
+
+
+def test_the_action_of_the_request_is_found_under_its_id(world):
+    response = world.migrate(world.guest())
+    with world.database.engine.reader() as session:
+        (action,) = session.query(models.InstanceAction)
+        assert action.request_id == response.headers['X-Compute-Request-Id']

@@ -1,0 +1,176 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""GET /os-migrations, version by version."""
+
+import pytest
+
+FIELDS = {
+    'created_at', 'dest_compute', 'dest_host', 'dest_node', 'id', 'instance_uuid', 'new_instance_type_id',
+    'old_instance_type_id', 'source_compute', 'source_node', 'status', 'updated_at',
+}  # fmt: skip
+
+
+def listed(world, query='', version='2.80', token='admin'):
+    return world.get(f'/os-migrations{query}', version, token)['migrations']
+
+
+def ids(found):
+    return [one['id'] for one in found]
+
+
+@pytest.fixture
+def three(world):
+    """Ended, then running to another host, then an evacuation: one second after another."""
+    made = []
+    for name, status, more in (
+        ('one', 'completed', {}),
+        ('two', 'running', {'dest_compute': 'spare', 'project_id': 'blue', 'user_id': 'bob'}),
+        ('three', 'accepted', {'migration_type': 'evacuation'}),
+    ):
+        made.append(world.migration(world.guest(name), status, **more))
+        world.threads.seconds += 1
+    return made
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.22', '2.23', '2.58', '2.59', '2.66', '2.79', '2.80'])
+def test_the_document_is_what_tempest_expects_of_nova(world, three, check_schema, version):
+    check_schema(world.ask('GET', '/os-migrations', version=version), 'migrations', 'list_migrations', version)
+
+
+@pytest.mark.parametrize(
+    ('version', 'fields'),
+    [
+        ('2.1', FIELDS),
+        ('2.22', FIELDS),
+        ('2.23', FIELDS | {'migration_type'}),
+        ('2.58', FIELDS | {'migration_type'}),
+        ('2.59', FIELDS | {'migration_type', 'uuid'}),
+        ('2.79', FIELDS | {'migration_type', 'uuid'}),
+        ('2.80', FIELDS | {'migration_type', 'uuid', 'user_id', 'project_id'}),
+    ],
+)
+def test_the_fields_of_each_version_are_there_and_no_others(world, three, version, fields):
+    found = listed(world, version=version)
+    links = {'links'} if version not in ('2.1', '2.22') else set()
+    assert [set(one) for one in found] == [fields, fields | links, fields]
+
+
+def test_only_a_live_migration_in_progress_has_links(world, three):
+    links = listed(world)[1]['links']
+    where = f'servers/{three[1].instance_uuid}/migrations/{three[1].id}'
+    assert links == [
+        {'rel': 'self', 'href': f'http://api.test/v2.1/{where}'},
+        {'rel': 'bookmark', 'href': f'http://api.test/{where}'},
+    ]
+
+
+def test_the_newest_comes_first(world, three):
+    assert ids(listed(world)) == [3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ('query', 'found'),
+    [
+        ('?status=running', [2]),
+        ('?status=&migration_type=&instance_uuid=', [3, 2, 1]),
+        ('?migration_type=evacuation', [3]),
+        ('?host=spare', [2]),
+        ('?host=source', [3, 2, 1]),
+        ('?source_compute=spare', []),
+        ('?hidden=true', []),
+        ('?hidden=0', [3, 2, 1]),
+        ('?project_id=blue', [2]),
+        ('?user_id=bob', [2]),
+        ('?changes-since=2026-01-01T00:00:01Z', [3, 2]),
+        ('?changes-before=2026-01-01T00:00:01Z', [2, 1]),
+        ('?changes-since=2026-01-01T00:00:01Z&changes-before=2026-01-01T00:00:01Z', [2]),
+    ],
+)
+def test_a_list_is_filtered_by(world, three, query, found):
+    assert ids(listed(world, query)) == found
+
+
+def test_a_list_is_filtered_by_server(world, three):
+    assert ids(listed(world, f'?instance_uuid={three[0].instance_uuid}')) == [1]
+
+
+def test_hidden_rows_are_left_out(world, three):
+    world.move(three[0].uuid, hidden=True)
+    assert ids(listed(world)) == [3, 2]
+    assert ids(listed(world, '?hidden=True')) == [1]
+
+
+def test_pages_follow_their_links_to_the_end(world, three):
+    seen, path = [], '/os-migrations?limit=2&host=source'
+    while path:
+        page = world.get(path)
+        seen.append(ids(page['migrations']))
+        links = page.get('migrations_links', [])
+        path = links[0]['href'].split('/v2.1')[1] if links else None
+    assert seen == [[3, 2], [1]]
+
+
+def test_limit_0_is_an_empty_page(world, three):
+    assert world.get('/os-migrations?limit=0') == {'migrations': []}
+
+
+def test_a_page_is_never_longer_than_max_limit_but_below_2_59_there_are_none(world, three):
+    world.conf.set_override('max_limit', 2, group='api')
+    assert ids(listed(world, '?limit=1000')) == [3, 2]
+    assert ids(listed(world)) == [3, 2]
+    assert ids(listed(world, version='2.58')) == [3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ('version', 'query', 'words'),
+    [
+        ('2.59', 'limit=-1', ['limit']),
+        ('2.59', 'limit=x', ['limit', 'a whole number']),
+        ('2.59', 'marker=1', ['marker', 'a UUID']),
+        ('2.59', 'marker=11111111-2222-4333-8444-555555555555', ['Marker', 'could not be found']),
+        ('2.59', 'changes-since=x', ['changes-since']),
+        ('2.59', 'changes-since=2026-01-01&changes-since=2026-01-01', ['changes-since', 'once']),
+        ('2.59', 'changes-before=2026-01-01', ['changes-before', 'unexpected']),
+        ('2.59', 'colour=red', ['colour', 'unexpected']),
+        ('2.66', 'changes-since=2026-01-02&changes-before=2026-01-01', ['less than or equal']),
+        ('2.79', 'project_id=blue', ['project_id', 'unexpected']),
+        ('2.79', 'user_id=bob', ['user_id', 'unexpected']),
+        ('2.80', 'hidden=perhaps', ['hidden', 'perhaps']),
+    ],
+)
+def test_a_parameter_that_the_version_does_not_have_is_a_400(world, version, query, words):
+    world.refuses(world.ask('GET', f'/os-migrations?{query}', version=version), 400, 'badRequest', *words)
+
+
+def test_below_2_59_what_it_does_not_know_is_ignored(world, three):
+    query = '?limit=1&marker=x&changes-since=2030-01-01&colour=red&project_id=blue'
+    assert ids(listed(world, query, '2.58')) == [3, 2, 1]
+
+
+def test_a_manager_sees_the_own_project_without_hosts(roles):
+    roles.migration(roles.guest(project='blue'))
+    roles.migration(roles.guest(project='red'))
+    (found,) = listed(roles, token='manager:eve:blue')
+    assert found['project_id'] == 'blue'
+    assert [found[name] for name in ('source_compute', 'source_node', 'dest_compute', 'dest_node', 'dest_host')] == [None] * 5
+    assert len(listed(roles, token='admin:root:x')) == 2
+
+
+def test_a_manager_may_name_neither_another_project_nor_a_host(roles):
+    for query, rule in (('project_id=red', 'all_projects'), ('host=source', ':host'), ('source_compute=x', ':host')):
+        response = roles.ask('GET', f'/os-migrations?{query}', token='manager:eve:blue')
+        roles.refuses(response, 403, 'forbidden', rule)
+
+
+def test_a_member_may_not_list_them(roles):
+    roles.refuses(roles.ask('GET', '/os-migrations', token='member:eve:blue'), 403, 'forbidden', 'os-migrations:index')

@@ -1,0 +1,96 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Lock, unlock, and what is no action of migrator's."""
+
+import pytest
+
+
+def act(world, guest, body, version='2.80', token='admin'):
+    return world.ask('POST', f'/servers/{guest.uuid}/action', body, version=version, token=token)
+
+
+def lock_of(world, guest):
+    row = world.database.instances.get(guest.uuid)
+    return row.locked_by, row.locked_reason
+
+
+@pytest.mark.parametrize('arguments', [None, {}])
+def test_below_2_73_a_lock_has_no_reason(world, arguments):
+    guest = world.guest(project='blue')
+    response = act(world, guest, {'lock': arguments}, '2.72', 'ada:blue')
+    assert (response.status_int, response.body) == (202, b'')
+    assert lock_of(world, guest) == ('owner', None)
+
+
+def test_from_2_73_a_lock_may_have_a_reason(world):
+    guest = world.guest()
+    assert act(world, guest, {'lock': {'locked_reason': 'mine'}}).status_int == 202
+    assert lock_of(world, guest) == ('owner', 'mine')
+    assert act(world, guest, {'unlock': None}).status_int == 202
+    assert lock_of(world, guest) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ('version', 'body', 'words'),
+    [
+        ('2.72', {'lock': {'locked_reason': 'mine'}}, ['lock']),
+        ('2.73', {'lock': {'reason': 'mine'}}, ['reason', 'locked_reason']),
+        ('2.73', {'lock': {'locked_reason': ''}}, ['locked_reason']),
+        ('2.73', {'lock': {'locked_reason': 'x' * 256}}, ['locked_reason', '255']),
+        ('2.73', {'lock': True}, ['lock']),
+        ('2.80', {'unlock': {'x': 1}}, ['unlock', 'null']),
+    ],
+)
+def test_any_other_form_is_a_400(world, version, body, words):
+    guest = world.guest()
+    before = world.rows()
+    world.refuses(act(world, guest, body, version), 400, 'badRequest', *words, since=before)
+
+
+def test_the_lock_of_an_administrator_is_not_the_owners_to_take_over_or_undo(world):
+    guest = world.guest(project='blue')
+    assert act(world, guest, {'lock': None}).status_int == 202
+    assert lock_of(world, guest) == ('admin', None)
+    before = world.rows()
+    assert act(world, guest, {'lock': {'locked_reason': 'mine'}}, token='ada:blue').status_int == 202
+    assert world.rows() == before
+    refused = act(world, guest, {'unlock': None}, token='ada:blue')
+    world.refuses(refused, 403, 'forbidden', 'unlock_override', since=before)
+
+
+def test_an_administrator_may_undo_the_lock_of_an_owner(world):
+    guest = world.guest(project='blue', locked_by='owner')
+    assert act(world, guest, {'unlock': None}).status_int == 202
+    assert lock_of(world, guest) == (None, None)
+
+
+def test_another_projects_server_is_a_404_and_a_reader_may_not(roles):
+    guest = roles.guest(project='blue')
+    before = roles.rows()
+    for action in ('lock', 'unlock'):
+        roles.refuses(act(roles, guest, {action: None}, token='member:eve:red'), 404, 'itemNotFound', since=before)
+        roles.refuses(act(roles, guest, {action: None}, token='reader:eve:blue'), 403, 'forbidden', action, since=before)
+
+
+@pytest.mark.parametrize('action', ['reboot', 'resize', 'evacuate', 'os-start', 'createImage', 'nonsense'])
+def test_an_action_that_is_not_served_is_a_404_that_says_so(world, action):
+    guest = world.guest()
+    before = world.rows()
+    world.refuses(act(world, guest, {action: None}), 404, 'itemNotFound', 'does not serve', action, since=before)
+
+
+@pytest.mark.parametrize('body', [{}, {'lock': None, 'unlock': None}, [], None, 'lock', 7])
+def test_a_body_that_is_no_single_action_is_a_400(world, body):
+    guest = world.guest()
+    before = world.rows()
+    world.refuses(act(world, guest, body), 400, 'badRequest', 'one key', since=before)

@@ -1,0 +1,35 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Regular expressions that would keep the API busy for ever; the rest is told in test_servers.py."""
+
+import re
+
+import pytest
+
+from migrator import exception
+from migrator.api.handlers import server_filters
+
+
+@pytest.mark.parametrize('text', ['web', '^web-[0-9]+$', 'a.b', r'web\.example\.org', '(web|db)[0-9]', '.*a.*b', 'a{2}'])
+def test_the_usual_patterns_pass(text):
+    assert isinstance(server_filters._safe_pattern('name', text), re.Pattern)
+
+
+@pytest.mark.parametrize(
+    'text', ['(a+)+$', '(a*)*', '((a{1,9}){1,9}){1,9}', '(a|a)*$', '(.+){20}', r'(.*)\1', '(?P<x>a)(?P=x)', 'a*' * 5]
+)
+def test_patterns_that_explode_do_not(text):
+    with pytest.raises(exception.ValidationError) as caught:
+        server_filters._safe_pattern('name', text)
+    assert 'name' in caught.value.message
+    assert text in caught.value.message

@@ -1,0 +1,333 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A server's migrations in progress: look, abort, force complete."""
+
+import pytest
+
+from migrator import exception
+from migrator.api.policies import server_migrations as policies
+from migrator.objects import migration as migration_objects
+
+PROGRESS = sorted(migration_objects.IN_PROGRESS)
+ENDS = sorted(migration_objects.ENDS)
+FIELDS = {
+    'created_at', 'dest_compute', 'dest_host', 'dest_node', 'disk_processed_bytes', 'disk_remaining_bytes',
+    'disk_total_bytes', 'id', 'memory_processed_bytes', 'memory_remaining_bytes', 'memory_total_bytes', 'server_uuid',
+    'source_compute', 'source_node', 'status', 'updated_at',
+}  # fmt: skip
+
+
+def path(one):
+    return f'/servers/{one.instance_uuid}/migrations/{one.id}'
+
+
+def abort(world, one, version='2.80', token='admin'):
+    return world.ask('DELETE', path(one), version=version, token=token)
+
+
+def force(world, one, version='2.80', token='admin', body=None):
+    return world.ask('POST', f'{path(one)}/action', {'force_complete': None} if body is None else body, version=version, token=token)
+
+
+# --- looking -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('version', 'fields'),
+    [
+        ('2.23', FIELDS),
+        ('2.58', FIELDS),
+        ('2.59', FIELDS | {'uuid'}),
+        ('2.79', FIELDS | {'uuid'}),
+        ('2.80', FIELDS | {'uuid', 'user_id', 'project_id'}),
+    ],
+)
+def test_the_fields_of_each_version_are_there_and_no_others(world, version, fields):
+    one = world.migration(world.guest())
+    (listed,) = world.get(f'/servers/{one.instance_uuid}/migrations', version)['migrations']
+    shown = world.get(path(one), version)['migration']
+    assert set(listed) == set(shown) == fields
+    assert listed == shown
+
+
+# tempest takes its schema of 2.58 for 2.59 to 2.61 too, which has no uuid.
+@pytest.mark.parametrize('version', ['2.23', '2.58', '2.62', '2.80'])
+def test_the_list_is_what_tempest_expects_of_nova(world, check_schema, version):
+    one = world.migration(world.guest())
+    world.move(one.uuid, memory_total=4, memory_processed=1, memory_remaining=3, disk_total=0, disk_processed=0,
+               disk_remaining=0)  # fmt: skip
+    response = world.ask('GET', f'/servers/{one.instance_uuid}/migrations', version=version)
+    check_schema(response, 'servers', 'list_live_migrations', version)
+
+
+def test_figures_are_what_the_hypervisor_last_said(world):
+    one = world.migration(world.guest())
+    world.move(one.uuid, memory_total=400, memory_processed=100, memory_remaining=300)
+    shown = world.get(path(one))['migration']
+    assert (shown['memory_total_bytes'], shown['memory_processed_bytes'], shown['memory_remaining_bytes']) == (400, 100, 300)
+    assert shown['disk_total_bytes'] is None
+
+
+@pytest.mark.parametrize('status', PROGRESS)
+def test_every_status_of_progress_is_listed_and_shown(world, status):
+    """Nova leaves 'running (post-copy)' out, so that it can be neither shown nor aborted."""
+    one = world.migration(world.guest(), status)
+    (listed,) = world.get(f'/servers/{one.instance_uuid}/migrations')['migrations']
+    assert listed['status'] == status
+    assert world.get(path(one))['migration']['status'] == status
+
+
+@pytest.mark.parametrize('status', ENDS)
+def test_what_has_ended_is_not(world, status):
+    one = world.migration(world.guest(), status)
+    assert world.get(f'/servers/{one.instance_uuid}/migrations') == {'migrations': []}
+    world.refuses(world.ask('GET', path(one)), 404, 'itemNotFound', 'not in progress', status)
+
+
+def test_what_is_no_live_migration_is_not(world):
+    one = world.migration(world.guest(), migration_type='evacuation')
+    assert world.get(f'/servers/{one.instance_uuid}/migrations') == {'migrations': []}
+    world.refuses(world.ask('GET', path(one)), 404, 'itemNotFound')
+
+
+@pytest.mark.parametrize('migration_id', ['999', 'x', '99999999999999999999', '{uuid}', '-1', '1.0'])
+def test_an_unknown_id_is_a_404_the_uuid_included(world, migration_id):
+    one = world.migration(world.guest())
+    asked = f'/servers/{one.instance_uuid}/migrations/{migration_id.format(uuid=one.uuid)}'
+    world.refuses(world.ask('GET', asked), 404, 'itemNotFound')
+    world.refuses(world.ask('DELETE', asked), 404, 'itemNotFound')
+
+
+def test_below_their_versions_the_urls_are_not_there(world):
+    one = world.migration(world.guest())
+    before = world.rows()
+    for method, url, version in (
+        ('GET', path(one), '2.22'),
+        ('GET', f'/servers/{one.instance_uuid}/migrations', '2.22'),
+        ('DELETE', path(one), '2.23'),
+        ('POST', f'{path(one)}/action', '2.21'),
+    ):
+        response = world.ask(method, url, {'force_complete': None} if method == 'POST' else None, version=version)
+        world.refuses(response, 404, 'itemNotFound', f'speaks {version}', since=before)
+
+
+def test_hosts_are_null_but_there_for_a_manager_and_shown_to_an_administrator(roles):
+    one = roles.migration(roles.guest(project='blue'), dest_node='dest.example.org')
+    (seen,) = roles.get(f'/servers/{one.instance_uuid}/migrations', token='manager:eve:blue')['migrations']
+    hosts = ('source_compute', 'source_node', 'dest_compute', 'dest_node', 'dest_host')
+    assert [seen[name] for name in hosts] == [None] * 5
+    (seen,) = roles.get(f'/servers/{one.instance_uuid}/migrations', token='admin:root:x')['migrations']
+    assert [seen[name] for name in hosts][:3] == ['source', 'source.example.org', 'dest']
+
+
+def test_who_may_not_gets_a_403_and_another_project_a_404(roles):
+    one = roles.migration(roles.guest(project='blue'))
+    before = roles.rows()
+    listing = f'/servers/{one.instance_uuid}/migrations'
+    for method, url, rule, who in (
+        ('GET', listing, policies.INDEX, 'member'),
+        ('GET', path(one), policies.SHOW, 'manager'),
+        ('DELETE', path(one), policies.DELETE, 'member'),
+        ('POST', f'{path(one)}/action', policies.FORCE_COMPLETE, 'member'),
+    ):
+        body = {'force_complete': None} if method == 'POST' else None
+        response = roles.ask(method, url, body, token=f'{who}:eve:blue')
+        roles.refuses(response, 403, 'forbidden', rule, since=before)
+        response = roles.ask(method, url, body, token='manager:eve:red')
+        roles.refuses(response, 404, 'itemNotFound', one.instance_uuid, since=before)
+
+
+# --- abort -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('status', 'version'),
+    [('running', '2.24'), ('running', '2.65'), ('accepted', '2.65'), ('preparing', '2.65'), ('queued', '2.80')],
+)
+def test_an_abort_is_a_committed_wish_with_an_action_and_then_a_wake_up(world, status, version):
+    one = world.migration(world.guest(), status)
+    seen = []
+    world.conductor.does = lambda uuid: seen.append(world.database.migrations.get(uuid).abort_requested_at)
+    response = abort(world, one, version)
+    assert (response.status_int, response.body) == (202, b'')
+    row = world.database.migrations.get(one.uuid)
+    assert seen == [row.abort_requested_at]
+    assert seen[0] is not None
+    assert row.abort_requested_by == 'admin'
+    assert row.status == status
+    assert world.conductor.told == [('wake', one.uuid, None)]
+    (action,) = [each for each in world.database.actions.list(one.instance_uuid) if each.action != 'live-migration']
+    assert action.action == 'live_migration_cancel'
+    assert action.migration_uuid == one.uuid
+    assert action.request_id == response.headers['X-Compute-Request-Id']
+
+
+def test_the_wake_up_goes_to_the_owners_server(world):
+    one = world.migration(world.guest())
+    world.database.conductors.register('life', 'control1', lease=15)
+    world.move(one.uuid, owner='life')
+    abort(world, one)
+    assert world.conductor.told == [('wake', one.uuid, 'control1')]
+
+
+def test_where_the_owner_is_dead_any_conductor_is_woken(world):
+    one = world.migration(world.guest())
+    world.database.conductors.register('life', 'control1', lease=15)
+    world.move(one.uuid, owner='life')
+    world.threads.seconds += 16
+    abort(world, one)
+    assert world.conductor.told == [('wake', one.uuid, None)]
+
+
+def test_a_wake_up_that_fails_does_not_take_the_promise_back(world):
+    one = world.migration(world.guest())
+
+    def unreachable(uuid):
+        raise exception.ServiceUnreachable(service='RabbitMQ', reason='refused')
+
+    world.conductor.does = unreachable
+    assert abort(world, one).status_int == 202
+    assert world.database.migrations.get(one.uuid).abort_requested_at is not None
+
+
+def test_a_second_abort_is_a_202_and_nothing_is_done_twice(world):
+    one = world.migration(world.guest(), 'queued')
+    assert abort(world, one).status_int == 202
+    before = world.rows()
+    assert abort(world, one).status_int == 202
+    assert world.rows() == before
+    assert len(world.conductor.told) == 1
+
+
+@pytest.mark.parametrize('status', ENDS)
+def test_after_the_end_an_abort_is_a_409(world, status):
+    one = world.migration(world.guest(), status)
+    before = world.rows()
+    world.refuses(abort(world, one), 409, 'conflictingRequest', 'task_state None', since=before)
+
+
+@pytest.mark.parametrize(
+    ('status', 'version'),
+    [
+        ('accepted', '2.64'),
+        ('preparing', '2.64'),
+        ('queued', '2.64'),
+        ('queued', '2.24'),
+        ('running (post-copy)', '2.80'),
+        ('post-migrating', '2.80'),
+        ('post-migrating', '2.24'),
+    ],
+)
+def test_a_status_that_cannot_be_aborted_at_this_version_is_a_400_saying_why(world, status, version):
+    one = world.migration(world.guest(), status)
+    before = world.rows()
+    world.refuses(abort(world, one, version), 400, 'badRequest', status, 'running', since=before)
+    assert world.conductor.told == []
+
+
+def test_too_late_is_told_with_its_reason(world):
+    one = world.migration(world.guest(), 'running (post-copy)')
+    world.refuses(abort(world, one), 400, 'badRequest', 'the guest runs at the destination already')
+
+
+@pytest.mark.parametrize('status', ['accepted', 'preparing', 'queued'])
+def test_what_does_not_run_on_a_host_that_is_too_old_is_a_400(world, status):
+    world.host('source', version=2)
+    one = world.migration(world.guest(), status)
+    before = world.rows()
+    world.refuses(abort(world, one), 400, 'badRequest', 'too old', 'service version 2', since=before)
+
+
+def test_what_runs_on_an_old_host_can_be_aborted(world):
+    world.host('source', version=2)
+    assert abort(world, world.migration(world.guest())).status_int == 202
+
+
+def test_at_the_wrong_server_an_abort_is_a_404(world):
+    one = world.migration(world.guest('one'))
+    for other in (world.guest('idle'), world.guest('moving')):
+        if other.name == 'moving':
+            world.migration(other)
+        before = world.rows()
+        response = world.ask('DELETE', f'/servers/{other.uuid}/migrations/{one.id}')
+        world.refuses(response, 404, 'itemNotFound', str(one.id), other.uuid, since=before)
+
+
+def test_an_abort_of_a_locked_server_is_a_409_but_not_for_an_administrator(roles):
+    one = roles.migration(roles.guest(project='blue', locked_by='owner'))
+    before = roles.rows()
+    roles.refuses(abort(roles, one, token='manager:eve:blue'), 409, 'conflictingRequest', 'is locked', since=before)
+    assert abort(roles, one, token='admin:root:x').status_int == 202
+
+
+# --- force complete ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('version', ['2.22', '2.80'])
+def test_force_complete_is_a_committed_wish_with_an_action_and_then_a_wake_up(world, version):
+    one = world.migration(world.guest())
+    response = force(world, one, version)
+    assert (response.status_int, response.body) == (202, b'')
+    assert world.database.migrations.get(one.uuid).force_complete_requested_at is not None
+    assert world.conductor.told == [('wake', one.uuid, None)]
+    actions = {each.action for each in world.database.actions.list(one.instance_uuid)}
+    assert actions == {'live-migration', 'live_migration_force_complete'}
+
+
+def test_a_second_force_complete_is_a_202_and_nothing_is_done_twice(world):
+    one = world.migration(world.guest())
+    assert force(world, one).status_int == 202
+    before = world.rows()
+    assert force(world, one).status_int == 202
+    assert world.rows() == before
+
+
+@pytest.mark.parametrize('status', sorted(set(PROGRESS) - {'running'}))
+def test_force_complete_of_what_does_not_run_is_a_400(world, status):
+    one = world.migration(world.guest(), status)
+    before = world.rows()
+    world.refuses(force(world, one), 400, 'badRequest', status, since=before)
+
+
+def test_force_complete_of_an_unknown_migration_is_a_400_and_no_404(world):
+    one = world.migration(world.guest())
+    before = world.rows()
+    for migration_id in ('999', one.uuid):
+        asked = f'/servers/{one.instance_uuid}/migrations/{migration_id}/action'
+        response = world.ask('POST', asked, {'force_complete': None})
+        world.refuses(response, 400, 'badRequest', migration_id, since=before)
+
+
+def test_force_complete_of_a_server_that_does_not_migrate_is_a_409(world):
+    one = world.migration(world.guest(), 'completed')
+    before = world.rows()
+    world.refuses(force(world, one), 409, 'conflictingRequest', 'task_state None', since=before)
+
+
+def test_force_complete_of_a_paused_server_is_a_409(world):
+    one = world.migration(world.guest(vm_state='paused'))
+    before = world.rows()
+    world.refuses(force(world, one), 409, 'conflictingRequest', 'vm_state paused', since=before)
+
+
+def test_force_complete_of_a_locked_server_is_a_409(roles):
+    one = roles.migration(roles.guest(project='blue', locked_by='admin'))
+    before = roles.rows()
+    roles.refuses(force(roles, one, token='manager:eve:blue'), 409, 'conflictingRequest', 'is locked', since=before)
+
+
+@pytest.mark.parametrize('body', [{'force_complete': True}, {'force_complete': None, 'x': 1}, {'abort': None}, [], 'x'])
+def test_any_other_body_is_a_400(world, body):
+    one = world.migration(world.guest())
+    before = world.rows()
+    world.refuses(force(world, one, body=body), 400, 'badRequest', since=before)

@@ -1,0 +1,214 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The lists of servers, and one of them."""
+
+import pytest
+
+VERSIONS = ['2.1', '2.3', '2.9', '2.16', '2.19', '2.26', '2.47', '2.63', '2.71', '2.73', '2.75', '2.80']
+
+
+def names(document):
+    return [server['name'] for server in document['servers']]
+
+
+@pytest.mark.parametrize('version', VERSIONS)
+def test_every_document_is_what_tempest_expects_of_nova(world, check_schema, version):
+    guest = world.guest(locked_by='admin', locked_reason='maintenance')
+    world.migration(guest)
+    world.guest('two', vm_state='error')
+    check_schema(world.ask('GET', '/servers', version=version), 'servers', 'list_servers', version)
+    check_schema(world.ask('GET', '/servers/detail', version=version), 'servers', 'list_servers_detail', version)
+    check_schema(world.ask('GET', f'/servers/{guest.uuid}', version=version), 'servers', 'get_server', version)
+
+
+def test_the_newest_is_listed_first(world):
+    for number in range(3):
+        world.guest(f'vm{number}')
+        world.threads.seconds += 1
+    assert names(world.get('/servers')) == ['vm2', 'vm1', 'vm0']
+
+
+def test_pages_follow_their_links_to_the_end(world):
+    for number in range(5):
+        world.guest(f'vm{number}')
+    seen, path = [], '/servers/detail?limit=2&deleted=False'
+    while path:
+        page = world.get(path)
+        seen += names(page)
+        links = page.get('servers_links', [])
+        path = links[0]['href'].split('/v2.1')[1] if links else None
+    assert seen == ['vm4', 'vm3', 'vm2', 'vm1', 'vm0']
+
+
+def test_a_page_is_never_longer_than_max_limit(world):
+    world.conf.set_override('max_limit', 2, group='api')
+    for number in range(3):
+        world.guest(f'vm{number}')
+    page = world.get('/servers?limit=1000')
+    assert len(page['servers']) == 2
+    assert page['servers_links'][0]['rel'] == 'next'
+    assert len(world.get('/servers')['servers']) == 2
+
+
+def test_limit_0_is_an_empty_page_without_a_next(world):
+    world.guest()
+    assert world.get('/servers?limit=0') == {'servers': []}
+
+
+@pytest.mark.parametrize(
+    ('query', 'words'),
+    [
+        ('limit=-1', ['limit', '-1']),
+        ('limit=many', ['limit', 'many', 'a whole number']),
+        ('marker=unknown', ['Marker unknown']),
+        ('name=unknown&marker=unknown', ['Marker unknown']),
+        ('name=*', ['name', 'regular expression']),
+        ('name=(a%2B)%2B', ['name', 'nested']),
+        ('name=a*a*a*a*a*a*b', ['name', 'repetitions']),
+        ('name=%00', ['NUL']),
+        ('name=%ff', ['UTF-8']),
+        ('changes-since=yesterday', ['changes-since', 'ISO 8601']),
+        ('changes-since=0001-01-01T00:00:00%2B23:00', ['changes-since']),
+        ('changes-since=2026-01-02T00:00:00Z&changes-before=2026-01-01T00:00:00Z', ['less than or equal']),
+        ('sort_key=colour', ['sort_key', 'colour']),
+        ('sort_key=uuid&sort_dir=up', ['sort_dir', 'up', 'asc or desc']),
+        ('sort_dir=asc', ['sort_dir']),
+        ('all_tenants=perhaps', ['all_tenants', 'perhaps']),
+        ('power_state=on', ['power_state', 'on']),
+        ('locked=perhaps', ['locked', 'perhaps']),
+        ('colour=red', ['colour', 'unexpected']),
+    ],
+)
+def test_a_parameter_that_makes_no_sense_is_a_400_naming_it(world, query, words):
+    world.refuses(world.ask('GET', f'/servers?{query}'), 400, 'badRequest', *words)
+
+
+def test_below_2_75_an_unknown_parameter_is_ignored(world):
+    world.guest()
+    assert len(world.get('/servers?colour=red', version='2.74')['servers']) == 1
+
+
+@pytest.mark.parametrize(
+    ('query', 'found'),
+    [
+        ('name=web', ['web2', 'web1']),
+        ('name=^web1$', ['web1']),
+        ('name=^b', []),
+        ('host=dest', ['db']),
+        ('node=dest.example.org', ['db']),
+        ('host=source&name=1', ['web1']),
+        ('status=ACTIVE', ['web2', 'web1']),
+        ('status=active', ['web2', 'web1']),
+        ('status=MIGRATING', ['web2']),
+        ('status=PAUSED', ['db']),
+        ('status=PAUSED&status=ACTIVE', ['db', 'web2', 'web1']),
+        ('status=SHUTOFF', []),
+        ('status=REBUILD', []),
+        ('status=NONSENSE', []),
+        ('vm_state=paused', ['db']),
+        ('task_state=migrating', ['web2']),
+        ('power_state=3', ['db']),
+        ('locked=True', ['web1']),
+        ('locked=False', ['db', 'web2']),
+        ('flavor=m2', ['db']),
+        ('user_id=bob', ['db']),
+        ('availability_zone=nova', ['db', 'web2', 'web1']),
+        ('availability_zone=other', []),
+        ('hostname=web1', ['web1']),
+        ('ip=10.0', []),
+        ('ip6=fe80', []),
+        ('image=cirros', []),
+        ('image=', ['db', 'web2', 'web1']),
+        ('key_name=mine', []),
+        ('description=x', []),
+        ('tags=a', []),
+        ('not-tags=a', ['db', 'web2', 'web1']),
+        ('deleted=False', ['db', 'web2', 'web1']),
+        ('deleted=True', []),
+        ('deleted=True&name=web', []),
+        ('changes-since=2026-01-01T00:00:02Z', ['db', 'web2']),
+        ('changes-before=2026-01-01T00:00:00Z', ['web1']),
+        ('sort_key=display_name&sort_dir=asc', ['db', 'web1', 'web2']),
+        ('sort_key=locked_by&sort_key=display_name&sort_dir=desc&sort_dir=asc', ['web1', 'db', 'web2']),
+        ('sort_key=display_name&sort_dir=asc&limit=1', ['db']),
+        ('sort_key=key_name', ['db', 'web2', 'web1']),
+    ],
+)
+def test_an_administrator_finds_by(world, query, found):
+    world.guest('web1', locked_by='owner')
+    world.threads.seconds += 1
+    second = world.guest('web2')
+    world.threads.seconds += 1
+    world.guest('db', vm_state='paused', power_state=3, host='dest', user_id='bob', flavor=second.flavor.replace(name='m2'))
+    world.migration(second)
+    assert names(world.get(f'/servers/detail?{query}')) == found
+
+
+def test_a_sorted_list_goes_on_after_its_marker(world):
+    guests = [world.guest(name) for name in ('b', 'a', 'c')]
+    page = world.get(f'/servers?sort_key=display_name&sort_dir=asc&marker={guests[1].uuid}')
+    assert names(page) == ['b', 'c']
+
+
+def test_a_tenants_filter_by_host_is_ignored_as_in_nova(world):
+    world.guest(project='blue', host='dest')
+    assert len(world.get('/servers?host=nowhere', token='ada:blue')['servers']) == 1
+
+
+@pytest.mark.parametrize(('version', 'found'), [('2.72', 1), ('2.73', 0)])
+def test_a_tenants_filter_counts_from_its_version(world, version, found):
+    world.guest(project='blue')
+    assert len(world.get('/servers?locked=True', version=version, token='ada:blue')['servers']) == found
+
+
+def test_a_list_holds_the_own_project_only_even_for_an_administrator(world):
+    world.guest('mine')
+    world.guest('theirs', project='blue')
+    assert names(world.get('/servers')) == ['mine']
+    assert names(world.get('/servers', token='ada:blue')) == ['theirs']
+
+
+def test_an_administrator_may_look_at_all_projects_or_at_another(world):
+    world.guest('mine')
+    world.guest('theirs', project='blue')
+    assert names(world.get('/servers?all_tenants=1')) == ['theirs', 'mine']
+    assert names(world.get('/servers?all_tenants=')) == ['theirs', 'mine']
+    assert names(world.get('/servers?all_tenants=True&project_id=blue')) == ['theirs']
+    assert names(world.get('/servers?project_id=blue')) == ['theirs']
+    assert names(world.get('/servers?tenant_id=blue')) == ['theirs']
+    assert names(world.get('/servers?tenant_id=blue&all_tenants=0')) == []
+    assert names(world.get('/servers?all_tenants=0')) == ['mine']
+
+
+def test_all_tenants_is_a_403_for_others(world):
+    for path in ('/servers', '/servers/detail'):
+        response = world.ask('GET', f'{path}?all_tenants=1', token='ada:blue')
+        world.refuses(response, 403, 'forbidden', 'get_all_tenants')
+
+
+def test_without_a_role_in_the_project_there_is_nothing_to_see(roles):
+    guest = roles.guest(project='blue')
+    for path, rule in (('/servers', 'index'), ('/servers/detail', 'detail'), (f'/servers/{guest.uuid}', 'show')):
+        roles.refuses(roles.ask('GET', path, token='none:eve:blue'), 403, 'forbidden', f'servers:{rule}')
+        assert roles.ask('GET', path, token='reader:eve:blue').status_int == 200
+
+
+def test_another_projects_server_is_a_404_and_an_administrator_sees_it(world):
+    guest = world.guest(project='blue')
+    world.refuses(world.ask('GET', f'/servers/{guest.uuid}', token='eve:red'), 404, 'itemNotFound', guest.uuid)
+    assert world.get(f'/servers/{guest.uuid}')['server']['name'] == 'vm'
+
+
+def test_a_server_is_not_found_by_its_name(world):
+    world.guest('vm')
+    world.refuses(world.ask('GET', '/servers/vm'), 404, 'itemNotFound', 'vm')

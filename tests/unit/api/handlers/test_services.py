@@ -1,0 +1,169 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The services: listed, disabled, forced down."""
+
+import pytest
+
+VERSIONS = ['2.1', '2.10', '2.11', '2.52', '2.53', '2.69', '2.75', '2.80']
+UNKNOWN = '11111111-2222-4333-8444-555555555555'
+
+
+def listed(world, query='', version='2.80'):
+    return world.get(f'/os-services{query}', version)['services']
+
+
+def update(world, body, host='source', version='2.80'):
+    return world.ask('PUT', f'/os-services/{world.database.services.get_compute(host).uuid}', body, version=version)
+
+
+@pytest.mark.parametrize('version', VERSIONS)
+def test_the_document_is_what_tempest_expects_of_nova(world, check_schema, version):
+    world.database.services.report('control', 'nova-conductor', 4)
+    if version in ('2.1', '2.10', '2.11', '2.52'):
+        # Tempest's schemas of these versions want ids of another cell's form, unless they are numbers.
+        assert all(isinstance(one['id'], int) for one in listed(world, version=version))
+    check_schema(world.ask('GET', '/os-services', version=version), 'services', 'list_services', version)
+
+
+def test_a_service_is_told_with_zone_status_and_state(world):
+    world.database.services.report('control', 'nova-conductor', 4)
+    one, *_, last = listed(world)
+    service = world.database.services.get_compute('source')
+    assert one == {
+        'id': service.uuid, 'binary': 'nova-compute', 'host': 'source', 'zone': 'nova', 'status': 'enabled',
+        'state': 'up', 'updated_at': '2026-01-01T00:00:00.000000', 'disabled_reason': None, 'forced_down': False,
+    }  # fmt: skip
+    assert (last['binary'], last['zone']) == ('nova-conductor', 'internal')
+    assert listed(world, version='2.52')[0]['id'] == service.id
+    assert 'forced_down' not in listed(world, version='2.10')[0]
+
+
+def test_a_service_is_down_after_service_down_time_or_by_the_operators_word(world):
+    world.threads.seconds = 60
+    assert {one['state'] for one in listed(world)} == {'up'}
+    world.threads.seconds = 61
+    assert {one['state'] for one in listed(world)} == {'down'}
+    world.threads.seconds = 0
+    assert update(world, {'forced_down': True}).json['service']['state'] == 'down'
+
+
+@pytest.mark.parametrize(
+    ('query', 'hosts'),
+    [
+        ('?binary=&host=', ['source', 'dest', 'spare']),
+        ('?host=dest', ['dest']),
+        ('?binary=nova-compute&host=spare', ['spare']),
+        ('?binary=nova-scheduler', []),
+    ],
+)
+def test_a_list_is_filtered_by(world, query, hosts):
+    assert [one['host'] for one in listed(world, query)] == hosts
+
+
+def test_unknown_parameters_are_a_400_from_2_75(world):
+    assert world.ask('GET', '/os-services?colour=red', version='2.74').status_int == 200
+    world.refuses(world.ask('GET', '/os-services?colour=red', version='2.75'), 400, 'badRequest', 'colour')
+
+
+def test_disabling_and_enabling(world, check_schema):
+    response = update(world, {'status': 'disabled', 'disabled_reason': 'broken fan'}, version='2.53')
+    check_schema(response, 'services', 'update_service', '2.53')
+    assert response.json['service']['status'] == 'disabled'
+    assert response.json['service']['disabled_reason'] == 'broken fan'
+    service = world.database.services.get_compute('source')
+    assert (service.disabled, service.disabled_reason) == (True, 'broken fan')
+    assert update(world, {'status': 'enabled'}).json['service']['disabled_reason'] is None
+    assert not world.database.services.get_compute('source').disabled
+
+
+@pytest.mark.parametrize(('said', 'meant'), [(True, True), ('true', True), (False, False)])
+def test_forcing_down(world, said, meant):
+    assert update(world, {'forced_down': said}).json['service']['forced_down'] is meant
+    assert world.database.services.get_compute('source').forced_down is meant
+
+
+@pytest.mark.parametrize(
+    ('body', 'words'),
+    [
+        ({}, ['No updates', 'forced_down']),
+        ({'status': 'off'}, ['status', 'off', 'enabled or disabled']),
+        ({'disabled_reason': 'x'}, ["status is 'disabled'"]),
+        ({'status': 'enabled', 'disabled_reason': 'x'}, ["status is 'disabled'"]),
+        ({'status': 'disabled', 'disabled_reason': ''}, ['disabled_reason']),
+        ({'forced_down': 1}, ['forced_down', 'true or false']),
+        ({'colour': 'red'}, ['colour']),
+        ([], ['the request']),
+    ],
+)
+def test_an_update_that_makes_no_sense_is_a_400(world, body, words):
+    before = world.rows()
+    world.refuses(update(world, body), 400, 'badRequest', *words, since=before)
+
+
+def test_an_unknown_service_is_a_404_and_a_number_a_400(world):
+    before = world.rows()
+    body = {'status': 'enabled'}
+    world.refuses(world.ask('PUT', f'/os-services/{UNKNOWN}', body), 404, 'itemNotFound', UNKNOWN, since=before)
+    world.refuses(world.ask('PUT', '/os-services/1', body), 400, 'badRequest', 'uuid', since=before)
+
+
+def test_a_conductor_is_not_the_apis_to_disable(world):
+    world.database.services.report('control', 'nova-conductor', 4)
+    uuid = world.database.services.list('nova-conductor')[0].uuid
+    response = world.ask('PUT', f'/os-services/{uuid}', {'status': 'disabled'})
+    world.refuses(response, 400, 'badRequest', 'nova-conductor')
+
+
+@pytest.mark.parametrize(
+    ('version', 'action', 'more', 'told', 'kept'),
+    [
+        ('2.1', 'disable', {}, {'status': 'disabled'}, (True, None, False)),
+        ('2.1', 'enable', {}, {'status': 'enabled'}, (False, None, False)),
+        ('2.1', 'disable-log-reason', {'disabled_reason': 'x'}, {'status': 'disabled', 'disabled_reason': 'x'},
+         (True, 'x', False)),
+        ('2.52', 'force-down', {'forced_down': True}, {'forced_down': True}, (False, None, True)),
+    ],
+)  # fmt: skip
+def test_below_2_53_the_url_names_the_change(world, version, action, more, told, kept):
+    body = {'host': 'source', 'binary': 'nova-compute', **more}
+    response = world.ask('PUT', f'/os-services/{action}', body, version=version)
+    assert response.json == {'service': {'host': 'source', 'binary': 'nova-compute', **told}}
+    service = world.database.services.get_compute('source')
+    assert (service.disabled, service.disabled_reason, service.forced_down) == kept
+
+
+@pytest.mark.parametrize(
+    ('version', 'action', 'body', 'code', 'fault'),
+    [
+        ('2.1', 'explode', {'host': 'source', 'binary': 'nova-compute'}, 404, 'itemNotFound'),
+        ('2.10', 'force-down', {'host': 'source', 'binary': 'nova-compute'}, 404, 'itemNotFound'),
+        ('2.11', 'force-down', {'host': 'source', 'binary': 'nova-compute'}, 400, 'badRequest'),
+        ('2.1', 'disable-log-reason', {'host': 'source', 'binary': 'nova-compute'}, 400, 'badRequest'),
+        ('2.1', 'disable', {'host': 'source'}, 400, 'badRequest'),
+        ('2.1', 'disable', {'host': 'nowhere', 'binary': 'nova-compute'}, 404, 'itemNotFound'),
+        ('2.1', 'disable', {'host': 'source', 'binary': 'nova-scheduler'}, 404, 'itemNotFound'),
+    ],
+)
+def test_below_2_53_what_is_wrong_is_told(world, version, action, body, code, fault):
+    before = world.rows()
+    world.refuses(world.ask('PUT', f'/os-services/{action}', body, version=version), code, fault, since=before)
+
+
+def test_only_an_administrator_may(world):
+    before = world.rows()
+    world.refuses(world.ask('GET', '/os-services', token='ada:blue'), 403, 'forbidden', 'os-services:list')
+    uuid = world.database.services.get_compute('source').uuid
+    for url, version in ((uuid, '2.80'), ('disable', '2.1')):
+        body = {'status': 'disabled'} if version == '2.80' else {'host': 'source', 'binary': 'nova-compute'}
+        response = world.ask('PUT', f'/os-services/{url}', body, version=version, token='ada:blue')
+        world.refuses(response, 403, 'forbidden', 'os-services:update', since=before)

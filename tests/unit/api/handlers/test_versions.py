@@ -1,0 +1,72 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Version discovery, without a token."""
+
+import jsonschema
+import pytest
+import webob
+from tempest.lib.api_schema.response.compute.v2_1 import versions as schemas
+from tempest.lib.common import jsonschema_validator
+
+CURRENT = {
+    'id': 'v2.1',
+    'status': 'CURRENT',
+    'version': '2.80',
+    'min_version': '2.1',
+    'updated': '2013-07-23T11:33:21Z',
+    'links': [{'rel': 'self', 'href': 'http://api.test/v2.1/'}],
+}
+
+
+def discover(world, path, **more):
+    return webob.Request.blank(path, base_url='http://api.test', **more).get_response(world.app)
+
+
+@pytest.mark.parametrize('path', ['/v2.1', '/v2.1/'])
+def test_the_one_version_tells_its_range(world, path):
+    response = discover(world, path)
+    assert response.status_int == 200
+    version = response.json['version']
+    assert {name: version[name] for name in CURRENT} == CURRENT
+    assert set(version) - set(CURRENT) == {'media-types'}
+
+
+def test_the_root_lists_it(world):
+    response = discover(world, '/')
+    assert response.json == {'versions': [CURRENT]}
+    jsonschema.validate(
+        response.json,
+        schemas.list_versions['response_body'],
+        cls=jsonschema_validator.JSONSCHEMA_VALIDATOR,
+        format_checker=jsonschema_validator.FORMAT_CHECKER,
+    )
+
+
+def test_links_are_those_that_the_client_came_by(world):
+    response = discover(world, '/', headers={'X-Forwarded-Proto': 'https'})
+    assert response.json['versions'][0]['links'][0]['href'] == 'http://api.test/v2.1/'
+    world.conf.set_override('enable_proxy_headers_parsing', True, group='oslo_middleware')
+    response = discover(world, '/', headers={'X-Forwarded-Proto': 'https', 'X-Forwarded-Host': 'compute.example.org'})
+    assert response.json['versions'][0]['links'][0]['href'] == 'https://compute.example.org/v2.1/'
+
+
+@pytest.mark.parametrize('path', ['/v2', '/v3', '/v2.1x'])
+def test_other_versions_need_a_token_and_are_not_there(world, path):
+    assert discover(world, path).status_int == 401
+    response = discover(world, path, headers={'X-Auth-Token': 'admin'})
+    assert response.status_int == 404
+
+
+def test_discovery_only_reads(world):
+    assert discover(world, '/v2.1', method='POST').status_int == 401
+    assert discover(world, '/v2.1', method='HEAD').body == b''

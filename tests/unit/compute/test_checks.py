@@ -1,0 +1,82 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+from __future__ import annotations
+
+from tests.unit.compute import scene as scene_module
+
+Scene = scene_module.Scene
+DESTINATION = 'check_can_live_migrate_destination'
+SOURCE = 'check_can_live_migrate_source'
+
+
+def test_a_check_is_answered_when_it_is_done(scene: Scene) -> None:
+    scene.alpha.spawn(scene_module.instance())
+    source, destination = scene.host('alpha'), scene.host('beta')
+    checked = scene.thread(destination, lambda: destination.report(DESTINATION))
+    scene.until(lambda: checked)
+    assert (checked[0].state, checked[0].result.destination['host']) == ('done', 'beta')
+    checked = scene.thread(source, lambda: source.report(SOURCE))
+    scene.until(lambda: checked)
+    assert (checked[0].state, checked[0].result.source['host']) == ('done', 'alpha')
+
+
+def test_a_refusal_says_why(scene: Scene) -> None:
+    scene.alpha.spawn(scene_module.instance())
+    host = scene.host('alpha')
+    checked = scene.thread(host, lambda: host.report(DESTINATION))
+    scene.until(lambda: checked)
+    assert (checked[0].state, checked[0].result) == ('failed', {'error': 'MigrationPreCheckError'})
+    assert 'already' in checked[0].reason
+
+
+def test_the_source_has_to_have_the_guest(scene: Scene) -> None:
+    host = scene.host('alpha')
+    checked = scene.thread(host, lambda: host.report(SOURCE))
+    scene.until(lambda: checked)
+    assert checked[0].state == 'failed'
+    assert 'has no guest' in checked[0].reason
+
+
+def test_a_check_that_hangs_is_answered_as_running_and_frees_its_handler(scene: Scene) -> None:
+    host = scene.host('beta')
+    stall = scene.beta.faults.stall(DESTINATION)
+    checked = scene.thread(host, lambda: host.report(DESTINATION))
+    scene.until(lambda: checked)
+    assert checked[0].state == 'running'
+    stall.release()
+
+
+def test_a_rollback_waits_for_a_check_that_hangs_and_then_removes_what_it_left(scene: Scene) -> None:
+    host = scene.host('beta')
+    stall = scene.beta.faults.stall(DESTINATION)
+    scene.thread(host, lambda: host.report(DESTINATION))
+    scene.until(stall.reached.is_set)
+    host.call('rollback_live_migration_at_destination', epoch=2)
+    scene.simulation.run_ready()
+    assert host.events.states('rollback_live_migration_at_destination') == []
+    stall.release()
+    scene.until(lambda: host.events.states('rollback_live_migration_at_destination') == ['done'])
+    assert scene.beta.residue(scene_module.uuid(1, 1)) == []
+
+
+def test_a_repeated_check_attaches_and_both_get_the_answer(scene: Scene) -> None:
+    host = scene.host('beta')
+    stall = scene.beta.faults.stall(DESTINATION)
+    first = scene.thread(host, lambda: host.report(DESTINATION))
+    scene.until(stall.reached.is_set)
+    second = scene.thread(host, lambda: host.report(DESTINATION))
+    scene.simulation.run_ready()
+    stall.release()
+    scene.until(lambda: first and second)
+    assert first == second
+    assert len(scene.world.effects('check file made')) == 1

@@ -1,0 +1,49 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+from __future__ import annotations
+
+from migrator.objects import compute_node
+from migrator.virt import fake
+from tests.unit.compute import scene as scene_module
+
+Scene = scene_module.Scene
+
+
+def test_the_report_has_the_tree_and_the_limit_of_the_moment(scene: Scene) -> None:
+    host = scene.host()
+    host.conf.set_override('max_concurrent_live_migrations', 4)
+    host.manager.reset()
+    report = host.manager._inventory.report()
+    assert report.limit == 4
+    assert report.guests == []
+    assert isinstance(report.node, compute_node.ComputeNode)
+    assert report.node.uuid == fake.node_uuid('alpha')
+    assert report.node.total('VCPU') == 16
+
+
+def test_a_driver_that_hangs_or_fails_does_not_silence_the_heartbeat(scene: Scene) -> None:
+    host = scene.host()
+    scene.alpha.faults.fail('get_node')
+    scene.alpha.faults.stall('get_node')
+    scene.simulation.advance(100)
+    assert len(host.events.beats) >= 8
+    assert host.events.beats[-1].node is not None
+
+
+def test_what_the_hypervisor_gains_is_reported_by_the_next_heartbeats(scene: Scene) -> None:
+    host = scene.host()
+    scene.alpha.totals['VCPU'] = 32
+    scene.simulation.advance(25)
+    node = host.events.beats[-1].node
+    assert isinstance(node, compute_node.ComputeNode)
+    assert node.total('VCPU') == 32

@@ -1,0 +1,358 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+from __future__ import annotations
+
+import queue
+import types
+from typing import Any
+
+import pytest
+
+from migrator import exception, executors
+from migrator.compute import manager, rpcapi
+from migrator.objects import base, command, migrate_data
+from migrator.testing import threads as sim_threads
+from migrator.virt import driver, fake
+from tests.unit.compute import scene as scene_module
+
+Scene = scene_module.Scene
+LIVE = 'live_migration'
+
+
+def assignment(number: int, epoch: int = 2, queue: bool = True, **changes: Any) -> command.Assignment:
+    head = command.Command(
+        migration_uuid=scene_module.uuid(2, number),
+        instance_uuid=scene_module.uuid(1, number),
+        step='compute_started',
+        epoch=epoch,
+        owner='one',
+        reply_to='conductor-one',
+        boot_id='',
+    )
+    return command.Assignment(
+        command=head,
+        role='source',
+        queue=queue,
+        destination='beta',
+        instance=scene_module.instance(number),
+        migrate_data=migrate_data.LiveMigrateData(),
+    ).replace(**changes)
+
+
+class TestQueue:
+    def test_moves_run_first_in_first_out_and_never_more_than_the_option_says(self, scene: Scene) -> None:
+        scene.guests(*range(1, 8))
+        host = scene.host(max_concurrent_live_migrations=2)
+        for number in range(1, 8):
+            host.call(LIVE, number)
+        most = 0
+        while scene.world.effects('job completed') == [] or scene.alpha.jobs or host.waiting:
+            scene.simulation.advance(0.5)
+            most = max(most, len(scene.alpha.jobs), host.running)
+        assert most == 2
+        order = [int(effect.instance_uuid[-2:]) for effect in scene.world.effects('job started')]
+        assert sorted(order) == list(range(1, 8))
+        assert all(abs(number - place) <= 1 for place, number in enumerate(order, start=1))
+        assert host.waiting == []
+
+    def test_one_at_a_time_they_run_in_the_order_of_the_calls(self, scene: Scene) -> None:
+        scene.guests(1, 2, 3, 4)
+        host = scene.host()
+        for number in (3, 1, 4, 2):
+            host.call(LIVE, number)
+        scene.until(lambda: len(scene.world.effects('job completed')) == 4)
+        assert [int(e.instance_uuid[-2:]) for e in scene.world.effects('job started')] == [3, 1, 4, 2]
+
+    def test_the_entry_is_there_from_the_answer_until_the_slot_is_had(self, scene: Scene) -> None:
+        scene.guests(1, 2)
+        host = scene.host()
+        host.call(LIVE, 1)
+        host.call(LIVE, 2)
+        scene.until(lambda: scene.alpha.jobs)
+        assert host.waiting == [scene_module.uuid(2, 2)]
+        assert (host.poll(1).entry, host.poll(2).entry) == ('started', 'queued')
+        scene.until(lambda: len(host.events.states(LIVE)) == 4)
+        assert host.waiting == []
+
+    def test_the_limit_may_change_while_moves_wait_and_run(self, scene: Scene) -> None:
+        scene.guests(*range(1, 6))
+        host = scene.host()
+        for number in range(1, 6):
+            host.call(LIVE, number)
+        scene.until(lambda: scene.alpha.jobs)
+        host.conf.set_override('max_concurrent_live_migrations', 3)
+        host.manager.reset()
+        scene.simulation.run_ready()
+        assert len(scene.alpha.jobs) == 3
+        host.conf.set_override('max_concurrent_live_migrations', 1)
+        host.manager.reset()
+        scene.simulation.run_ready()
+        assert len(scene.alpha.jobs) == 3
+        scene.until(lambda: len(scene.world.effects('job completed')) == 5)
+
+    def test_a_job_that_hangs_holds_its_slot_and_no_lock(self, scene: Scene) -> None:
+        scene.guests(1, 2, 3)
+        scene.alpha.faults.stall('copying')
+        host = scene.host()
+        for number in (1, 2):
+            host.call(LIVE, number)
+        scene.simulation.advance(1000)
+        assert host.call(LIVE, 3).refusal is None
+        assert [observation.entry for observation in (host.poll(1), host.poll(2), host.poll(3))] == [
+            'started', 'queued', 'queued',
+        ]  # fmt: skip
+
+
+class TestRestart:
+    def test_a_running_job_is_attached_to_and_holds_its_slot_before_rpc_listens(self, scene: Scene) -> None:
+        """Museum 2 (1753676): the job goes on unharmed, and its end is told."""
+        scene.guests(1, 2)
+        first = scene.host()
+        first.call(LIVE, 1)
+        scene.until(lambda: scene.alpha.jobs)
+        first.kill()
+        again = scene.host(start=False)
+        again.events.assignments = [assignment(1, queue=False), assignment(2)]
+        slots: list[int] = []
+        again.wire.serve = lambda target, endpoint: slots.append(again.running) or again.wire  # type: ignore[func-returns-value, method-assign, redundant-expr]  # noted, then served
+        again.start()
+        assert slots == [1]
+        assert again.waiting == [scene_module.uuid(2, 2)]
+        observation = again.poll(1, epoch=2)
+        assert (observation.entry, observation.guest.job) == ('started', True)
+        scene.until(lambda: again.events.states(LIVE).count('done') == 2)
+        assert [report.result for _, report in again.events.ended if report.state == 'done'] == [
+            {'verdict': 'completed'}, {'verdict': 'completed'},
+        ]  # fmt: skip
+        assert len(scene.world.effects('job started')) == 2
+
+    def test_a_job_that_ended_before_it_was_known_whose_it_is_still_tells_its_verdict(self, scene: Scene) -> None:
+        scene.guests(1)
+        first = scene.host()
+        first.call(LIVE, 1)
+        scene.until(lambda: scene.alpha.jobs)
+        first.kill()
+        again = scene.host(start=False)
+        again.events.unreachable = True
+        again.start()
+        scene.until(lambda: not scene.alpha.jobs)
+        again.events.unreachable = False
+        again.events.assignments = [assignment(1, queue=False)]
+        scene.until(lambda: again.events.started)
+        scene.simulation.run_ready()
+        observation = again.poll(1, epoch=2)
+        assert (observation.entry, observation.verdict) == ('returned', 'completed')
+
+    def test_an_attached_job_can_be_aborted(self, scene: Scene) -> None:
+        scene.guests(1)
+        first = scene.host()
+        first.call(LIVE, 1)
+        scene.until(lambda: scene.alpha.jobs)
+        first.kill()
+        again = scene.host(start=False)
+        again.events.assignments = [assignment(1, queue=False)]
+        again.start()
+        again.call('live_migration_abort', 1, epoch=2)
+        scene.until(lambda: again.events.states(LIVE)[-1:] == ['cancelled'])
+        assert again.poll(1, epoch=2).guest.active
+
+    def test_what_waited_is_queued_again_in_the_order_of_the_answer(self, scene: Scene) -> None:
+        scene.guests(1, 2, 3)
+        host = scene.host(start=False)
+        host.events.assignments = [assignment(number) for number in (2, 3, 1)]
+        host.start()
+        scene.until(lambda: len(scene.world.effects('job completed')) == 3)
+        assert [int(e.instance_uuid[-2:]) for e in scene.world.effects('job started')] == [2, 3, 1]
+
+    def test_an_answer_older_than_what_was_seen_queues_nothing(self, scene: Scene) -> None:
+        scene.guests(1)
+        host = scene.host()
+        host.poll(1, epoch=5)
+        host.events.assignments = [assignment(1, epoch=4)]
+        host.call(LIVE, 1, boot_id='another')
+        scene.until(lambda: len(host.events.started) == 2)
+        scene.simulation.run()
+        assert scene.world.effects('job started') == []
+
+    def test_a_call_that_was_killed_before_its_job_began_starts_none_after_the_restart(self, scene: Scene) -> None:
+        scene.guests(1)
+        stall = scene.alpha.faults.stall('starting')
+        first = scene.host()
+        first.call(LIVE, 1)
+        scene.until(stall.reached.is_set)
+        first.kill()
+        again = scene.host()
+        stall.release()
+        scene.simulation.run_ready()
+        observation = again.poll(1, epoch=2)
+        assert (observation.entry, observation.guest.job) == ('', False)
+        assert scene.world.effects('job started') == []
+
+    def test_the_report_at_start_names_every_guest(self, scene: Scene) -> None:
+        scene.guests(1, 2)
+        host = scene.host()
+        (report,) = host.events.started
+        assert sorted(guest.instance_uuid for guest in report.guests) == [scene_module.uuid(1, n) for n in (1, 2)]
+        assert (report.host, report.boot_id, report.limit) == ('alpha', host.manager.boot_id, 1)
+
+
+class TestStop:
+    def test_what_waits_is_cancelled_and_told_in_one_call_and_what_runs_goes_on(self, scene: Scene) -> None:
+        scene.guests(1, 2, 3)
+        host = scene.host()
+        for number in (1, 2, 3):
+            host.call(LIVE, number)
+        scene.until(lambda: scene.alpha.jobs)
+        host.manager.cleanup_host()
+        cancelled = [scene_module.uuid(2, number) for number in (2, 3)]
+        assert host.events.stopping == [('alpha', host.manager.boot_id, cancelled)]
+        assert host.waiting == []
+        assert scene.alpha.jobs
+        assert [report.migration_uuid for _, report in host.events.ended if report.state == 'cancelled'] == []
+
+    def test_what_arrives_meanwhile_is_refused_as_stopping(self, scene: Scene) -> None:
+        scene.guests(1)
+        host = scene.host()
+        host.manager.cleanup_host()
+        answer = host.call(LIVE, 1)
+        assert (answer.refusal, answer.report) == ('stopping', None)
+
+    def test_what_waits_may_be_kept_for_the_next_start(self, scene: Scene) -> None:
+        scene.guests(1, 2)
+        host = scene.host(stop_queued='keep')
+        for number in (1, 2):
+            host.call(LIVE, number)
+        scene.until(lambda: scene.alpha.jobs)
+        host.manager.cleanup_host()
+        assert host.events.stopping == [('alpha', host.manager.boot_id, [])]
+        assert host.poll(2).entry == 'queued'
+        scene.simulation.run()
+        assert len(scene.world.effects('job started')) == 1
+
+    def test_it_takes_2_s_at_most_with_a_driver_a_broker_and_a_handler_that_hang(self, scene: Scene) -> None:
+        scene.guests(*range(1, 16))
+        scene.alpha.faults.stall('copying', sticky=True)
+        host = scene.host()
+        for number in range(1, 16):
+            host.call(LIVE, number)
+        never = host.process.event()
+        host.events.hang = never.wait
+        host.wire.stop = never.wait  # type: ignore[assignment]
+        began = scene.simulation.time
+        stopped = scene.thread(host, host.manager.cleanup_host)
+        scene.until(lambda: stopped)
+        assert scene.simulation.time - began <= 2.0
+        assert host.waiting == []
+
+    def test_it_may_wait_for_what_runs_as_long_as_the_option_says(self, scene: Scene) -> None:
+        scene.guests(1)
+        host = scene.host(stop_running='wait', stop_timeout=60)
+        host.call(LIVE, 1)
+        scene.until(lambda: scene.alpha.jobs)
+        stopped = scene.thread(host, host.manager.cleanup_host)
+        scene.until(lambda: stopped)
+        assert scene.alpha.jobs == {}
+        assert scene.world.effects('job completed')
+
+    def test_nothing_is_left_running_afterwards(self, scene: Scene) -> None:
+        scene.guests(1)
+        host = scene.host()
+        host.call(LIVE, 1)
+        scene.until(lambda: host.events.states(LIVE)[-1:] == ['done'])
+        host.manager.cleanup_host()
+        scene.simulation.advance(60)
+        assert list(host.process.threads) == []
+
+
+class TestConstruction:
+    @pytest.mark.parametrize('value', ['0', 'two'])
+    def test_a_limit_that_is_no_whole_number_of_1_or_more_is_refused_by_name(self, tmp_path: Any, value: str) -> None:
+        path = tmp_path / 'migrator.conf'
+        path.write_text(f'[DEFAULT]\nmax_concurrent_live_migrations = {value}\n')
+        conf = scene_module.configuration()
+        conf([], default_config_files=[str(path)])
+        with sim_threads.Simulation() as simulation:
+            world = fake.FakeWorld(simulation.world)
+            driver = fake.FakeDriver(world.add('alpha'), simulation.world)
+            with pytest.raises(exception.ConfigurationError, match=r'max_concurrent_live_migrations.*1 or more'):
+                manager.ComputeManager(conf, 'alpha', driver, simulation.world, scene_module.Events())
+
+    def test_it_starts_nothing_by_itself(self, scene: Scene) -> None:
+        host = scene.host(start=False)
+        scene.simulation.run_ready()
+        assert list(host.process.threads) == []
+        assert host.events.started == []
+        assert host.wire.serving == []
+
+    def test_it_needs_somewhere_to_listen(self, scene: Scene) -> None:
+        host = scene.host(start=False)
+        host.manager._rpc = None
+        with pytest.raises(ValueError, match='needs an RPC'):
+            host.manager.start()
+
+    def test_it_listens_under_its_name_and_beats(self, scene: Scene) -> None:
+        host = scene.host(report_interval=10)
+        ((target, endpoint),) = host.wire.serving
+        assert (target.topic, target.server, endpoint) == (rpcapi.TOPIC, 'alpha', host.manager)
+        scene.simulation.advance(35)
+        assert len(host.events.beats) == 3
+        assert host.events.beats[-1].node is not None
+
+    def test_two_lives_have_two_boot_ids_and_the_version_may_be_capped(self, scene: Scene) -> None:
+        first, second = scene.host(start=False), scene.host(start=False, service_version_cap=2)
+        assert first.manager.boot_id != second.manager.boot_id
+        assert second.manager.version == 2
+
+    def test_what_it_answers_goes_over_the_wire_and_back(self, scene: Scene) -> None:
+        scene.guests(1)
+        host = scene.host()
+        for answer in (host.call(LIVE), host.poll(), host.call('live_migration_abort')):
+            again = base.from_primitive(base.to_primitive(answer))
+            assert base.to_primitive(again) == base.to_primitive(answer)
+
+
+def test_native_threads_move_twenty_guests_and_leave_nothing_behind() -> None:
+    threads = executors.NativeThreads()
+    world = fake.FakeWorld(threads)
+    # a link so fast that the time which passes does not matter
+    source, destination = (world.add(host, vcpus=64, link=1e9) for host in ('alpha', 'beta'))
+    receiver = fake.FakeDriver(destination, threads)
+    events = scene_module.Events()
+    finished: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    events.step_ended = lambda reply_to, report: finished.put(report)  # type: ignore[method-assign]
+    conf = scene_module.configuration(max_concurrent_live_migrations=3)
+    made = manager.ComputeManager(conf, 'alpha', fake.FakeDriver(source, threads), threads, events, scene_module.Wire())
+    made.start()
+    command_of = scene_module.Host.command
+    host: Any = types.SimpleNamespace(manager=made)
+    # a host answers "starting" until it is registered, and a conductor asks again
+    while made.poll_live_migrations(scene_module.CONTEXT, [command_of(host, 'poll')], [], 60.0)[0].refusal:
+        pass
+    for number in range(1, 21):
+        source.spawn(scene_module.instance(number))
+        receiver.pre_live_migration(
+            scene_module.instance(number), migrate_data.LiveMigrateData(), driver.NeverCancelled()
+        )
+        answer = made.live_migration(
+            scene_module.CONTEXT,
+            command_of(host, LIVE, number),
+            scene_module.instance(number),
+            'beta',
+            migrate_data.LiveMigrateData(),
+        )
+        assert answer.refusal is None
+    verdicts = [report.result for report in (finished.get(timeout=60) for _ in range(40)) if report.state == 'done']
+    assert verdicts == [{'verdict': 'completed'}] * 20
+    assert made._waiting_live_migrations == {}
+    assert world.violations == []
+    made.cleanup_host()

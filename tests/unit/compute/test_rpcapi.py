@@ -1,0 +1,90 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import oslo_messaging
+import pytest
+
+from migrator.compute import manager, rpcapi
+from migrator.objects import command
+from tests.unit.compute import scene as scene_module
+
+METHODS = [name for name, _ in inspect.getmembers(rpcapi.ComputeAPI, inspect.isfunction) if not name.startswith('_')]
+POLL = 'poll_live_migrations'
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, str, float, float | None, dict[str, Any]]] = []
+
+    def call(
+        self, context: Any, target: Any, method: str, timeout: float, monitor: float | None = None, **args: Any
+    ) -> Any:
+        self.calls.append((target, method, timeout, monitor, args))
+        return command.Answer()
+
+    def cast(self, *args: Any, **kwargs: Any) -> None:
+        raise AssertionError('every command is acknowledged')
+
+    def serve(self, target: Any, endpoint: object) -> Any:
+        raise AssertionError('the door does not listen')
+
+
+def knock(method: str, api: rpcapi.ComputeAPI) -> None:
+    given: dict[str, Any] = {
+        'context': scene_module.CONTEXT,
+        'host': 'alpha',
+        'command': None,
+        'instance': scene_module.instance(),
+        'block_migration': None,
+        'disk_over_commit': False,
+        'destination': 'beta',
+        'migrate_data': None,
+        'commands': [],
+        'acks': [],
+        'timeout': 2.0,
+    }
+    function = getattr(api, method)
+    function(**{name: given[name] for name in inspect.signature(function).parameters})
+
+
+def exposed() -> list[str]:
+    policy = oslo_messaging.ExplicitRPCAccessPolicy()
+    return [
+        name
+        for name, _ in inspect.getmembers(manager.ComputeManager, inspect.isfunction)
+        if policy.is_allowed(manager.ComputeManager, name)
+    ]
+
+
+def test_the_door_and_the_endpoint_have_the_same_methods() -> None:
+    assert sorted(METHODS) == sorted(exposed())
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_each_call_goes_to_the_named_host_with_the_arguments_that_the_endpoint_takes(method: str) -> None:
+    recorder = Recorder()
+    knock(method, rpcapi.ComputeAPI(recorder, timeout=60.0, long_timeout=1800.0, monitor=30.0))
+    ((target, called, timeout, monitor, args),) = recorder.calls
+    assert (str(target), called, target.version) == ('compute.alpha', method, '1.0')
+    taken = set(inspect.signature(getattr(manager.ComputeManager, method)).parameters) - {'self', 'context'}
+    assert set(args) == taken
+    if method.startswith('check'):
+        assert (timeout, monitor, args['wait']) == (1800.0, 30.0, 1800.0)
+    elif method == POLL:
+        assert (timeout, monitor, args['wait']) == (2.0, None, 1.0)
+    else:
+        assert (timeout, monitor) == (60.0, None)

@@ -1,0 +1,53 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from oslo_config import cfg
+
+from migrator import exception
+from migrator.conf import compute
+
+
+def read(path: pathlib.Path, text: str) -> cfg.ConfigOpts:
+    path.write_text(text)
+    conf = cfg.ConfigOpts()
+    compute.register_opts(conf)
+    conf([], default_config_files=[str(path)])
+    return conf
+
+
+def test_every_option_has_a_default_that_is_right(tmp_path: pathlib.Path) -> None:
+    conf = read(tmp_path / 'empty.conf', '')
+    assert compute.max_concurrent_live_migrations(conf) == 1
+    assert (conf.report_interval, conf.compute.stop_queued, conf.compute.stop_running) == (10, 'cancel', 'leave')
+    assert conf.host
+    assert conf.compute.service_version_cap is None
+    assert conf.compute.adopt_guests is False
+
+
+@pytest.mark.parametrize('value', ['0', '-1', 'two', '1.5'])
+def test_a_limit_that_is_not_right_is_refused_by_name_with_what_would_do(tmp_path: pathlib.Path, value: str) -> None:
+    conf = read(tmp_path / 'wrong.conf', f'[DEFAULT]\nmax_concurrent_live_migrations = {value}\n')
+    with pytest.raises(exception.ConfigurationError, match=r'max_concurrent_live_migrations.*1 or more would do'):
+        compute.max_concurrent_live_migrations(conf)
+
+
+def test_every_option_is_listed_once_and_says_its_type_and_default() -> None:
+    listed = compute.list_opts()
+    assert [section for section, _ in listed] == ['DEFAULT', 'compute']
+    for _, options in listed:
+        for option in options:
+            assert 'default' in str(option.help), option.name

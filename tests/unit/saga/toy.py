@@ -1,0 +1,263 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A toy saga, its world, and a subject whose journal survives the death of whoever runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from migrator.saga import executor, log
+from migrator.saga.saga import Saga
+from migrator.saga.step import Back, Done, Failed, Forward, GoOn, Kind, Lost, Parked, Settlement, Step, Stuck, Verdict
+
+
+class Crash(BaseException):
+    """The process that runs the saga is killed here."""
+
+
+class Refused(Exception):
+    """The guard refuses a commit."""
+
+
+@dataclasses.dataclass
+class Stored:
+    """What the database holds."""
+
+    records: dict[tuple[int, str, str], log.StepRecord] = dataclasses.field(default_factory=dict)
+    attempt: int = 1
+    outcome: str | None = None
+    ended: str | None = None
+
+
+class World:
+    """What the bodies act on, and everything that was done, in order.
+
+    :param crash_at: the number of the boundary at which the process is killed; None: never.
+    :ivar effects: name -> in which attempt it was made.
+    :ivar log: ``do NAME``, ``undo NAME`` and ``commit ...``, in order.
+    :ivar scripts: ``do NAME``, ``undo NAME`` or ``settle`` -> what to answer instead, one a call, then the truth.
+    """
+
+    def __init__(self, crash_at: int | None = None) -> None:
+        self.effects: dict[str, int] = {}
+        self.log: list[str] = []
+        self.stored = Stored()
+        self.scripts: dict[str, list[Any]] = {}
+        self.refuse_commits = 0
+        self.crash_at = crash_at
+        self.boundaries = 0
+        self.against: str | None = None
+        self.attempts = 1
+
+    def boundary(self) -> None:
+        """Be a place at which the process may die."""
+        number, self.boundaries = self.boundaries, self.boundaries + 1
+        if number == self.crash_at:
+            self.crash_at = None
+            raise Crash(number)
+
+    def scripted(self, what: str) -> Any:
+        """Return what a test wants answered now, or None."""
+        answers = self.scripts.get(what)
+        return answers.pop(0) if answers else None
+
+    def acts(self) -> list[str]:
+        """Return what bodies did, without the commits."""
+        return [line for line in self.log if not line.startswith('commit')]
+
+    def commits(self) -> list[str]:
+        """Return what each commit held."""
+        return [line.removeprefix('commit ') for line in self.log if line.startswith('commit')]
+
+
+class Subject:
+    """One life of the owner of one toy saga; a new one reads what is stored."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.journal = log.Journal(world.stored.records.values())
+        self.failure: str | None = None
+        self.ending: str | None = None
+
+    @property
+    def attempt(self) -> int:
+        return self.world.stored.attempt
+
+    @property
+    def outcome(self) -> str | None:
+        return self.world.stored.outcome
+
+    @property
+    def ended(self) -> bool:
+        return self.world.stored.ended is not None
+
+    @property
+    def against(self) -> str | None:
+        return self.world.against or self.failure
+
+    def turn_against(self, reason: str) -> None:
+        self.failure = reason
+
+    def commit(self, records: Sequence[log.StepRecord], outcome: str | None = None) -> None:
+        world, stored = self.world, self.world.stored
+        world.boundary()
+        if world.refuse_commits:
+            world.refuse_commits -= 1
+            raise Refused
+        assert stored.ended is None, 'nothing is written after the end'
+        assert outcome is None or stored.outcome in (None, outcome), 'an outcome never changes'
+        words = [f'{record.direction} {record.step} {record.state}' for record in records]
+        words += [f'outcome {outcome}'] if outcome else []
+        words += [f'end {self.ending}'] if self.ending else []
+        world.log.append('commit ' + ', '.join(words))
+        for record in records:
+            stored.records[record.key] = dataclasses.replace(record, stored=True)
+        stored.outcome = outcome or stored.outcome
+        stored.ended = self.ending
+        self.journal.put([dataclasses.replace(record, stored=True) for record in records])
+        world.boundary()
+
+    def has_next_attempt(self) -> bool:
+        return self.attempt < self.world.attempts
+
+    def begin_next_attempt(self) -> None:
+        self.world.boundary()
+        self.world.log.append('commit next attempt')
+        self.world.stored.attempt += 1
+        self.failure = None
+        self.world.boundary()
+
+    def undone(self) -> None:
+        lost = any((record.result or {}).get('lost') for record in self.journal.all())
+        self.ending = 'lost' if lost else 'undone'
+        self.commit([])
+
+
+def do(name: str, effect: bool = True, result: Mapping[str, Any] | None = None) -> Callable[[Subject], Verdict]:
+    """Return a body that makes an effect, or what the test has scripted."""
+
+    def body(subject: Subject) -> Verdict:
+        world = subject.world
+        world.boundary()
+        world.log.append(f'do {name}')
+        scripted = world.scripted(f'do {name}')
+        if isinstance(scripted, tuple):  # its effect is there, but that is not what it says
+            scripted = scripted[0]
+            world.effects[name] = subject.attempt
+        if scripted is not None:
+            world.boundary()
+            return scripted
+        if effect:
+            world.effects[name] = subject.attempt
+        world.boundary()
+        return Done(result)
+
+    return body
+
+
+def undo(*names: str) -> Callable[[Subject], Verdict]:
+    """Return a body that takes effects back, or what the test has scripted."""
+
+    def body(subject: Subject) -> Verdict:
+        world = subject.world
+        world.boundary()
+        world.log.append(f'undo {names[0]}')
+        scripted = world.scripted(f'undo {names[0]}')
+        if scripted is not None:
+            return scripted
+        for name in names:
+            world.effects.pop(name, None)
+        world.boundary()
+        return Done()
+
+    return body
+
+
+def intent(name: str) -> Callable[[Subject], Mapping[str, Any] | Verdict]:
+    """Return an intent that fixes the attempt, or what the test has scripted."""
+
+    def body(subject: Subject) -> Mapping[str, Any] | Verdict:
+        return subject.world.scripted(f'intent {name}') or {'attempt': subject.attempt}
+
+    return body
+
+
+def leap(subject: Subject) -> Verdict:
+    """Be the pivot: what came of it is never its own word, but what settle finds."""
+    verdict = do('leap')(subject)
+    return Parked('the leap') if isinstance(verdict, Done) else verdict
+
+
+def settle(subject: Subject) -> Settlement:
+    """Ask the world: the pivot's effect decides."""
+    world = subject.world
+    world.boundary()
+    world.log.append('settle')
+    scripted = world.scripted('settle')
+    if scripted is not None:
+        return scripted
+    if 'leap' in world.effects:
+        return Forward({'leapt': True})
+    if subject.against is not None:
+        return Back(subject.against)
+    return GoOn()
+
+
+def finish(subject: Subject) -> Verdict:
+    """Have the next commit be the end."""
+    subject.world.boundary()
+    subject.world.log.append('do finish')
+    subject.ending = 'finished'
+    return Done()
+
+
+def toy() -> Saga[Subject]:
+    """Return a saga with one of everything: a check, a shared undo, an undo that waits for another, and a pair."""
+    clear = undo('look', 'prepare')
+    return Saga(
+        Step('book', Kind.COMPENSATABLE, do=do('book'), undo=undo('book'), intent=intent('book')),
+        Step('look', Kind.COMPENSATABLE, do=do('look', result={'seen': 1}), undo=clear),
+        Step('ask', Kind.COMPENSATABLE, do=do('ask', effect=False)),
+        Step('prepare', Kind.COMPENSATABLE, do=do('prepare'), undo=clear, intent=intent('prepare')),
+        Step('leap', Kind.PIVOT, do=leap, undo=undo('leap'), intent=intent('leap'), undo_after='prepare'),
+        Step('flip', Kind.RETRIABLE, do=do('flip')),
+        (
+            Step('left', Kind.RETRIABLE, do=do('left'), intent=intent('left')),
+            Step('right', Kind.RETRIABLE, do=do('right'), intent=intent('right')),
+        ),
+        Step('tidy', Kind.RETRIABLE, do=do('tidy'), intent=intent('tidy')),
+        Step('finish', Kind.RETRIABLE, do=finish),
+        settle=settle,
+    )
+
+
+def run_once(world: World) -> Parked | Stuck | None:
+    """Run the saga by a new executor of a new subject, as after a restart."""
+    return executor.SagaExecutor(toy(), Subject(world)).run()
+
+
+def run(world: World, lives: int = 20) -> World:
+    """Run the saga to its end, a new life after every crash, refusal and pause."""
+    for _ in range(lives):
+        try:
+            if run_once(world) is None:
+                return world
+        except (Crash, Refused):
+            pass
+    raise AssertionError(f'it does not end: {world.log[-20:]}')
+
+
+__all__ = ['Back', 'Crash', 'Failed', 'Forward', 'GoOn', 'Lost', 'Parked', 'Refused', 'Stuck', 'Subject', 'World']

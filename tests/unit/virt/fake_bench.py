@@ -1,0 +1,71 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The bench of the driver contract, on two fake hypervisors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from migrator.objects import command
+from migrator.objects import instance as instance_objects
+from migrator.testing import threads as sim_threads
+from migrator.virt import driver, fake
+from tests.unit.virt import driver_contract
+
+GuestState = command.GuestState
+Verdict = driver.Verdict
+
+
+def an_instance(number: int = 1, memory_mb: int = 1024, vcpus: int = 2) -> instance_objects.Instance:
+    return instance_objects.Instance(
+        uuid=f'00000000-0000-4000-8000-{number:012d}',
+        name=f'guest-{number}',
+        project_id='project',
+        user_id='user',
+        host='alpha',
+        node='alpha',
+        flavor=instance_objects.Flavor(name='small', vcpus=vcpus, memory_mb=memory_mb, root_gb=10),
+    )
+
+
+class FakeBench(driver_contract.Bench):
+    def __init__(self, simulation: sim_threads.Simulation) -> None:
+        self.simulation = simulation
+        self.world = fake.FakeWorld(simulation.world)
+        self.alpha = self.world.add('alpha', link=1024.0)
+        self.beta = self.world.add('beta', link=1024.0)
+        self.processes = {host: simulation.process(host) for host in ('alpha', 'beta')}
+        self.source = fake.FakeDriver(self.alpha, self.processes['alpha'])
+        self.destination = fake.FakeDriver(self.beta, self.processes['beta'])
+        self.destination_host = 'beta'
+        self.instance = an_instance()
+        self.guest = self.alpha.spawn(self.instance, dirty_rate=100.0)
+
+    def start(self, function: Callable[..., Any], *args: Any) -> None:
+        self.processes['alpha'].start(function, *args, name='call')
+
+    def run_until(self, predicate: Callable[[], Any]) -> None:
+        self.simulation.run_until(predicate, timeout=3600)
+
+    def slow(self) -> None:
+        self.alpha.set_link(1.0)
+        self.guest.dirty_rate = 0.5
+
+    def finished_move(self, **guest: Any) -> driver_contract.Call:
+        call = self.move(self.prepare())
+        self.run_until(lambda: call.ended)
+        return call
+
+    def states(self, host: str) -> list[str]:
+        return [effect.effect for effect in self.world.log if effect.host == host]
