@@ -22,9 +22,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import logging as py_logging
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+import amqp  # type: ignore[import-untyped]  # it has no types
+import kombu.exceptions
 import oslo_messaging
 from oslo_log import log as logging
 
@@ -35,6 +38,20 @@ from migrator.objects import base
 LOG = logging.getLogger(__name__)
 
 F = TypeVar('F', bound=Callable[..., Any])
+
+#: How the want of a broker shows: oslo.messaging lets through, as they are, the errors of what it stands on when it
+#: opens a connection. None of them can be a handler's, for those travel as ours.
+_NO_BROKER = (
+    oslo_messaging.MessageDeliveryFailure,
+    oslo_messaging.ClientSendError,
+    kombu.exceptions.KombuError,
+    amqp.AMQPError,
+)
+#: How often a connection is tried again before a message counts as unsendable. oslo.messaging waits 1 s before the
+#: first time and 3 s before the second, unless it is configured otherwise.
+_RETRIES = 2
+#: Seconds. For less, oslo.messaging's server sends no heartbeat at all, and a healthy call would be given up.
+_LEAST_MONITOR = 2
 
 
 def get_transport(conf: Any, url: str | None = None) -> Any:
@@ -51,6 +68,35 @@ def get_transport(conf: Any, url: str | None = None) -> Any:
             continue  # a release without them needs nothing
         conf.register_opts(getattr(module, f'oslo_messaging_{name}', []), group=f'oslo_messaging_{name}')
     return oslo_messaging.get_rpc_transport(conf, url, allowed_remote_exmods=[exception.__name__])
+
+
+class _OncePerOutage(py_logging.Filter):
+    """Lets the first "not reachable" through; each connection repeats it at each of its attempts."""
+
+    #: Seconds of silence after which it is another outage. oslo.messaging tries again each 30 s at the latest.
+    SILENCE = 60.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last = float('-inf')
+
+    def filter(self, record: py_logging.LogRecord) -> bool:
+        """Tell whether to log it."""
+        words = ('is unreachable', 'Connection failed', 'Unable to connect')
+        if record.levelno < py_logging.ERROR or not any(word in str(record.msg) for word in words):
+            return True
+        silence, self._last = record.created - self._last, record.created
+        return silence > self.SILENCE
+
+
+def say_outages_once() -> None:
+    """Have oslo.messaging say once that the broker is away, not at each attempt: for a command, whose log is its own.
+
+    That it is back is said by each connection, at level INFO.
+    """
+    logger = py_logging.getLogger('oslo.messaging._drivers.impl_rabbit')
+    if not any(isinstance(one, _OncePerOutage) for one in logger.filters):
+        logger.addFilter(_OncePerOutage())
 
 
 def expose(method: F) -> F:
@@ -184,6 +230,7 @@ class OsloRPC:
     def __init__(self, transport: Any) -> None:
         self._transport = transport
         self._serializer = ObjectSerializer()
+        self._reached = False
 
     def _client(self, target: Target, **options: Any) -> Any:
         client = oslo_messaging.get_rpc_client(
@@ -205,13 +252,18 @@ class OsloRPC:
         """Call a method and wait for its result; see :meth:`RPC.call`."""
         # Here, so that what cannot be sent is a TypeError of the caller's, not taken for one of the handler's.
         args = base.to_primitive(args)
-        client = self._client(target, timeout=timeout, call_monitor_timeout=monitor)
+        # Without a bound oslo.messaging would wait for a broker as long as it takes, whatever the time-out.
+        retries = min(_RETRIES, int(min(timeout, monitor or timeout) ** 0.5))
+        if monitor is not None:
+            monitor = max(monitor, _LEAST_MONITOR)
+        client = self._client(target, timeout=timeout, call_monitor_timeout=monitor, retry=retries)
         try:
+            self._reach(context, retries)
             return client.call(context, method, **args)
         except oslo_messaging.MessagingTimeout as error:
             raise exception.RPCTimeout(target=str(target), method=method, timeout=timeout) from error
-        except (oslo_messaging.MessageDeliveryFailure, oslo_messaging.ClientSendError) as error:
-            raise exception.ServiceUnreachable(service='The message broker', reason=str(error)) from error
+        except _NO_BROKER as error:
+            raise _unreachable(error) from error
         except exception.MigratorException as error:
             raise _our_class(error)(error.message, **error.kwargs) from error
         except oslo_messaging.RemoteError as error:
@@ -223,12 +275,28 @@ class OsloRPC:
     def cast(self, context: migrator_context.RequestContext, target: Target, method: str, **args: Any) -> None:
         """Send a message that has no answer; see :meth:`RPC.cast`."""
         try:
-            self._client(target, retry=2).cast(context, method, **args)
-        except (oslo_messaging.MessageDeliveryFailure, oslo_messaging.ClientSendError) as error:
-            raise exception.ServiceUnreachable(service='The message broker', reason=str(error)) from error
+            self._client(target, retry=_RETRIES).cast(context, method, **args)
+        except _NO_BROKER as error:
+            raise _unreachable(error) from error
+        self._reached = True
+
+    def _reach(self, context: migrator_context.RequestContext, retries: int) -> None:
+        """Find out whether there is a broker, by a message to nobody.
+
+        The first call of a transport makes the queue for the answers to all, and for that oslo.messaging waits without
+        a bound, and lets every other call wait for it.
+        """
+        if not self._reached:
+            self._client(Target('nobody', 'nowhere'), retry=retries).cast(context, 'none')
+            self._reached = True
 
     def serve(self, target: Target, endpoint: object) -> Served:
-        """Start an oslo.messaging RPC server; see :meth:`RPC.serve`."""
+        """Start an oslo.messaging RPC server; see :meth:`RPC.serve`.
+
+        A broker that is away is waited for, as long as it takes; that of one which is lost later, by itself.
+
+        :raises migrator.exception.ServiceUnreachable: the broker refuses the user or the virtual host.
+        """
         server = oslo_messaging.get_rpc_server(
             self._transport,
             oslo_messaging.Target(topic=target.topic, server=target.server),
@@ -236,8 +304,15 @@ class OsloRPC:
             serializer=self._serializer,
             access_policy=oslo_messaging.ExplicitRPCAccessPolicy,
         )
-        server.start()
+        try:
+            server.start()
+        except _NO_BROKER as error:
+            raise _unreachable(error) from error
         return _OsloServed(server)
+
+
+def _unreachable(error: Exception) -> exception.ServiceUnreachable:
+    return exception.ServiceUnreachable(service='The message broker', reason=str(error))
 
 
 class _Door:

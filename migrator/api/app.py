@@ -21,9 +21,8 @@ import webob
 import webob.dec
 from oslo_config import cfg
 from oslo_context import context as oslo_context
-from oslo_middleware import http_proxy_to_wsgi
 
-from migrator import executors
+from migrator import exception, executors
 from migrator.api import auth as api_auth
 from migrator.api import errors, microversions, policies, routes
 from migrator.api import request as api_request
@@ -45,8 +44,8 @@ def make_app(
 ) -> Callable[..., Any]:
     """Return the WSGI application.
 
-    :param conf: with the sections of :mod:`migrator.conf.api` and :mod:`migrator.conf.conductor` registered; this
-        registers ``[oslo_policy]``, ``[oslo_middleware]`` and, at the first request, ``[keystone_authtoken]`` on it.
+    :param conf: with the options of :mod:`migrator.conf.api` and :mod:`migrator.conf.conductor` registered; this
+        registers ``[oslo_policy]`` and, at the first request, ``[keystone_authtoken]`` on it.
     :param threads: where uuids, the clock and sleep come from.
     :param auth: another way to find out who asks, instead of the one that ``[api] auth_strategy`` names.
     """
@@ -62,8 +61,9 @@ def make_app(
     handle = _with_errors(handle)
     handle = _with_request_id(handle, services)
 
-    app = webob.dec.wsgify(handle, RequestClass=api_request.Request)
-    return http_proxy_to_wsgi.HTTPProxyToWSGI(app, conf)
+    # No middleware of oslo.middleware here: its import registers options on the global configuration. A process of
+    # our own that stands behind a proxy puts HTTPProxyToWSGI around this.
+    return webob.dec.wsgify(handle, RequestClass=api_request.Request)  # type: ignore[no-any-return]  # WebOb has no types
 
 
 def _with_request_id(handle: Handler, services: api_request.Services) -> Handler:
@@ -92,7 +92,11 @@ def _with_errors(handle: Handler) -> Handler:
 
 def _or_discovery(handle: Handler) -> Handler:
     def discovered(request: api_request.Request) -> webob.Response:
-        if request.method in ('GET', 'HEAD') and request.path_info in versions.PATHS:
+        try:
+            path = request.path_info
+        except UnicodeDecodeError:
+            raise exception.Invalid('The URL is not UTF-8.') from None
+        if request.method in ('GET', 'HEAD') and path in versions.PATHS:
             return versions.discover(request)
         return handle(request)
 

@@ -22,6 +22,7 @@ import webob
 from migrator import exception
 from migrator.api import request as api_request
 from migrator.api.handlers import (
+    aggregates,
     hypervisors,
     instance_actions,
     migrations,
@@ -73,6 +74,7 @@ ROUTES = (
     Route('GET', f'{_H}/uptime', hypervisors.uptime),
     Route('GET', f'{_H}/search', hypervisors.search, until=52),
     Route('GET', f'{_H}/servers', hypervisors.servers, until=52),
+    Route('GET', '/os-aggregates', aggregates.index),
 )
 
 

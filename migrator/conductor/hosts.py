@@ -50,6 +50,8 @@ class Hosts:
         self._crowd: dict[str, set[str]] = collections.defaultdict(set)
         self._acks: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
         self._answered: dict[str, float] = {}
+        #: Host -> when the first question was asked that it has not answered, nor any later one.
+        self._unanswered: dict[str, float] = {}
         self._born = threads.clock.monotonic()
         #: Called with a migration's uuid when a host that was busy has a free place.
         self.on_free: Callable[[str], None] = lambda uuid: None
@@ -89,17 +91,19 @@ class Hosts:
         :returns: what it says of each, or None: it is silent.
         :raises HostBusy: enough calls are on their way.
         """
-        with self._lock:
-            acks = self._acks.pop(host, [])
-        try:
-            with self._place(host, orders[0].migration_uuid if orders else ''):
+        with self._place(host, orders[0].migration_uuid if orders else ''):
+            with self._lock:
+                acks = self._acks.pop(host, [])
+            asked = self._threads.clock.monotonic()
+            try:
                 found = self.api.poll_live_migrations(
                     migrator_context.admin_context(), host, list(orders), acks, timeout=self._poll_timeout()
                 )
-        except (exception.ServiceUnreachable, exception.RemoteError):
-            with self._lock:
-                self._acks[host] = acks + self._acks[host]
-            return None
+            except (exception.ServiceUnreachable, exception.RemoteError):
+                with self._lock:
+                    self._acks[host] = acks + self._acks[host]
+                self._unanswered.setdefault(host, asked)
+                return None
         self._heard(host)
         return found
 
@@ -116,7 +120,13 @@ class Hosts:
 
     def _heard(self, host: str) -> None:
         self._answered[host] = self._threads.clock.monotonic()
+        self._unanswered.pop(host, None)
 
     def silent_for(self, host: str) -> float:
         """Return for how many seconds a host has not answered this conductor, counted from its own start at most."""
         return self._threads.clock.monotonic() - self._answered.get(host, self._born)
+
+    def unanswered_for(self, host: str) -> float:
+        """Return for how many seconds a host has left this conductor's questions without an answer."""
+        now = self._threads.clock.monotonic()
+        return now - self._unanswered.get(host, now)

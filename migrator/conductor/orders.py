@@ -83,14 +83,24 @@ def retry(
     """Have a host do a step that is never given up: tried again with growing pauses, then owed.
 
     A host that is down owes it at once, and the migration goes on. A host that answers that the guest is here and
-    could run is not argued with: that is stuck.
+    could run, or is not here at all, is not argued with: that is stuck, and the host is asked again at the next sweep.
+    So is a source that is up and cannot be restored: an ended migration leaves no guest paused.
     """
+    now = m.tools.threads.clock.monotonic()
+    if m.not_before.get(step, now) > now:
+        # Woken by something else, such as the other post step.
+        m.wake_by(m.not_before[step])
+        return Parked(f'the next try of {step} at {host}')
     outcome = carry_out(m, host, step, record, **payload)
     if isinstance(outcome, command.Report):
         if outcome.state == command.WorkState.DONE:
             return Done()
-        if (outcome.result or {}).get('here'):
+        m.reports.pop((host, step), None)
+        facts = outcome.result or {}
+        if facts.get('here'):
             return Stuck(f'{host} was to do {step}, but the guest is there and could run: look which host runs it.')
+        if facts.get('gone'):
+            return Stuck(f'{host} was to do {step}, but the guest is not there: look which host has it.')
         reason = outcome.reason or 'no reason given'
     elif isinstance(outcome, Failed):
         reason = outcome.reason
@@ -99,14 +109,16 @@ def retry(
         return Done({'owed': f'{host} is down'})
     else:
         return outcome
-    m.reports.pop((host, step), None)
     m.failures[step] = m.failures.get(step, 0) + 1
     if m.failures[step] >= m.tools.options.post_max_attempts:
+        if step == 'rollback_live_migration_at_source':
+            return Stuck(f'{host} is up and cannot restore the guest ({reason}): look at its hypervisor.')
         m.owe(host, step, reason, _for_debt(m))
         return Done({'owed': reason})
     first, last = _BACKOFF
     pause = min(last, first * 2 ** (m.failures[step] - 1)) * (0.5 + m.tools.threads.random() / 2)
-    m.wake_at = m.tools.threads.clock.monotonic() + pause
+    m.not_before[step] = now + pause
+    m.wake_by(m.not_before[step])
     return Parked(f'{host} failed in {step} ({reason}); tried again in {pause:.0f} s')
 
 
@@ -197,6 +209,9 @@ def _send(
     """Send an order, a second time if the host has been restarted and its new boot is known by now."""
     order = m.order(host, step)
     answer = command.Answer()
+    if step in _ADVANCING:
+        # Also where no answer comes: it may be on its way yet.
+        m.settling = False
     for _ in range(2):
         try:
             answer = m.tools.hosts.tell(host, step, order, **payload)
@@ -212,8 +227,6 @@ def _send(
             break
         order = m.order(host, step)
     if answer.refusal is None:
-        if step in _ADVANCING:
-            m.settling = False
         return answer
     if answer.refusal == command.Refusal.EPOCH:
         m.raise_epoch(answer.seen)

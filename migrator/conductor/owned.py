@@ -92,6 +92,8 @@ class OwnedMigration:
         #: Steps sent whose answer did not come: the host must be asked before they are sent again.
         self.unsure: set[tuple[str, str]] = set()
         self.failures: dict[str, int] = {}
+        #: Steps that have failed and are tried again, but not before then (monotonic seconds).
+        self.not_before: dict[str, float] = {}
         #: What the last run has parked for, for a person.
         self.parked_for = ''
         self._fields: dict[str, Any] = {}
@@ -105,6 +107,7 @@ class OwnedMigration:
         """Take over everything that was read anew; what hosts have reported stays known."""
         fresh.reports = {key: report for key, report in self.reports.items() if key not in fresh.reports}
         fresh.failures = self.failures
+        fresh.not_before = self.not_before
         if fresh.row.epoch == self.row.epoch:
             fresh.settling, fresh.unsure, fresh.must_ask = self.settling, self.unsure, self.must_ask
         if fresh.attempt == self.attempt:
@@ -200,6 +203,7 @@ class OwnedMigration:
         self.commit()
         self._against = None
         self.failures.clear()
+        self.not_before.clear()
 
     def undone(self) -> None:
         """Commit the end of a migration that was undone: cancelled because asked, error if the guest is lost, or
@@ -218,6 +222,10 @@ class OwnedMigration:
     def will(self, **fields: Any) -> None:
         """Have columns of the migration written with the next commit."""
         self._fields |= fields
+
+    def wake_by(self, moment: float) -> None:
+        """Be woken then, or earlier if something else asks for that (monotonic seconds)."""
+        self.wake_at = moment if self.wake_at is None else min(self.wake_at, moment)
 
     def will_call(self) -> None:
         """Have the boot_ids of the hosts read in the next commit: what follows it is a call to one of them."""
@@ -252,6 +260,19 @@ class OwnedMigration:
     def destination(self) -> str | None:
         """The destination of the newest attempt; None before one is chosen."""
         return self.row.dest_compute
+
+    @property
+    def guest(self) -> instance_objects.Instance:
+        """The instance, or, where it was deleted meanwhile, as much of it as a host needs to clean up after it."""
+        return self.instance or instance_objects.Instance(
+            uuid=self.row.instance_uuid,
+            name=self.row.instance_uuid,
+            project_id=self.row.project_id,
+            user_id=self.row.user_id,
+            host=self.row.source_compute,
+            node=self.row.source_node,
+            flavor=instance_objects.Flavor(name='deleted'),
+        )
 
     @property
     def hosts(self) -> list[str]:

@@ -24,6 +24,7 @@ from migrator.conductor import hosts as conductor_hosts
 from migrator.conductor import recovery, runner
 from migrator.conductor.owned import OwnedMigration, Tools
 from migrator.objects import command
+from migrator.objects import service as service_objects
 
 LOG = logging.getLogger(__name__)
 
@@ -43,14 +44,23 @@ def sweep(tools: Tools, stories: runner.Runner) -> None:
         adopted = recovery.adopt(tools, uuid, epoch)
         if adopted is not None:
             stories.take(adopted)
-    for uuid in tools.database.migrations.owned_by(tools.owner):
-        if not stories.holds(uuid):
+    held = {subject.row.uuid: subject.row for subject in stories.held()}
+    for uuid, epoch, abort in tools.database.migrations.owned_by(tools.owner):
+        row = held.get(uuid)
+        if row is None:
             subject = recovery.reload(tools, uuid)
             if subject is not None:
                 stories.take(subject)
+        elif (epoch, abort) != (row.epoch, row.abort_requested_at is not None):
+            # A wish, or the restart of a host, whose message was lost.
+            stories.wake(uuid, reread=True)
     now = tools.threads.clock.monotonic()
+    services = tools.database.services.list(binary=service_objects.COMPUTE_BINARY)
+    fenced = {service.host for service in services if service.forced_down}
     for subject in stories.held():
-        if not subject.waits_on and (subject.wake_at is None or subject.wake_at <= now):
+        # Who waits for one host hears nothing of the other; that it was fenced is told by the database alone.
+        concerned = not subject.waits_on or not fenced.isdisjoint(subject.hosts)
+        if concerned and (subject.wake_at is None or subject.wake_at <= now):
             stories.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
 
 
@@ -100,7 +110,7 @@ def _take_answer(
 ) -> None:
     uuid = subject.row.uuid
     if answer is None:
-        waited = tools.threads.clock.monotonic() - subject.heard_at
+        waited = tools.hosts.unanswered_for(host)
         if waited >= tools.options.service_down_time:
             _say_what_it_waits_for(tools, subject, f'{host} has not answered for {waited:.0f} s')
             stories.wake(uuid)

@@ -49,7 +49,7 @@ def reload(tools: Tools, uuid: str) -> OwnedMigration | None:
 
 def _subject(tools: Tools, owned: migration_rows.Owned) -> OwnedMigration:
     subject = OwnedMigration(tools, owned, settling=owned.migration.epoch > 1)
-    if owned.records:
+    if owned.records or owned.migration.epoch > 1:
         subject.reread_boots()
     if owned.migration.epoch > 1:
         subject.must_ask = set(subject.hosts)

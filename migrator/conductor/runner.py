@@ -147,13 +147,15 @@ class Runner:
     def _look_once(self, tale: _Tale, reports: list[command.Report], observations: list[command.Observation]) -> None:
         uuid = tale.subject.row.uuid
         try:
-            if tale.dirty:
+            with self._lock:
+                # Before it is read: what changes meanwhile is read once more.
+                dirty, tale.dirty = tale.dirty, False
+            if dirty:
                 fresh = self._reload(uuid)
                 if fresh is None:
                     self._let_go(uuid)
                     return
                 tale.subject.become(fresh)
-                tale.dirty = False
             subject = tale.subject
             for report in reports:
                 subject.take_report(report)

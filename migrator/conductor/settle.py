@@ -110,8 +110,23 @@ DESTINATION = MappingProxyType(
 _JOB = frozenset({Says.JOB, Says.CUTOVER_JOB})
 #: The guest could run at the source at any moment.
 _HERE = frozenset({Says.HERE, Says.RETURNED})
-#: Which of two cells comes first, as the protocol has it; what is not named comes last.
-_PRECEDENCE = (_A.STUCK, _A.WAIT, _A.FORWARD, _A.ERROR, _A.BACK, _A.PREPARE, _A.QUEUE, _A.SEE_RUNNING, _A.GO_ON)
+#: Which of two cells comes first, as the protocol has it.
+_PRECEDENCE = (
+    _A.STUCK,
+    _A.WAIT,
+    _A.FORWARD,
+    _A.ERROR,
+    _A.BACK,
+    _A.PREPARE,
+    _A.QUEUE,
+    _A.SEE_RUNNING,
+    _A.GO_ON,
+    # The destination is cleaned before the source is restored.
+    _A.CLEAN,
+    _A.RESTORE,
+    _A.POST,
+    _A.DONE,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,9 +204,12 @@ def _decide(source: Host, destination: Host, column: Column, against: bool, aske
     others = _cell(DESTINATION, destination.says, column)
     if against and column in (Column.NOT_SENT, Column.QUEUED, Column.RUNNING):
         theirs = _wished(theirs, source.says)
-        others = _A.ASK if others in (_A.PREPARE, _A.GO_ON) else others
-    if source.says in _JOB and destination.says is not Says.RUNS:
-        return theirs
+        # What is there, or is still being made there, is of no use any more.
+        others = _A.ASK if others in (_A.PREPARE, _A.GO_ON, _A.WAIT) else others
+    if source.says in _JOB:
+        # After forward the post step waits for the job's end, as in post-copy.
+        overruled = destination.says is Says.RUNS and column is not Column.FORWARD
+        return others if overruled else theirs
     if source.says is Says.ABSENT and destination.says is Says.ABSENT and column in (Column.QUEUED, Column.RUNNING):
         return _A.ERROR
     if source.says is Says.WAITS and others is _A.PREPARE:
@@ -203,15 +221,11 @@ def _decide(source: Host, destination: Host, column: Column, against: bool, aske
         return _A.QUEUE
     if theirs is _A.ABORT:
         return theirs if others is not _A.STUCK else others
-    return min({theirs, others} - {_A.ASK}, key=_rank)
+    return min({theirs, others} - {_A.ASK}, key=_PRECEDENCE.index)
 
 
 def _cell(table: MappingProxyType[Says, tuple[Act, ...]], says: Says, column: Column) -> Act:
     return table[says][_ORDER.index(column)]
-
-
-def _rank(act: Act) -> int:
-    return _PRECEDENCE.index(act) if act in _PRECEDENCE else len(_PRECEDENCE)
 
 
 def _wished(act: Act, says: Says) -> Act:

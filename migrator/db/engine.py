@@ -29,6 +29,11 @@ from migrator.db import types
 
 R = TypeVar('R')
 
+#: Somebody holds a lock for longer than we may wait; and: the operator has chosen an isolation in which a transaction
+#: may come too late. PostgreSQL's codes.
+_LOCK_NOT_AVAILABLE = '55P03'
+_SERIALIZATION_FAILURE = '40001'
+
 
 @enginefacade.transaction_context_provider
 class _Scope:
@@ -40,11 +45,14 @@ class Engine:
 
     :param connection: an SQLAlchemy URL. SQLite serves a single process only.
     :param threads: SQLite asks its clock for the time; the others have one of their own.
+    :param lease: seconds of ``[conductor] lease``. On PostgreSQL nothing waits for a lock, or holds one idly, for as
+        long as a third of that: a conductor that hangs in one place must not lose its lease in all others.
     :param options: more of oslo.db's ``[database]`` options.
     """
 
-    def __init__(self, connection: str, threads: executors.Threads, **options: Any) -> None:
+    def __init__(self, connection: str, threads: executors.Threads, lease: float = 15.0, **options: Any) -> None:
         self._threads = threads
+        self._patience = lease / 4
         self._facade = enginefacade.transaction_context()
         self._facade.configure(connection=connection, **options)
         # SQLite lets one transaction write at a time, and answers "locked" to a reader that then wants to write.
@@ -61,8 +69,12 @@ class Engine:
             engine: sa.Engine = self._facade.writer.get_engine()
         if engine.dialect.name == 'sqlite':
             sa.event.listen(engine, 'connect', self._on_sqlite_connect)
-            # oslo.db has opened one connection to try the URL; it must have the function too.
-            engine.dispose()
+        elif engine.dialect.name == 'postgresql':
+            sa.event.listen(engine, 'connect', self._on_postgresql_connect)
+        else:
+            return engine
+        # oslo.db has opened one connection to try the URL; it must be like the others.
+        engine.dispose()
         return engine
 
     def _prepare(self) -> None:
@@ -75,6 +87,14 @@ class Engine:
         # Readers then never wait for the writer, nor the writer for them.
         connection.execute('PRAGMA journal_mode = WAL')
         connection.execute('PRAGMA busy_timeout = 30000')
+
+    def _on_postgresql_connect(self, connection: Any, _record: Any) -> None:
+        milliseconds = str(max(1, int(self._patience * 1000)))
+        with connection.cursor() as cursor:
+            for name in ('lock_timeout', 'idle_in_transaction_session_timeout'):
+                cursor.execute('SELECT set_config(%s, %s, false)', (name, milliseconds))
+        # What is set in a transaction that is then rolled back was never set.
+        connection.commit()
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[orm.Session]:
@@ -114,7 +134,10 @@ def translated() -> Iterator[None]:
         if isinstance(error, (db_exception.DBDuplicateEntry, db_exception.DBDeadlock)):
             raise
         inner = getattr(error, 'inner_exception', None) or getattr(error, 'orig', None) or error
-        if _is_away(inner):
+        if _sqlstate(inner) == _SERIALIZATION_FAILURE:
+            # oslo.db has no name for it, and what helps is the same.
+            raise db_exception.DBDeadlock(inner) from error
+        if _is_away(inner) or _sqlstate(inner) == _LOCK_NOT_AVAILABLE:
             raise exception.DatabaseUnreachable(reason=_first_line(inner)) from None
         raise
 
@@ -124,13 +147,19 @@ def _is_away(error: BaseException) -> bool:
     return type(original).__name__ == 'OperationalError'
 
 
+def _sqlstate(error: BaseException) -> str | None:
+    """Return PostgreSQL's code of an error; psycopg2 has another word for it than psycopg."""
+    original = getattr(error, 'orig', None) or error
+    return getattr(original, 'pgcode', None) or getattr(original, 'sqlstate', None)
+
+
 def _first_line(error: BaseException) -> str:
     # Further lines quote the statement and its parameters, which may hold what a log should not.
     return str(error).strip().splitlines()[0]
 
 
 def retried(method: Callable[..., R]) -> Callable[..., R]:
-    """Run a method that is one transaction again, should the database have chosen it as a deadlock's victim."""
+    """Run a method that is one transaction again, should the database have made it give way to another."""
     from oslo_db import api as db_api
 
     wrapped: Callable[..., R] = db_api.wrap_db_retry(

@@ -242,11 +242,11 @@ class Migrations:
         with self._engine.reader() as session:
             return [(uuid, epoch) for uuid, epoch in session.execute(query) if uuid is not None]
 
-    def owned_by(self, owner: str) -> builtins.list[str]:
-        """Return the uuids of the migrations in progress that a conductor owns."""
-        query = sa.select(_T.uuid).where(_T.status.not_in(_ENDS), _T.owner == owner)
+    def owned_by(self, owner: str) -> builtins.list[tuple[str, int, bool]]:
+        """Return (uuid, epoch, whether an abort is wished) of the migrations in progress that a conductor owns."""
+        query = sa.select(_T.uuid, _T.epoch, _T.abort_requested_at).where(_T.status.not_in(_ENDS), _T.owner == owner)
         with self._engine.reader() as session:
-            return [uuid for (uuid,) in session.execute(query) if uuid is not None]
+            return [(uuid, epoch, at is not None) for uuid, epoch, at in session.execute(query) if uuid is not None]
 
     @engines.retried
     def adopt(self, uuid: str, epoch: int, owner: str) -> Owned | None:
@@ -394,7 +394,7 @@ class Migrations:
                 .where(*open_, _T.abort_requested_at.is_(None), same_boot)
                 .values(abort_requested_at=types.now(), abort_requested_by='host stop')
             )
-            return [uuid for (uuid,) in session.execute(sa.select(_T.uuid).where(*open_)) if uuid is not None]
+            return [uuid for (uuid,) in session.execute(sa.select(_T.uuid).where(*open_, same_boot)) if uuid]
 
     def reread(self, known: Migration) -> tuple[Migration, dict[str, str | None]]:
         """Return a migration and the boot_ids of its hosts as they now are."""

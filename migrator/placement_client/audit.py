@@ -13,8 +13,8 @@
 """Which allocation has no living reason: every consumer in Placement, held against instances and migrations.
 
 :func:`read` looks at Placement; the caller looks at the database; :func:`audit` compares the two and touches nothing.
-On a cloud that is at work the two looks are not one, and what moved in between may look wrong: take for a finding what
-two readings agree on (:func:`confirmed`).
+On a cloud that is at work the two looks are not one, and what moved in between may look wrong: believe what two
+audits agree on.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ WRONG_HOST = 'wrong host'
 WRONG_AMOUNT = 'wrong amount'
 DOUBLED = 'doubled'
 
-_NOTHING: Mapping[str, int] = {}
+Instance = instance_objects.Instance
+Migration = migration_objects.Migration
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,17 +94,11 @@ def read(client: placement.PlacementClient, known: Collection[str]) -> Books:
     return Books(providers=found, held=held, types=types)
 
 
-def confirmed(first: Iterable[Finding], second: Iterable[Finding]) -> list[Finding]:
-    """Return the findings of the second reading that the first one had too."""
-    before = {(one.consumer, one.provider, one.verdict) for one in first}
-    return [one for one in second if (one.consumer, one.provider, one.verdict) in before]
-
-
 def audit(
     books: Books,
     roots: Mapping[str, str],
-    instances: Iterable[instance_objects.Instance],
-    migrations: Iterable[migration_objects.Migration],
+    instances: Iterable[Instance],
+    migrations: Iterable[Migration],
 ) -> list[Finding]:
     """Compare Placement with the database: pure.
 
@@ -125,8 +120,8 @@ class _Audit:
         self,
         books: Books,
         roots: Mapping[str, str],
-        instances: Iterable[instance_objects.Instance],
-        migrations: Iterable[migration_objects.Migration],
+        instances: Iterable[Instance],
+        migrations: Iterable[Migration],
     ) -> None:
         self._books = books
         self._roots = roots
@@ -154,7 +149,7 @@ class _Audit:
 
     # --- an instance -------------------------------------------------------------------------------------------------
 
-    def _judge_instance(self, instance: instance_objects.Instance) -> None:
+    def _judge_instance(self, instance: Instance) -> None:
         flavor = instance.flavor.resources()
         held = self._by_host(instance.uuid)
         legal = self._legal(instance)
@@ -171,7 +166,7 @@ class _Audit:
         else:
             self._amount(instance, wanted)
 
-    def _legal(self, instance: instance_objects.Instance) -> list[tuple[str, ...]]:
+    def _legal(self, instance: Instance) -> list[tuple[str, ...]]:
         """Return what the instance may hold, each as the hosts on which it holds its flavor."""
         migration = self._moving.get(instance.uuid)
         if migration is None:
@@ -183,51 +178,38 @@ class _Audit:
             return [(source,), (destination,), (source, destination)]
         return [(source,), (destination,)]
 
-    def _missing(self, instance: instance_objects.Instance, host: str) -> None:
-        self._find(
-            instance.uuid,
-            pairs.INSTANCE,
-            self._roots.get(host, ''),
-            instance.flavor.resources(),
-            MISSING,
-            f'instance {instance.name} is on {host} and holds nothing at all',
-            remedy=self._set(instance, host),
+    def _missing(self, instance: Instance, host: str) -> None:
+        self._findings.append(
+            Finding(
+                consumer=instance.uuid,
+                consumer_type=pairs.INSTANCE,
+                provider=self._roots.get(host, ''),
+                resources=instance.flavor.resources(),
+                verdict=MISSING,
+                reason=f'instance {instance.name} is on {host} and holds nothing at all',
+                since=None,
+                remedy=self._set(instance, host),
+            )
         )
 
-    def _elsewhere(
-        self, instance: instance_objects.Instance, held: _ByHost, wanted: Sequence[str], verdict: str
-    ) -> None:
-        where = ' and '.join(wanted)
+    def _elsewhere(self, instance: Instance, held: _ByHost, wanted: Sequence[str], verdict: str) -> None:
         besides = f'where it holds {_say(held[wanted[0]])} too' if wanted[0] in held else 'where it holds nothing'
-        for provider, resources in self._books.held[instance.uuid].items():
+        for provider in self._books.held[instance.uuid]:
             host = self._host_of.get(provider)
             # A sharing provider is nobody's: it is wrong only where there is nothing that it belongs to.
             if host in wanted or (host is None and verdict == DOUBLED):
                 continue
-            self._find(
-                instance.uuid,
-                pairs.INSTANCE,
-                provider,
-                resources,
-                verdict,
-                f'instance {instance.name} holds this on {host or "no compute host"}, and is on {where}, {besides}',
-                remedy=self._set(instance, wanted[0]),
-            )
+            why = f'instance {instance.name} holds this on {_name(host)}, and is on {" and ".join(wanted)}, {besides}'
+            self._find(instance.uuid, provider, verdict, why, self._set(instance, wanted[0]))
 
-    def _amount(self, instance: instance_objects.Instance, wanted: Sequence[str]) -> None:
+    def _amount(self, instance: Instance, wanted: Sequence[str]) -> None:
         flavor = _say(instance.flavor.resources())
-        for provider, resources in self._books.held[instance.uuid].items():
-            self._find(
-                instance.uuid,
-                pairs.INSTANCE,
-                provider,
-                resources,
-                WRONG_AMOUNT,
-                f'instance {instance.name} is to hold {flavor}, the amounts of its flavor, on {" and ".join(wanted)}',
-                remedy=self._set(instance, wanted[0]),
-            )
+        why = f'instance {instance.name} is to hold {flavor}, the amounts of its flavor, on {" and ".join(wanted)}'
+        for provider in self._books.held[instance.uuid]:
+            self._find(instance.uuid, provider, WRONG_AMOUNT, why, self._set(instance, wanted[0]))
 
-    def _set(self, instance: instance_objects.Instance, host: str) -> str:
+    def _set(self, instance: Instance, host: str) -> str:
+        """Return what gives an instance its flavor on its host and nothing else."""
         if instance.uuid in self._moving:
             return f'let the migration of instance {instance.uuid} end, or abort it, and audit again'
         root = self._roots.get(host)
@@ -236,71 +218,45 @@ class _Audit:
             return f'have the compute service of {host} report, and audit again'
         if len(tree) > 1:
             return f'set the allocation of {instance.uuid} to its flavor on the tree of {root}, and to nothing else'
-        return _command(
-            'set',
-            *(f'--allocation rp={root},{name}={n}' for name, n in instance.flavor.resources().items()),
-            f'--project-id {instance.project_id} --user-id {instance.user_id} --consumer-type {pairs.INSTANCE}',
-            instance.uuid,
-        )
+        amounts = [f'--allocation rp={root},{name}={n}' for name, n in instance.flavor.resources().items()]
+        owner = f'--project-id {instance.project_id} --user-id {instance.user_id} --consumer-type {pairs.INSTANCE}'
+        return _command('set', *amounts, owner, instance.uuid)
 
     # --- a migration, or nobody --------------------------------------------------------------------------------------
 
-    def _judge_claim(self, migration: migration_objects.Migration) -> None:
+    def _judge_claim(self, migration: Migration) -> None:
         instance = self._instances.get(migration.instance_uuid)
-        held = self._by_host(migration.uuid)
-        source = migration.source_compute
-        if instance is None or (
-            _matches(held, (source,), instance.flavor.resources())
-            and migration.strategy == migration_objects.Strategy.MIGRATION_OWNED
-            and source not in self._by_host(instance.uuid)
-        ):
+        if instance is None:
             return
-        for provider, resources in self._books.held[migration.uuid].items():
+        source, flavor = migration.source_compute, instance.flavor.resources()
+        both = source in self._by_host(instance.uuid)
+        is_owner = migration.strategy == migration_objects.Strategy.MIGRATION_OWNED
+        if is_owner and not both and _matches(self._by_host(migration.uuid), (source,), flavor):
+            return
+        for provider in self._books.held[migration.uuid]:
             host = self._host_of.get(provider)
             if host != source:
-                verdict, why = WRONG_HOST, f'this on {host or "no compute host"}, and its guest comes from {source}'
-            elif source in self._by_host(instance.uuid):
-                verdict, why = DOUBLED, f'what instance {instance.name} holds on {source} itself'
+                verdict, why = WRONG_HOST, f'this on {_name(host)}, and its guest comes from {source}'
+            elif both:
+                verdict, why = DOUBLED, f'this on {source}, where instance {instance.name} holds its own'
             else:
-                verdict, why = (
-                    WRONG_AMOUNT,
-                    f'other amounts than those of its guest, {_say(instance.flavor.resources())}',
-                )
+                verdict, why = WRONG_AMOUNT, f'other amounts than those of its guest, {_say(flavor)}'
+            why = f'migration {migration.id} ({migration.status}) holds {why}'
             self._find(
-                migration.uuid,
-                pairs.MIGRATION,
-                provider,
-                resources,
-                verdict,
-                f'migration {migration.id} ({migration.status}) holds {why}',
-                remedy=f'let migration {migration.uuid} end, or abort it, and audit again',
+                migration.uuid, provider, verdict, why, f'let migration {migration.uuid} end, or abort it; audit again'
             )
 
-    def _leaked(self, migration: migration_objects.Migration) -> None:
-        for provider, resources in self._books.held[migration.uuid].items():
-            self._find(
-                migration.uuid,
-                pairs.MIGRATION,
-                provider,
-                resources,
-                LEAKED,
-                f'migration {migration.id} has ended ({migration.status}) and holds this on '
-                f'{self._host_of.get(provider) or "no compute host"}',
-                since=_ended_at(migration),
-                remedy=_command('delete', migration.uuid),
-            )
+    def _leaked(self, migration: Migration) -> None:
+        for provider in self._books.held[migration.uuid]:
+            where = _name(self._host_of.get(provider))
+            why = f'migration {migration.id} has ended ({migration.status}) and holds this on {where}'
+            self._find(migration.uuid, provider, LEAKED, why, _command('delete', migration.uuid), _ended_at(migration))
 
     def _strange(self, consumer: str) -> None:
-        for provider, resources in self._books.held[consumer].items():
-            self._find(
-                consumer,
-                self._books.types.get(consumer) or 'unknown',
-                provider,
-                resources,
-                UNKNOWN_CONSUMER,
-                'it is neither an instance nor a migration that migrator knows',
-                remedy=f'find out whose it is; if nobody wants it: {_command("delete", consumer)}',
-            )
+        why = 'it is neither an instance nor a migration that migrator knows'
+        for provider in self._books.held[consumer]:
+            remedy = f'find out whose it is; if nobody wants it: {_command("delete", consumer)}'
+            self._find(consumer, provider, UNKNOWN_CONSUMER, why, remedy)
 
     # --- below -------------------------------------------------------------------------------------------------------
 
@@ -308,22 +264,27 @@ class _Audit:
         parts: dict[str | None, list[pairs.Allocations]] = {}
         for provider, resources in self._books.held.get(consumer, {}).items():
             parts.setdefault(self._host_of.get(provider), []).append({'': resources})
-        return {host: pairs.total(found).get('', _NOTHING) for host, found in parts.items()}
+        return {host: pairs.total(found).get('', {}) for host, found in parts.items()}
+
+    def _type_of(self, consumer: str) -> str:
+        if consumer in self._instances:
+            return pairs.INSTANCE
+        return pairs.MIGRATION if consumer in self._migrations else self._books.types.get(consumer) or 'unknown'
 
     def _find(
-        self,
-        consumer: str,
-        consumer_type: str,
-        provider: str,
-        resources: Mapping[str, int],
-        verdict: str,
-        reason: str,
-        *,
-        remedy: str,
-        since: str | None = None,
+        self, consumer: str, provider: str, verdict: str, reason: str, remedy: str, since: str | None = None
     ) -> None:
         self._findings.append(
-            Finding(consumer, consumer_type, provider, dict(resources), verdict, reason, since, remedy)
+            Finding(
+                consumer=consumer,
+                consumer_type=self._type_of(consumer),
+                provider=provider,
+                resources=dict(self._books.held[consumer][provider]),
+                verdict=verdict,
+                reason=reason,
+                since=since,
+                remedy=remedy,
+            )
         )
 
 
@@ -343,7 +304,11 @@ def _say(resources: Mapping[str, int]) -> str:
     return ', '.join(f'{amount} {name}' for name, amount in resources.items()) or 'nothing'
 
 
-def _ended_at(migration: migration_objects.Migration) -> str | None:
+def _name(host: str | None) -> str:
+    return host or 'no compute host'
+
+
+def _ended_at(migration: Migration) -> str | None:
     if migration.history:
         return str(migration.history[-1]['at'])
     changed: datetime.datetime | None = migration.updated_at

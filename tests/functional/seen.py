@@ -188,3 +188,19 @@ class Outage:
         if what == 'begin' and self._cloud.simulation.time < self._until:
             self.refused += 1
             raise exception.DatabaseUnreachable(reason='planned by the test')
+
+
+# --- what happens to processes ---------------------------------------------------------------------------------------
+
+
+def kill(cloud, name):
+    """Kill -9 a process: ``api``, ``conductor1``, ``host1``."""
+    cloud.simulation.kill(cloud.processes.pop(name))
+    cloud.computes.pop(name, None)
+    cloud.conductors.pop(name, None)
+
+
+def restart(cloud, host):
+    """Start the compute service of a host anew, and return when a conductor has answered it."""
+    cloud.start_compute(host)
+    cloud.simulation.run_until(cloud.up)

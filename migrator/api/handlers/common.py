@@ -18,7 +18,7 @@ import datetime
 import hashlib
 import re
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from migrator import exception
@@ -114,15 +114,15 @@ def host_id(project_id: str, host: str | None) -> str:
     return hashlib.sha224(f'{project_id}{host}'.encode()).hexdigest() if host else ''
 
 
-def without_hosts(request: api_request.Request, text: str | None, allowed: bool) -> str | None:
-    """Return a text as the asker may see it: with ``<host>`` for each compute host's name, unless allowed more.
+def without_hosts(request: api_request.Request, texts: Sequence[str | None], allowed: bool) -> list[str | None]:
+    """Return texts as the asker may see them: with ``<host>`` for each compute host's name, unless allowed more.
 
     :param allowed: whether the asker may know where guests are.
     """
-    if allowed or not text:
-        return text
+    if allowed or not any(texts):
+        return list(texts)
     names = [service.host for service in request.services.database.services.list(service_objects.COMPUTE_BINARY)]
-    return mask(text, names)
+    return [text and mask(text, names) for text in texts]
 
 
 def mask(text: str, names: Iterable[str]) -> str:

@@ -74,8 +74,9 @@ def show(request: api_request.Request, server_id: str, request_id: str) -> webob
 
 def _views(request: api_request.Request, instance: Instance, found: list[db_actions.Action]) -> list[dict[str, Any]]:
     may_see = request.can(policies.EVENTS, common.target(instance))
+    messages = common.without_hosts(request, [action.message for action in found], may_see)
     views = []
-    for action in found:
+    for action, message in zip(found, messages, strict=True):
         view = {
             'action': action.action,
             'instance_uuid': action.instance_uuid,
@@ -83,7 +84,7 @@ def _views(request: api_request.Request, instance: Instance, found: list[db_acti
             'user_id': action.user_id,
             'project_id': action.project_id,
             'start_time': common.iso(action.start_time),
-            'message': common.without_hosts(request, action.message, may_see),
+            'message': message,
         }
         if request.since(58):
             view['updated_at'] = common.iso(action.finish_time or action.start_time)

@@ -27,6 +27,7 @@ from migrator.api.handlers import common
 from migrator.api.policies import server_actions as policies
 from migrator.api.policies import server_migrations as migration_policies
 from migrator.api.schemas import server_actions as action_schemas
+from migrator.db import actions
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
 from migrator.objects import service as service_objects
@@ -42,6 +43,8 @@ _S = migration_objects.MigrationStatus
 ASYNCHRONOUS = 34
 #: Seconds between two looks at the row, should the conductor's answer not come.
 LOOK_EVERY = 0.5
+#: Seconds for which nothing but that answer is waited for: a conductor that dies with the question never answers.
+ANSWER_WITHIN = 5
 #: The service version from which the migration holds the source's allocation.
 MIGRATION_OWNED = 2
 
@@ -61,7 +64,7 @@ def migrate_live(request: api_request.Request, server_id: str) -> webob.Response
     _check_destination(request, instance, host, force, computes)
     _check_queue(request, instance)
     migration = _new(request, instance, wanted, force, computes)
-    request.services.database.migrations.accept(request.context, migration, 'live-migration')
+    _accept(request, migration)
     if request.since(ASYNCHRONOUS):
         _wake(request, migration)
     else:
@@ -133,6 +136,16 @@ def _new(
     )
 
 
+def _accept(request: api_request.Request, migration: Migration) -> None:
+    try:
+        request.services.database.migrations.accept(request.context, migration, actions.LIVE_MIGRATION)
+    except exception.InstanceInvalidState as error:
+        if error.kwargs.get('attr') != 'host':
+            raise
+        # Another migration began and ended since the instance was read; its message would tell the host.
+        raise exception.Conflict(f'Instance {migration.instance_uuid} has moved meanwhile: ask again.') from None
+
+
 def _wake(request: api_request.Request, migration: Migration) -> None:
     try:
         request.services.conductor.live_migrate(request.context, migration.uuid)
@@ -147,7 +160,7 @@ def _wait_for_checks(request: api_request.Request, migration: Migration) -> None
     timeout: float = services.conf.api.sync_timeout
     until = clock.monotonic() + timeout
     try:
-        services.conductor.live_migrate_and_wait(request.context, migration.uuid, timeout)
+        services.conductor.live_migrate_and_wait(request.context, migration.uuid, min(timeout, ANSWER_WITHIN))
     except exception.MigratorException as error:
         LOG.warning('%s: no answer on migration %s: %s', request.request_id, migration.uuid, error)
     # The row decides, whatever was answered.
@@ -164,6 +177,6 @@ def _is_decided(request: api_request.Request, migration: Migration) -> bool:
         return False
     if row.checked_at is None and row.status in (_S.FAILED, _S.ERROR):
         may_see = request.can(migration_policies.INDEX_HOST, {'project_id': row.project_id, 'user_id': row.user_id})
-        reason = common.without_hosts(request, row.failure, may_see)
+        (reason,) = common.without_hosts(request, [row.failure], may_see)
         raise exception.MigrationPreCheckError(reason or f'The live migration ended {row.status}.')
     return row.checked_at is not None or row.ended

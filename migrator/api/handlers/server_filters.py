@@ -42,10 +42,11 @@ _NAMES = ('name', 'display_name')
 #: A guest here has no address, no description and no tag.
 _NEVER = ('ip', 'ip6', 'description', 'display_description', 'tags', 'tags-any')
 
-#: A repetition of more than one thing, which may take a regular expression engine years; and how many single ones.
-_NESTED = re.compile(r'[*+}]\??\)(?:[*+{])|\|[^)]*\)[*+{]|\(\?P=|\\[1-9]')
-_REPEATS = re.compile(r'(?<!\\)(?:[*+]|\{\d*,?\d*\})')
-_MAX_REPEATS = 4
+#: What a name matches is found out here, by backtracking: each repetition more multiplies the time by a name's length.
+MAX_REPETITIONS = 2
+#: An escape, a class of characters, a back reference or condition, the head of a group, or one character.
+_PART = re.compile(r'\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?:P=|\()|\((?:\?(?:P<\w+>|<?[=!]|[:>]))?|.', re.DOTALL)
+_REPEATING = ('*', '+', '{')
 
 
 @dataclasses.dataclass
@@ -159,14 +160,37 @@ def _sort(request: api_request.Request) -> list[tuple[str, bool]]:
 
 
 def _safe_pattern(name: str, text: str) -> re.Pattern[str]:
-    if _NESTED.search(text) or len(_REPEATS.findall(text)) > _MAX_REPEATS:
+    pattern = schemas.pattern(text)
+    if _may_explode(text):
         raise exception.ValidationError(
             path=name,
             value=text,
-            detail='What would do: a regular expression without back references, nested repetitions, and more than '
-            f'{_MAX_REPEATS} repetitions.',
+            detail='What would do: a regular expression without back references, without nested repetitions, and with '
+            f'no more than {MAX_REPETITIONS} repetitions.',
         )
-    return re.compile(text)
+    return pattern
+
+
+def _may_explode(text: str) -> bool:
+    """Whether a regular expression may take time out of all proportion to the length of what it is held to."""
+    parts = _PART.findall(text)
+    # For each group that is open, the whole first: whether anything in it may match in more than one way.
+    ambiguous = [False]
+    repetitions = 0
+    for place, part in enumerate(parts):
+        if part in ('(?P=', '(?(') or re.fullmatch(r'\\[1-9]', part):
+            return True
+        if part.startswith('('):
+            ambiguous.append(False)
+        elif part == ')':
+            inside = ambiguous.pop()
+            if inside and any(follower in _REPEATING for follower in parts[place + 1 : place + 2]):
+                return True
+            ambiguous[-1] |= inside
+        elif part in _REPEATING or part in ('?', '|'):
+            ambiguous[-1] = True
+            repetitions += part in _REPEATING
+    return repetitions > MAX_REPETITIONS
 
 
 def _truth(name: str, text: str) -> bool:

@@ -18,6 +18,7 @@ from oslo_config import cfg
 from oslo_policy import policy
 
 from migrator.api.policies import (
+    aggregates,
     base,
     hypervisors,
     instance_actions,
@@ -33,6 +34,7 @@ def list_rules() -> list[policy.RuleDefault]:
     """Return every policy with its default, for the generator of the sample file."""
     return [
         *base.RULES,
+        *aggregates.RULES,
         *hypervisors.RULES,
         *instance_actions.RULES,
         *migrations.RULES,

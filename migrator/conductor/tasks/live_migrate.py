@@ -158,7 +158,7 @@ def _prepare(m: OwnedMigration) -> command.Report | Failed | Parked:
     assert record is not None
     data = _migrate_data(m, 'check_can_live_migrate_source')
     found = orders.carry_out(m, m.destination, 'pre_live_migration', record, instance=m.instance, migrate_data=data)
-    if isinstance(found, Parked) and (m.destination, 'pre_live_migration') in m.unsure and m.is_down(m.destination):
+    if isinstance(found, Parked) and m.is_down(m.destination):
         return Failed(f'{m.destination} is down.')
     return found
 
@@ -232,11 +232,18 @@ def _without_asking(m: OwnedMigration) -> Settlement | None:
     """Return what needs no question: nothing was ever sent, or the source's events tell of a job on its way."""
     sent = m.record('live_migration') is not None
     if not sent:
-        return Back(m.against) if m.against is not None and not m.destination else None
+        # The row may name a destination that was only wished for; the intent says whether it was chosen.
+        chosen = m.record('move_allocation')
+        asked = chosen is not None and chosen.input
+        return Back(m.against) if m.against is not None and not asked else None
     report = m.reports.get((m.source, 'live_migration'))
     if m.against is not None or report is None or report.epoch < m.row.epoch or m.settling:
         return None
-    if report.state != command.WorkState.RUNNING:
+    if report.state != command.WorkState.RUNNING or any(m.is_down(host) for host in m.hosts):
+        return None
+    seen = m.seen.get(m.source)
+    if seen is not None and orders.word_of(m, seen).says not in _ON_ITS_WAY:
+        # Events tell of a job's begin and end, and not of post-copy.
         return None
     started = bool((report.result or {}).get('started'))
     if started and m.row.status == Status.QUEUED:
@@ -244,6 +251,10 @@ def _without_asking(m: OwnedMigration) -> Settlement | None:
         m.commit()
     m.waits_on = {m.source}
     return Parked(f'{m.source} to copy the guest' if started else f'its turn in the queue of {m.source}')
+
+
+#: What the source says as long as nothing has happened that its events do not tell.
+_ON_ITS_WAY = frozenset({settling.Says.WAITS, settling.Says.STARTED, settling.Says.JOB})
 
 
 def _source_word(m: OwnedMigration) -> settling.Host:
@@ -270,7 +281,8 @@ def _settled(
     if act is settling.Act.GO_ON:
         return GoOn() if m.record('live_migration') is None else _queue_again(m)
     if act is settling.Act.FORWARD:
-        return Forward({'verdict': source.verdict or 'completed', 'post_copy': destination.post_copy})
+        job = source.says in (settling.Says.JOB, settling.Says.CUTOVER_JOB)
+        return Forward({'verdict': source.verdict or 'completed', 'post_copy': destination.post_copy, 'job': job})
     if act is settling.Act.BACK:
         return Back(reason)
     if act is settling.Act.ERROR:
@@ -313,13 +325,16 @@ def _prepare_again(m: OwnedMigration) -> Settlement:
 def _queue_again(m: OwnedMigration) -> Settlement:
     m.reports.pop((m.source, 'live_migration'), None)
     verdict = live_migration(m)
+    report = m.reports.get((m.source, 'live_migration'))
+    if report is not None and (report.result or {}).get('gone'):
+        return Stuck(f'{m.source} no longer has the guest, and {m.destination} only waits for it: look who has it.')
     return verdict if not isinstance(verdict, Done) else Parked(f'its turn in the queue of {m.source}')
 
 
 def _abort(m: OwnedMigration) -> Settlement:
     record = m.record('live_migration')
     assert record is not None
-    found = orders.carry_out(m, m.source, 'live_migration_abort', record, instance=m.instance)
+    found = orders.carry_out(m, m.source, 'live_migration_abort', record, instance=m.guest)
     m.reports.pop((m.source, 'live_migration_abort'), None)
     m.waits_on = {m.source}
     if isinstance(found, Failed):
@@ -343,7 +358,8 @@ def update_instance_host(m: OwnedMigration) -> Verdict:
 
 def job_has_ended(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
     """Hold the post steps back while the source still has a job, as in post-copy."""
-    if m.result('live_migration').get('post_copy'):
+    settled = m.result('live_migration')
+    if settled.get('post_copy') or settled.get('job'):
         word = orders.look_at(m, m.source)
         if word.says in (settling.Says.JOB, settling.Says.CUTOVER_JOB, settling.Says.MISSING):
             m.waits_on = {m.source}
@@ -393,7 +409,7 @@ def _post(m: OwnedMigration, host: str | None, step: str) -> Verdict:
     assert host is not None
     assert record is not None
     data = _migrate_data(m, 'pre_live_migration')
-    return orders.retry(m, host, step, record, instance=m.instance, migrate_data=data)
+    return orders.retry(m, host, step, record, instance=m.guest, migrate_data=data)
 
 
 def _undo(m: OwnedMigration, host: str | None, step: str, undone: str) -> Verdict:
@@ -401,7 +417,7 @@ def _undo(m: OwnedMigration, host: str | None, step: str, undone: str) -> Verdic
     assert host is not None
     result = m.result(undone) or m.result('check_can_live_migrate_source')
     data = base.from_primitive(result['migrate_data']) if result.get('migrate_data') else None
-    return orders.retry(m, host, step, record, instance=m.instance, migrate_data=data)
+    return orders.retry(m, host, step, record, instance=m.guest, migrate_data=data)
 
 
 def _migrate_data_of(report: command.Report) -> Done:

@@ -74,7 +74,7 @@ class ConductorStandIn:
         self.does(migration_uuid)
 
     def live_migrate_and_wait(self, context, migration_uuid, timeout):
-        self.told.append(('live_migrate_and_wait', migration_uuid))
+        self.told.append(('live_migrate_and_wait', migration_uuid, timeout))
         self.does(migration_uuid)
 
     def wake(self, context, migration_uuid, server):
@@ -85,9 +85,11 @@ class ConductorStandIn:
 class World:
     """The application, its database, and three compute hosts: source, dest and spare."""
 
-    def __init__(self, directory, template, auth=None):
+    def __init__(self, directory, auth=None):
         self.threads = HandClock()
-        self.database = db_api.Database(f'sqlite:///{directory}/migrator.sqlite', self.threads, sqlite_synchronous=False)
+        self.database = db_api.Database(
+            f'sqlite:///{directory}/migrator.sqlite', self.threads, sqlite_synchronous=False
+        )
         self.conf = cfg.ConfigOpts()
         api_conf.register_opts(self.conf)
         conductor_conf.register_opts(self.conf)
@@ -243,26 +245,26 @@ def by_roles(handle):
 
 
 @pytest.fixture(scope='session')
-def schema_template(tmp_path_factory):
-    """A database with the schema and nothing else, made once."""
-    directory = tmp_path_factory.mktemp('schema')
-    database = db_api.Database(f'sqlite:///{directory}/migrator.sqlite', executors.NativeThreads())
-    sync.sync(database.engine)
-    with database.engine.sa_engine.connect() as connection:
+def template(tmp_path_factory):
+    """A database with the schema and three hosts, made once and copied for each test."""
+    directory = tmp_path_factory.mktemp('template')
+    world = World(directory)
+    sync.sync(world.database.engine)
+    for name in ('source', 'dest', 'spare'):
+        world.host(name)
+    with world.database.engine.sa_engine.connect() as connection:
         connection.exec_driver_sql('PRAGMA wal_checkpoint(TRUNCATE)')
-    database.close()
+    world.database.close()
     return (directory / 'migrator.sqlite').read_bytes()
 
 
 @pytest.fixture
-def make_world(tmp_path, schema_template):
+def make_world(tmp_path, template):
     worlds = []
 
     def make(auth=None):
-        (tmp_path / 'migrator.sqlite').write_bytes(schema_template)
-        worlds.append(World(tmp_path, schema_template, auth))
-        for name in ('source', 'dest', 'spare'):
-            worlds[-1].host(name)
+        (tmp_path / 'migrator.sqlite').write_bytes(template)
+        worlds.append(World(tmp_path, auth))
         return worlds[-1]
 
     yield make

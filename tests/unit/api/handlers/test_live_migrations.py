@@ -24,7 +24,7 @@ def only_migration(world):
     return found
 
 
-# --- accepted ----------------------------------------------------------------------------------------------------------
+# --- accepted --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_from_2_34_the_own_host_is_accepted_and_left_to_the_conductor(world):
     assert only_migration(world).requested_host == 'source'
 
 
-# --- refused -----------------------------------------------------------------------------------------------------------
+# --- refused ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,11 @@ def test_from_2_34_the_own_host_is_accepted_and_left_to_the_conductor(world):
         ('2.25', {'block_migration': False}, ['host', 'required']),
         ('2.29', {'host': 'dest', 'block_migration': 'auto', 'force': True}, ['force', 'unexpected']),
         ('2.30', {'host': 'dest', 'block_migration': 'auto', 'force': 'perhaps'}, ['force', 'perhaps']),
-        ('2.68', {'host': 'dest', 'block_migration': 'auto', 'force': True}, ['force', '2.68', 'block_migration, host']),
+        (
+            '2.68',
+            {'host': 'dest', 'block_migration': 'auto', 'force': True},
+            ['force', '2.68', 'block_migration, host'],
+        ),
         ('2.80', {'host': '', 'block_migration': 'auto'}, ['host']),
         ('2.80', {'host': 'x' * 256, 'block_migration': 'auto'}, ['host']),
         ('2.80', None, ['os-migrateLive']),
@@ -243,13 +247,13 @@ def test_too_many_waiting_does_not_tell_a_tenant_which_host_it_is(roles):
     assert 'source' not in response.text
 
 
-# --- below 2.34 --------------------------------------------------------------------------------------------------------
+# --- below 2.34 ------------------------------------------------------------------------------------------------------
 
 
 def test_below_2_34_the_answer_waits_for_the_checks_and_no_longer(world):
     world.conductor.does = lambda uuid: world.move(uuid, checked_at='now', status='preparing')
     assert world.migrate(world.guest(), '2.30').status_int == 202
-    assert [call[0] for call in world.conductor.told] == ['live_migrate_and_wait']
+    assert world.conductor.told == [('live_migrate_and_wait', only_migration(world).uuid, 5)]
     assert world.threads.slept == []
 
 
@@ -307,6 +311,22 @@ def test_when_the_time_out_is_over_the_answer_is_202_for_the_row_stands(world):
     assert world.migrate(world.guest(), '2.30').status_int == 202
     assert world.threads.slept == [0.5] * 4
     assert only_migration(world).status == 'accepted'
+
+
+def test_no_answer_is_waited_for_longer_than_the_time_out(world):
+    world.conf.set_override('sync_timeout', 1, group='api')
+    world.migrate(world.guest(), '2.30')
+    assert world.conductor.told[0][2] == 1
+
+
+def test_a_server_that_has_just_moved_is_a_409_that_tells_no_host(roles, monkeypatch):
+    guest = roles.guest(project='blue')
+    roles.database.instances.update(guest.uuid, host='spare')
+    before = roles.rows()
+    monkeypatch.setattr(roles.database.instances, 'get', lambda uuid: guest)
+    response = roles.migrate(guest, token='manager:eve:blue')
+    roles.refuses(response, 409, 'conflictingRequest', 'ask again', since=before)
+    assert 'spare' not in response.text
 
 
 def test_a_database_that_goes_away_after_the_row_is_committed_does_not_take_the_promise_back(world, monkeypatch):

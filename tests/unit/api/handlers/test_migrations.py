@@ -162,7 +162,9 @@ def test_a_manager_sees_the_own_project_without_hosts(roles):
     roles.migration(roles.guest(project='red'))
     (found,) = listed(roles, token='manager:eve:blue')
     assert found['project_id'] == 'blue'
-    assert [found[name] for name in ('source_compute', 'source_node', 'dest_compute', 'dest_node', 'dest_host')] == [None] * 5
+    assert [found[name] for name in ('source_compute', 'source_node', 'dest_compute', 'dest_node', 'dest_host')] == [
+        None
+    ] * 5
     assert len(listed(roles, token='admin:root:x')) == 2
 
 

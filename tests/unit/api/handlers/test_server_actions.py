@@ -79,7 +79,9 @@ def test_another_projects_server_is_a_404_and_a_reader_may_not(roles):
     before = roles.rows()
     for action in ('lock', 'unlock'):
         roles.refuses(act(roles, guest, {action: None}, token='member:eve:red'), 404, 'itemNotFound', since=before)
-        roles.refuses(act(roles, guest, {action: None}, token='reader:eve:blue'), 403, 'forbidden', action, since=before)
+        roles.refuses(
+            act(roles, guest, {action: None}, token='reader:eve:blue'), 403, 'forbidden', action, since=before
+        )
 
 
 @pytest.mark.parametrize('action', ['reboot', 'resize', 'evacuate', 'os-start', 'createImage', 'nonsense'])

@@ -20,14 +20,24 @@ from migrator import exception
 from migrator.api.handlers import server_filters
 
 
-@pytest.mark.parametrize('text', ['web', '^web-[0-9]+$', 'a.b', r'web\.example\.org', '(web|db)[0-9]', '.*a.*b', 'a{2}'])
+@pytest.mark.parametrize(
+    'text',
+    [
+        'web', '^web-[0-9]+$', 'a.b', r'web\.example\.org', '(web|db)[0-9]', '.*a.*b', 'a{2}', r'\(\*\+\{', '[*+{|]+',
+        '[]*+]x', r'[\]*+(]', '(web)+', '(web-?1)?', '(?i)WEB', '(?:a)(?=b)', '(?:ab)+', '(?P<x>ab)+', '',
+    ],
+)  # fmt: skip
 def test_the_usual_patterns_pass(text):
     assert isinstance(server_filters._safe_pattern('name', text), re.Pattern)
 
 
 @pytest.mark.parametrize(
-    'text', ['(a+)+$', '(a*)*', '((a{1,9}){1,9}){1,9}', '(a|a)*$', '(.+){20}', r'(.*)\1', '(?P<x>a)(?P=x)', 'a*' * 5]
-)
+    'text',
+    [
+        '(a+)+$', '(a*)*', '((a{1,9}){1,9}){1,9}', '(a|a)*$', '(.+){20}', r'(.*)\1', '(?P<x>a)(?P=x)', 'a*a*a*b',
+        '(a+b?)+$', '((a+))+', '([a-z]+[a-z]?)*', '(?:a?)+', '(a)?(?(1)b|c)', '((ab|a)b?){9}',
+    ],
+)  # fmt: skip
 def test_patterns_that_explode_do_not(text):
     with pytest.raises(exception.ValidationError) as caught:
         server_filters._safe_pattern('name', text)

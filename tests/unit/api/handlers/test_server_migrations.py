@@ -36,10 +36,12 @@ def abort(world, one, version='2.80', token='admin'):
 
 
 def force(world, one, version='2.80', token='admin', body=None):
-    return world.ask('POST', f'{path(one)}/action', {'force_complete': None} if body is None else body, version=version, token=token)
+    return world.ask(
+        'POST', f'{path(one)}/action', {'force_complete': None} if body is None else body, version=version, token=token
+    )
 
 
-# --- looking -----------------------------------------------------------------------------------------------------------
+# --- looking ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,11 @@ def test_figures_are_what_the_hypervisor_last_said(world):
     one = world.migration(world.guest())
     world.move(one.uuid, memory_total=400, memory_processed=100, memory_remaining=300)
     shown = world.get(path(one))['migration']
-    assert (shown['memory_total_bytes'], shown['memory_processed_bytes'], shown['memory_remaining_bytes']) == (400, 100, 300)
+    assert (shown['memory_total_bytes'], shown['memory_processed_bytes'], shown['memory_remaining_bytes']) == (
+        400,
+        100,
+        300,
+    )
     assert shown['disk_total_bytes'] is None
 
 
@@ -147,7 +153,7 @@ def test_who_may_not_gets_a_403_and_another_project_a_404(roles):
         roles.refuses(response, 404, 'itemNotFound', one.instance_uuid, since=before)
 
 
-# --- abort -------------------------------------------------------------------------------------------------------------
+# --- abort -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -270,7 +276,7 @@ def test_an_abort_of_a_locked_server_is_a_409_but_not_for_an_administrator(roles
     assert abort(roles, one, token='admin:root:x').status_int == 202
 
 
-# --- force complete ----------------------------------------------------------------------------------------------------
+# --- force complete --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('version', ['2.22', '2.80'])

@@ -149,7 +149,9 @@ def test_an_administrator_finds_by(world, query, found):
     world.threads.seconds += 1
     second = world.guest('web2')
     world.threads.seconds += 1
-    world.guest('db', vm_state='paused', power_state=3, host='dest', user_id='bob', flavor=second.flavor.replace(name='m2'))
+    world.guest(
+        'db', vm_state='paused', power_state=3, host='dest', user_id='bob', flavor=second.flavor.replace(name='m2')
+    )
     world.migration(second)
     assert names(world.get(f'/servers/detail?{query}')) == found
 

@@ -1,0 +1,65 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Chooses what the threads of this process are; the first thing a service does when it has read its configuration.
+
+A library must not choose, so that nothing but a command calls this.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+
+from oslo_config import cfg
+
+from migrator import exception
+
+
+def choose(conf: cfg.ConfigOpts) -> str:
+    """Make this process what ``[DEFAULT] concurrency_backend`` says, before any module that has threads is imported.
+
+    :returns: ``threading`` or ``eventlet``.
+    :raises migrator.exception.ConfigurationError: eventlet is asked for and not installed.
+    """
+    # futurist and oslo.service import eventlet wherever it is installed, and each time it says that it is deprecated.
+    warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
+    if conf.concurrency_backend == 'eventlet':
+        _patch()
+        _lock_oslo_service('EVENTLET')
+        return 'eventlet'
+    _lock_oslo_service('THREADING')
+    return 'threading'
+
+
+def _patch() -> None:
+    if importlib.util.find_spec('eventlet') is None:
+        raise exception.ConfigurationError(
+            option='[DEFAULT] concurrency_backend',
+            value='eventlet',
+            detail='eventlet is not installed: install the extra "eventlet", or leave it at auto.',
+        )
+    import eventlet
+
+    eventlet.monkey_patch()
+
+
+def _lock_oslo_service(backend: str) -> None:
+    """Tell oslo.service, which would choose eventlet by itself as soon as oslo.messaging is imported."""
+    try:
+        from oslo_service import backend as backends
+
+        backends.init_backend(backends.BackendType[backend])
+    except (ImportError, AttributeError, ValueError):
+        # Without oslo.service there is nothing to tell. An oslo.service whose backend lacks a package is not used by
+        # anything that we use, either.
+        return

@@ -1,0 +1,126 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""migrator-conductor: the storyteller."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from migrator.cmd import service
+
+if TYPE_CHECKING:  # imported when it is settled what threads are
+    from migrator.objects import command
+
+LOG = logging.getLogger(__name__)
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    """Register what a conductor needs."""
+    from migrator.conf import opts
+    from migrator.db import options
+
+    opts.register_opts(conf)
+    options.register_opts(conf)
+
+
+def begin(process: service.Process) -> None:
+    """Wire a conductor, and start it."""
+    from migrator.conductor import manager as conductor_manager
+
+    conf = process.conf
+    placement = process.placement()
+    database = process.database()
+    client = process.rpc()
+    manager = conductor_manager.ConductorManager(
+        conf, conf.host, database, placement, _Watched(client), process.threads
+    )
+    process.wait_for('The database', manager.start)
+    process.on_stop(manager.stop)
+
+
+class Boots:
+    """Notices two compute services of one host name.
+
+    Each believes that the other is an earlier life of its own, and registers again as soon as a command for the other
+    reaches it; so one host begins to change to and fro between two boots. That never happens by itself: at most a
+    last call of a dead boot is committed late, once.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, list[str]] = {}
+        self._said: set[str] = set()
+
+    def began(self, host: str, boot_id: str) -> bool:
+        """Note that a host has registered; return whether it is to be said that there are two."""
+        last = self._last.setdefault(host, [])
+        if not last or last[-1] != boot_id:
+            last.append(boot_id)
+        del last[:-4]
+        two = len(last) == 4 and last[0] == last[2] and last[1] == last[3]
+        if not two or host in self._said:
+            return False
+        self._said.add(host)
+        return True
+
+
+class _Watched:
+    """An RPC on whose one server the boots are watched."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def serve(self, target: Any, endpoint: Any) -> Any:
+        return self._inner.serve(target, _WatchedEndpoint(endpoint))
+
+
+class _WatchedEndpoint:
+    def __init__(self, endpoint: Any) -> None:
+        self._endpoint = endpoint
+        self._boots = Boots()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._endpoint, name)
+        if name != 'compute_started':
+            return method
+
+        def compute_started(context: Any, report: command.HostReport) -> Any:
+            if self._boots.began(report.host, report.boot_id):
+                LOG.error(
+                    'Two compute services call themselves %s, and neither can be relied on: stop one of them, or '
+                    'give it a name of its own ([DEFAULT] host)',
+                    report.host,
+                )
+            return method(context, report=report)
+
+        compute_started.__dict__.update(getattr(method, '__dict__', {}))
+        return compute_started
+
+
+KIND = service.Kind('migrator-conductor', register, begin)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a conductor, and return its exit status."""
+    return service.main(KIND, argv)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,83 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``migrator-demo``: a whole cloud in one process, which empties one of its hosts while you watch, or serves."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+
+from migrator import exception
+from migrator.cmd import demo_options
+
+PROG = demo_options.PROG
+WRONG, UNREACHABLE, INTERRUPTED = 1, 3, 130
+
+
+class _LogHandler(logging.Handler):
+    """Prints to what stderr is at the moment: while the screen is up, that is above the table."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f'{PROG}: {record.levelname.lower()}: {record.getMessage()}', file=sys.stderr)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo, and return its exit status."""
+    try:
+        settings = demo_options.parse(argv)
+    except SystemExit as stop:  # argparse has said what there is to say
+        return int(stop.code or 0)
+    if importlib.util.find_spec('placement') is None:
+        print(f"{PROG}: the Placement service is not installed: install the extra 'demo'", file=sys.stderr)
+        return UNREACHABLE
+    logging.basicConfig(handlers=[_LogHandler()], level=logging.WARNING)
+    try:
+        _choose_threads()
+        # Imported here: a wrong option is told at once, and oslo.messaging has to come after the choice of threads.
+        from migrator.cmd import demo_run, demo_serve
+
+        with tempfile.TemporaryDirectory(prefix='migrator-demo-') as directory:
+            if settings.serve:
+                return demo_serve.serve(settings, settings.serve, directory)
+            return demo_run.run(settings, directory)
+    except KeyboardInterrupt as stop:  # before there was anything to tell of
+        print(f'{PROG}: interrupted', file=sys.stderr)
+        return getattr(stop, 'status', INTERRUPTED)
+    except BrokenPipeError:  # whoever read stdout has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return WRONG
+    except (exception.MigratorException, OSError) as error:
+        print(f'{PROG}: {error}', file=sys.stderr)
+        return UNREACHABLE
+
+
+def _choose_threads() -> None:
+    """Have native threads, whatever is installed beside us."""
+    # oslo.service imports eventlet wherever that is installed, and it then says that it is deprecated.
+    warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
+    # Without oslo.service there is nothing to choose, and a choice made before is not ours to change.
+    with contextlib.suppress(ImportError, ValueError):
+        from oslo_service import backend
+
+        if backend.get_backend_type() is None:
+            backend.init_backend(backend.BackendType.THREADING)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

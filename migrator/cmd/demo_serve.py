@@ -1,0 +1,119 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``migrator-demo --serve``: the cloud stays up for the real clients, with a development identity beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from migrator.api import devidentity, server
+from migrator.cmd import demo_cloud, demo_options
+
+_IDENTITY = '/identity'
+
+_LINES = """\
+A cloud of {hosts} hosts and {instances} guests is up, with nothing migrating.
+
+  Compute API  {compute}
+{placement}
+For the openstack client, in another terminal. FOR DEVELOPMENT ONLY: this identity service listens on loopback, and
+believes whatever it is told.
+
+export OS_AUTH_TYPE=password OS_AUTH_URL={identity}/v3 OS_IDENTITY_API_VERSION=3
+export OS_USERNAME=admin OS_PASSWORD=any OS_USER_DOMAIN_NAME=Default
+export OS_PROJECT_NAME={project} OS_PROJECT_DOMAIN_NAME=Default OS_REGION_NAME=RegionOne
+export OS_COMPUTE_API_VERSION=2.80
+
+openstack server list
+openstack compute service list
+openstack hypervisor list
+openstack server migrate --live-migration {guest}
+openstack server migrate --live-migration --host {host} {other_guest}
+openstack server migration list
+
+Without a client: curl -H 'X-Auth-Token: admin' {compute}/os-migrations
+
+Ctrl-C stops it.
+"""
+
+
+def serve(settings: demo_options.Settings, address: demo_options.Address, directory: str) -> int:
+    """Serve until SIGINT or SIGTERM; return the exit status."""
+    asked_to_stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # Set here and not left to the caller's: a shell starts what is in the background with SIGINT ignored.
+        signal.signal(number, lambda *_: asked_to_stop.set())
+    cloud = demo_cloud.DemoCloud(directory, settings)
+    with contextlib.ExitStack() as stack:
+        stack.callback(cloud.close)
+        stack.callback(cloud.stop_services)
+        endpoints: dict[str, str] = {}
+        identity = devidentity.make_app(endpoints)
+        try:
+            compute = _listen('--serve', address, _beside(cloud.app, identity))
+            stack.callback(compute.stop)
+            endpoints['compute'] = f'{compute.url}/v2.1'
+            if settings.placement:
+                placement = _listen('--placement', settings.placement, cloud.placement.app)
+                stack.callback(placement.stop)
+                endpoints['placement'] = placement.url
+        except OSError as error:
+            print(f'{demo_options.PROG}: {error}', file=sys.stderr)
+            return demo_options.USAGE
+        cloud.populate()
+        print(_say(cloud, endpoints, f'{compute.url}{_IDENTITY}'), flush=True)
+        asked_to_stop.wait()
+        print('Stopping.', flush=True)
+    return 0
+
+
+def _listen(option: str, address: demo_options.Address, app: Callable[..., Any]) -> server.Running:
+    try:
+        return server.serve(app, address.host.strip('[]'), address.port)
+    except OSError as error:
+        raise OSError(f'{option} is {address}: {error.strerror or error}: name another port, or 0 for any') from None
+
+
+def _beside(app: Callable[..., Any], identity: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an application that serves the identity below its own path, and the API everywhere else."""
+
+    def dispatch(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get('PATH_INFO', '')
+        if path == _IDENTITY or path.startswith(f'{_IDENTITY}/'):
+            below = {'SCRIPT_NAME': environ.get('SCRIPT_NAME', '') + _IDENTITY, 'PATH_INFO': path[len(_IDENTITY) :]}
+            answer: Iterable[bytes] = identity({**environ, **below}, start_response)
+            return answer
+        served: Iterable[bytes] = app(environ, start_response)
+        return served
+
+    return dispatch
+
+
+def _say(cloud: demo_cloud.DemoCloud, endpoints: dict[str, str], identity: str) -> str:
+    leaving = [guest for guest in cloud.guests if guest.host == demo_cloud.SOURCE]
+    return _LINES.format(
+        hosts=cloud.settings.hosts,
+        instances=cloud.settings.instances,
+        compute=endpoints['compute'],
+        placement=f'  Placement    {endpoints["placement"]}\n' if 'placement' in endpoints else '',
+        identity=identity,
+        project=cloud.guests[0].project_id,
+        guest=leaving[0].name,
+        other_guest=leaving[-1].name,
+        host='host2',
+    )

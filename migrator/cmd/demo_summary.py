@@ -1,0 +1,113 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the demo says at its end: what became of it all, what a migration cost, and what the audit found."""
+
+from __future__ import annotations
+
+import rich.box
+import rich.console
+import rich.table
+
+from migrator.cmd import demo_cloud, demo_options, demo_report, demo_screen
+
+_NAMES = {
+    'placement_requests': 'Placement requests',
+    'rpc_messages': 'RPC messages',
+    'sql_statements': 'SQL statements',
+    'commits': 'commits',
+}
+_GOOD, _BAD = 'bold green', 'bold red'
+
+
+def title(settings: demo_options.Settings) -> str:
+    """Say what is about to happen."""
+    return (
+        f'Emptying {demo_cloud.SOURCE}: {settings.leaving} guests of {settings.guest_memory} MiB, '
+        f'{settings.max_concurrent} at a time over {settings.bandwidth:g} MiB/s'
+    )
+
+
+def interrupted(seen: demo_screen.Look) -> str:
+    """Say what state things are in when the demo was interrupted."""
+    counts = dict(seen.counts())
+    never = seen.asked - len(seen.migrations)
+    said = [f'{count} {status}' for status, count in counts.items()]
+    said += [f'{never} never asked for'] if never > 0 else []
+    return (
+        f'interrupted; migrations: {", ".join(said) or "none"}. The simulated cloud is gone, and leaves nothing behind.'
+    )
+
+
+def show(console: rich.console.Console, report: demo_report.Report) -> None:
+    """Print the summary."""
+    total = len(report.migrations) + len(report.refused)
+    console.print()
+    console.print(
+        f'{report.completed} of {total} migrations completed in {report.seconds:.1f} s; '
+        + (f'{demo_cloud.SOURCE} still has {report.left} guests.' if report.left else f'{demo_cloud.SOURCE} is empty.'),
+        style=_GOOD if report.completed == total and not report.left else _BAD,
+    )
+    for refusal in report.refused:
+        console.print(f'  {refusal.instance} was refused: {refusal.answer}', style=_BAD, markup=False)
+    for migration in report.migrations:
+        if migration['status'] != 'completed':
+            said = f'  {migration["name"]} ended {migration["status"]}: {migration["failure"] or "no reason is known"}'
+            console.print(said, style=_BAD, markup=False)
+    for violation in report.violations:
+        console.print(f'  the hypervisors say: {violation}', style=_BAD, markup=False)
+    console.print()
+    console.print(_costs(report, rich.box.SIMPLE_HEAD if console.is_terminal else None))
+    noticed = [one['noticed_after'] for one in report.migrations if one['noticed_after'] is not None]
+    if noticed:
+        console.print(
+            f'The end of a copy was acted on after {max(noticed) * 1000:.0f} ms at most: by its event, for a poll '
+            f'comes only after {demo_cloud.POLL_INTERVAL * 1000:.0f} ms of silence.'
+            if max(noticed) < demo_cloud.POLL_INTERVAL
+            else f'The end of a copy was acted on after {max(noticed) * 1000:.0f} ms at most.'
+        )
+    console.print()
+    _audit(console, report)
+
+
+def _costs(report: demo_report.Report, box: rich.box.Box | None) -> rich.table.Table:
+    table = rich.table.Table(
+        box=box,
+        title='What a migration cost',
+        title_justify='left',
+        title_style='bold',
+        caption='at most: one migration of an idle cloud; besides: polls, heartbeats and this screen, in all',
+        caption_justify='left',
+    )
+    table.add_column('')
+    for head in ('on average', 'at most', 'in all', 'besides'):
+        table.add_column(head, justify='right')
+    for name, average in report.per_migration().items():
+        besides = str(report.asides.get(name, 0))
+        table.add_row(_NAMES[name], f'{average:.1f}', str(demo_report.BUDGET[name]), str(report.costs[name]), besides)
+    return table
+
+
+def _audit(console: rich.console.Console, report: demo_report.Report) -> None:
+    looked = report.looked_at
+    console.print(
+        f'Audit: {looked["allocations"]} allocations of {looked["consumers"]} consumers in Placement, held against '
+        f'{looked["instances"]} instances and {looked["migrations"]} migrations: '
+        + (f'{len(report.findings)} findings.' if report.findings else 'no findings.'),
+        style=_BAD if report.findings else _GOOD,
+    )
+    for finding in report.findings:
+        console.print(
+            f'  {finding["consumer_type"]} {finding["consumer"]} on {finding["provider"]}: {finding["verdict"]}: '
+            f'{finding["reason"]}. Remedy: {finding["remedy"]}',
+            markup=False,
+        )

@@ -1,0 +1,239 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a service logs, in one place: by oslo.log, each line with the request and the migration that it is about.
+
+A line gets them from what its thread works on (:func:`about`), or from ``extra={'migration': uuid, 'instance': uuid}``
+of the call. oslo.log's own way is a context that stays in a thread until another takes its place; the threads of a
+pool would go on to log under a request that has long been answered.
+
+An outage is one line: without a traceback, and once for as long as it lasts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from oslo_config import cfg
+from oslo_log import log as oslo_logging
+from oslo_utils import strutils
+
+from migrator import exception
+
+#: A message that has not been heard for so many seconds is said again.
+OUTAGE_IS_OVER_AFTER = 60.0
+#: Loggers of libraries that say with each attempt that something is away.
+_REPEATING = ('oslo.messaging', 'oslo_messaging', 'oslo_db.sqlalchemy.engines', 'keystoneauth')
+#: Libraries whose INFO is of no interest to who runs a service.
+_QUIET = ('alembic=WARN', 'oslo_service=WARN', 'cotyledon=WARN')
+_NUMBER = re.compile(r'\d+(\.\d+)?|[0-9a-f]{8}-[0-9a-f-]{27}')
+#: user:password@ of a URL; a password may itself hold an @.
+_CREDENTIALS = re.compile(r'(?<=://)\S*@')
+
+
+@dataclasses.dataclass(frozen=True)
+class _Subject:
+    context: Any = None
+    migration: str | None = None
+    instance: str | None = None
+    environ: Mapping[str, Any] | None = None
+
+
+_NOTHING = _Subject()
+_current: contextvars.ContextVar[_Subject] = contextvars.ContextVar('migrator_log_subject', default=_NOTHING)
+
+
+@contextlib.contextmanager
+def about(
+    context: Any = None,
+    migration: str | None = None,
+    instance: str | None = None,
+    environ: Mapping[str, Any] | None = None,
+) -> Iterator[None]:
+    """Let what this thread logs within the block say what it is about.
+
+    :param context: the request context.
+    :param environ: of a WSGI request, where the context will be found when it is known.
+    """
+    token = _current.set(_Subject(context, migration, instance, environ))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+class Annotator(logging.Filter):
+    """Adds to each record what it is about, and takes from it what no log may hold."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record; none is dropped."""
+        if getattr(record, 'annotated', False):
+            return True  # by another handler
+        record.annotated = True
+        subject = _current.get()
+        if 'context' not in record.__dict__:
+            context = subject.context
+            if context is None and subject.environ is not None:
+                context = _context_of(subject.environ)
+            # None too: without it oslo.log takes what some earlier work has left in this thread.
+            record.context = context
+        migration = record.__dict__.get('migration') or subject.migration
+        instance = record.__dict__.get('instance') or subject.instance
+        # oslo.log puts the text of this attribute before the message, in each of its formats.
+        record.instance = ''.join(
+            f'[{name}: {uuid}] ' for name, uuid in (('migration', migration), ('instance', instance)) if uuid
+        )
+        _in_one_line(record)
+        _redact(record)
+        return True
+
+
+def _context_of(environ: Mapping[str, Any]) -> Any:
+    context = environ.get('migrator.context')
+    if context is None and environ.get('openstack.request_id'):
+        return {'request_id': environ['openstack.request_id']}
+    return context
+
+
+def _in_one_line(record: logging.LogRecord) -> None:
+    """Take the traceback from an outage: where it was noticed is of no interest."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, exception.ServiceUnreachable):
+        record.msg, record.args = f'{record.getMessage()}: {" ".join(str(error).split())}', None
+        record.exc_info = record.exc_text = None
+
+
+def _redact(record: logging.LogRecord) -> None:
+    message = record.getMessage()
+    clean = redacted(message)
+    if clean != message:
+        record.msg, record.args = clean, None
+
+
+def redacted(text: str) -> str:
+    """Return a text without the credentials of URLs, and without what calls itself a password."""
+    if '://' in text:
+        text = _CREDENTIALS.sub('***@', text)
+    return str(strutils.mask_password(text)) if 'pass' in text.lower() else text
+
+
+class OncePerOutage(logging.Filter):
+    """Drops the repetitions of a line that tells of an outage, until it has not been said for a while.
+
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._heard: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is to be written."""
+        if record.levelno < logging.WARNING or not self._of_an_outage(record):
+            return True
+        key, now = (record.name, _NUMBER.sub('#', record.getMessage())), self._clock()
+        with self._lock:
+            before = self._heard.get(key)
+            self._heard[key] = now
+            if len(self._heard) > 1000:
+                self._heard = {key: at for key, at in self._heard.items() if now - at < OUTAGE_IS_OVER_AFTER}
+        return before is None or now - before >= OUTAGE_IS_OVER_AFTER
+
+    @staticmethod
+    def _of_an_outage(record: logging.LogRecord) -> bool:
+        if record.name.startswith(_REPEATING):
+            return True
+        found = [*(record.args if isinstance(record.args, tuple) else ()), record.exc_info and record.exc_info[1]]
+        return any(isinstance(one, exception.ServiceUnreachable) for one in found)
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    """Register the options of logging, before the configuration is read."""
+    levels = oslo_logging.get_default_log_levels()
+    oslo_logging.set_defaults(default_log_levels=[*levels, *(quiet for quiet in _QUIET if quiet not in levels)])
+    oslo_logging.register_options(conf)
+
+
+def setup(conf: cfg.ConfigOpts) -> None:
+    """Log as configured.
+
+    :raises migrator.exception.ConfigurationError: the log file or its directory cannot be written, or the like.
+    """
+    # A log that cannot be written (the disk is full) is no reason to write a traceback each time.
+    logging.raiseExceptions = False
+    try:
+        oslo_logging.setup(conf, 'migrator')
+    except (OSError, oslo_logging.LogConfigError) as error:
+        file = conf.log_config_append or '/'.join(filter(None, (conf.log_dir, conf.log_file)))
+        option = '[DEFAULT] ' + ('log_config_append' if conf.log_config_append else 'log_file')
+        raise exception.ConfigurationError(option=option, value=file, detail=f'it cannot be used: {error}.') from None
+    annotator, once = Annotator(), OncePerOutage()
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(once)
+        handler.addFilter(annotator)
+
+
+class TracedRPC:
+    """An RPC whose handlers log under the context, the migration and the instance that they were called for.
+
+    :param inner: a :class:`migrator.rpc.RPC`.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call; see :meth:`migrator.rpc.RPC.call`."""
+        return self._inner.call(*args, **kwargs)
+
+    def cast(self, *args: Any, **kwargs: Any) -> None:
+        """Cast; see :meth:`migrator.rpc.RPC.cast`."""
+        self._inner.cast(*args, **kwargs)
+
+    def serve(self, target: Any, endpoint: object) -> Any:
+        """Listen; see :meth:`migrator.rpc.RPC.serve`."""
+        return self._inner.serve(target, _TracedEndpoint(endpoint))
+
+
+class _TracedEndpoint:
+    def __init__(self, endpoint: object) -> None:
+        self._endpoint = endpoint
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._endpoint, name)
+
+        def traced(context: Any, **args: Any) -> Any:
+            migration, instance = _named_in(args)
+            with about(context, migration, instance):
+                return method(context, **args)
+
+        # What marks a method as one that may be called has to be on this one too.
+        traced.__dict__.update(getattr(method, '__dict__', {}))
+        return traced
+
+
+def _named_in(args: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Return the migration and the instance that a call is about, by the names that all our calls have for them."""
+    subject = args.get('command') or args.get('report')
+    migration = args.get('migration_uuid') or getattr(subject, 'migration_uuid', None)
+    instance = getattr(args.get('instance'), 'uuid', None) or getattr(subject, 'instance_uuid', None)
+    return migration, instance

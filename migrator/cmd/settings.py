@@ -1,0 +1,133 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Reads a service's configuration, all of it and at once, so that what is wrong is said before anything starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from oslo_config import cfg, types
+
+from migrator import exception
+from migrator.cmd import logs
+from migrator.conf import service as service_conf
+
+PROJECT = 'migrator'
+#: Where a service that another server runs, and that so has no command line, finds its configuration.
+CONFIG_DIR = 'OS_MIGRATOR_CONFIG_DIR'
+
+
+def read(prog: str, argv: Sequence[str] | None = None) -> cfg.ConfigOpts:
+    """Return the configuration of a service: command line, files, and the environment (``OS_GROUP__OPTION``).
+
+    Only what decides how the process runs is registered: logging, and :mod:`migrator.conf.service`. The rest follows
+    by :func:`complete`, when it is settled what its modules' threads are.
+
+    :param argv: the command line; None: it has none, and ``OS_MIGRATOR_CONFIG_DIR`` may name a directory.
+    :raises migrator.exception.ConfigurationError: a file is not there, or cannot be read.
+    :raises SystemExit: the command line is wrong, or asked for help; argparse has said what there is to say.
+    """
+    conf = cfg.ConfigOpts()
+    logs.register(conf)
+    service_conf.register_opts(conf)
+    if argv is None:
+        directory = os.environ.get(CONFIG_DIR)
+        argv = [f'--config-dir={directory}'] if directory else []
+    try:
+        conf(list(argv), project=PROJECT, prog=prog)
+    except cfg.ConfigFilesNotFoundError as error:
+        names = ', '.join(error.config_files)
+        raise _wrong('--config-file', names, 'there is no such file, or it cannot be read.') from None
+    except cfg.ConfigDirNotFoundError as error:
+        raise _wrong('--config-dir', error.config_dir, 'there is no such directory, or it cannot be read.') from None
+    except cfg.Error as error:
+        raise _wrong('--config-file', ' '.join(argv) or 'the default one', _one_line(error)) from None
+    return conf
+
+
+def complete(conf: cfg.ConfigOpts, registrations: Iterable[Callable[[cfg.ConfigOpts], None]]) -> None:
+    """Register the rest of the options, and look at every value that was given.
+
+    :raises migrator.exception.ConfigurationError: a value is not right.
+    """
+    for register in registrations:
+        register(conf)
+    for problem in problems(conf):
+        raise problem
+
+
+def problems(conf: cfg.ConfigOpts) -> Iterator[exception.ConfigurationError]:
+    """Yield what is wrong with the values. (oslo.config looks at a file's value only when it is asked for it.)"""
+    for group, name, opt in _options(conf):
+        try:
+            _ = conf[group][name] if group else conf[name]
+        except (ValueError, cfg.Error) as error:
+            option = f'[{group or "DEFAULT"}] {name}'
+            yield _wrong(option, _given(conf, group, name, opt), f'{_reason(error)}; {would_do(opt)} would do.')
+
+
+def would_do(opt: cfg.Opt) -> str:
+    """Return in words which values an option takes."""
+    kind: Any = opt.type
+    choices = getattr(kind, 'choices', None)
+    if choices:
+        return ' or '.join(str(choice) for choice in choices)
+    if isinstance(kind, types.Boolean):
+        return 'true or false'
+    if isinstance(kind, (types.Integer, types.Float)):
+        word = 'a whole number' if isinstance(kind, types.Integer) else 'a number'
+        least = f' of {kind.min:g} or more' if kind.min is not None else ''
+        most = f', {kind.max:g} at most' if kind.max is not None else ''
+        return f'{word}{least}{most}'
+    if isinstance(kind, (types.HostAddress, types.Hostname, types.IPAddress)):
+        return 'a host name or an address'
+    return f'a value of type {type(kind).__name__.lower()}'
+
+
+def _options(conf: cfg.ConfigOpts) -> Iterator[tuple[str | None, str, cfg.Opt]]:
+    # The one way to every registered option; its documented relative, iterating over conf, reads the values, and so
+    # ends at the first that is wrong.
+    registered: Mapping[str, Any] = conf._opts
+    for name, entry in sorted(registered.items()):
+        yield None, name, entry['opt']
+    for group_name, group in sorted(conf._groups.items()):
+        for name, entry in sorted(group._opts.items()):
+            yield group_name, name, entry['opt']
+
+
+def _given(conf: cfg.ConfigOpts, group: str | None, name: str, opt: cfg.Opt) -> str:
+    if opt.secret:
+        return '***'
+    from_environment = os.environ.get(f'OS_{(group or "DEFAULT").upper()}__{name.upper()}')
+    if from_environment is not None:
+        return from_environment
+    try:
+        found: list[str] = conf._namespace._get_file_value([(group or 'DEFAULT', name)], multi=True)[0]
+    except (AttributeError, KeyError, ValueError):
+        return '?'
+    return found[-1]
+
+
+def _reason(error: Exception) -> str:
+    # oslo.config: "Value for option NAME from LocationInfo(...) is not valid: REASON"
+    return _one_line(error).rpartition('is not valid: ')[2]
+
+
+def _one_line(error: object) -> str:
+    return ' '.join(str(error).split())
+
+
+def _wrong(option: str, value: object, detail: str) -> exception.ConfigurationError:
+    return exception.ConfigurationError(option=option, value=value, detail=detail)

@@ -1,0 +1,43 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Tells somebody of every statement and every commit: for counting, as the demo and the tests do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+
+from migrator.db import engine as engines
+
+_CONTROL = ('BEGIN', 'COMMIT', 'ROLLBACK', 'SAVEPOINT', 'RELEASE')
+
+
+def watch(engine: engines.Engine, statement: Callable[[str], None], commit: Callable[[], None]) -> None:
+    """Have two functions called from now on, in the thread that talks to the database.
+
+    :param statement: called with each statement before it is sent; what begins and ends transactions is none.
+    :param commit: called before each commit.
+    """
+
+    def before_statement(_connection: Any, _cursor: Any, text: str, *_more: Any) -> None:
+        # On SQLite oslo.db sends BEGIN as if it were one; elsewhere the driver sends it and nobody sees it.
+        if not text.lstrip().upper().startswith(_CONTROL):
+            statement(text)
+
+    def before_commit(_connection: Any) -> None:
+        commit()
+
+    sa.event.listen(engine.sa_engine, 'before_cursor_execute', before_statement)
+    sa.event.listen(engine.sa_engine, 'commit', before_commit)

@@ -1,0 +1,229 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Reads a :class:`~migrator.testing.world.World` off a cloud, past everything that a test counts or breaks.
+
+The database is read by an engine of its own, Placement by an adapter of its own (and its list of requests is left as
+it was), the hypervisors past their drivers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from migrator.db import api as db_api
+from migrator.db import engine as engines
+from migrator.placement_client import client as placement_client
+from migrator.placement_client import providers
+from migrator.testing import primitives
+from migrator.testing.world import Host, Provider, World
+
+if TYPE_CHECKING:  # the cloud needs none of this to run
+    from migrator.testing.cloud import Cloud
+
+
+class Reader:
+    """Reads a cloud, without a trace in anything that tests count.
+
+    :param cloud: simulated, or at rest: the parts of a snapshot are read one after the other.
+    """
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
+        self._engine = engines.Engine(f'sqlite:///{cloud.directory}/migrator.sqlite', cloud.world_threads)
+        self._placement = placement_client.PlacementClient(cloud.placement.adapter())
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._engine.dispose()
+
+    @contextlib.contextmanager
+    def database(self) -> Iterator[db_api.Database]:
+        """Return the database as it is at one moment: every method reads in one session."""
+        with self._engine.reader() as session:
+            held: Any = _Held(session)
+            yield db_api.Database('', self.cloud.world_threads, engine=held)
+
+    def snapshot(self, logs: Sequence[str] = ()) -> World:
+        """Return everything."""
+        connections = self._connections()
+        with self.database() as database:
+            migrations = {one.uuid: one for one in reversed(database.migrations.list())}
+            instances = {one.uuid: one for one in reversed(database.instances.list())}
+            known = {*instances, *(one.instance_uuid for one in migrations.values())}
+            return World(
+                instances=instances,
+                migrations=migrations,
+                marked=marked(database, known),
+                journal={uuid: database.migrations.steps(uuid) for uuid in migrations},
+                debts=database.debts.list(),
+                services=database.services.list(),
+                nodes={node.host: node for node in database.services.list_nodes()},
+                actions=[action for uuid in sorted(known) for action in database.actions.list(uuid)],
+                providers=self.providers(),
+                history=list(self.cloud.history),
+                logs=list(logs),
+                secrets=self.secrets(),
+                leftovers=self._leftovers(),
+                connections=connections,
+                **self.outside(),
+            )
+
+    def outside(self) -> dict[str, Any]:
+        """Return what is known without asking the database or Placement: arguments of a :class:`World`."""
+        cloud = self.cloud
+        simulation = cloud.simulation
+        if simulation is not None:
+            # A dying thread may ask, and no simulated clock answers it.
+            at = primitives.MONOTONIC_START + simulation.time
+            now = primitives.START + datetime.timedelta(seconds=simulation.time)
+        else:
+            at, now = cloud.world_threads.clock.monotonic(), cloud.world_threads.clock.now()
+        return {
+            'at': at,
+            'now': now,
+            'down_time': float(next(iter(cloud.computes.values())).conf.service_down_time) if cloud.computes else 60.0,
+            'hosts': {name: self._host(name) for name in list(cloud.world.hypervisors)},
+            'effects': list(cloud.world.log),
+            'misdeeds': list(cloud.world.violations),
+            'messages': list(cloud.recorder.messages),
+            'busy': {
+                f'{pool} of {name}': executor.running + executor.waiting
+                for name, conductor in cloud.conductors.items()
+                if _alive(conductor._threads)
+                for pool, executor in (('stories', conductor._pool), ('polls', conductor._poll_pool))
+            },
+        }
+
+    def secrets(self) -> list[str]:
+        """Return what must never be told: where the database is, and every token but the shortest."""
+        tokens = {exchange.token for exchange in self.cloud.history if len(exchange.token) >= 8}
+        return [f'sqlite:///{self.cloud.directory}', *sorted(tokens)]
+
+    def providers(self) -> dict[str, Provider]:
+        """Return what Placement says."""
+        client = self._placement
+        with self._uncounted():
+            found = {
+                one.uuid: Provider(
+                    uuid=one.uuid,
+                    name=one.name,
+                    root=one.root_uuid,
+                    inventory=providers.read_inventory(client, one.uuid),
+                )
+                for one in providers.list_providers(client)
+            }
+        return self.used(found)
+
+    def used(self, known: Mapping[str, Provider]) -> dict[str, Provider]:
+        """Return what Placement says, where nothing but allocations has changed since it was read."""
+        client = self._placement
+        with self._uncounted():
+            return {
+                uuid: dataclasses.replace(
+                    one, used=providers.usages(client, uuid), holders=providers.allocations_on(client, uuid)
+                )
+                for uuid, one in known.items()
+            }
+
+    @contextlib.contextmanager
+    def _uncounted(self) -> Iterator[None]:
+        placement = self.cloud.placement
+        before, placement.before_request = placement.before_request, None
+        answered = len(placement.requests)
+        try:
+            yield
+        finally:
+            placement.before_request = before
+            del placement.requests[answered:]
+
+    def _host(self, name: str) -> Host:
+        hypervisor = self.cloud.world.hypervisors[name]
+        compute = self.cloud.computes.get(name)
+        there = [*hypervisor.guests, *(uuid for uuid in hypervisor.residues if uuid not in hypervisor.guests)]
+        hand: dict[str, Any] = {}
+        if compute is not None and _alive(compute.threads):
+            records = compute._orders._records
+            hand = {
+                'alive': True,
+                'boot_id': compute.boot_id,
+                'waiting': tuple(compute._waiting_live_migrations),
+                'busy': {
+                    pool: executor.running + executor.waiting
+                    for pool, executor in (('queue', compute._live_migration_executor), ('steps', compute._pool))
+                },
+                'limit': compute._queue.limit,
+                'closed': compute._queue._closed,
+                'seen': {uuid: (record.epoch, record.owner) for uuid, record in records.items()},
+            }
+        return Host(
+            name=name,
+            powered=hypervisor.powered,
+            guests={uuid: hypervisor.describe(uuid) for uuid in there},
+            parts={uuid: parts for uuid in there if (parts := hypervisor.residue(uuid))},
+            persistent=frozenset(uuid for uuid, guest in hypervisor.guests.items() if guest.persistent),
+            jobs=tuple(hypervisor.jobs),
+            **hand,
+        )
+
+    def _leftovers(self) -> list[str]:
+        simulation = self.cloud.simulation
+        if simulation is None:
+            return []
+        return [
+            f'{process.name}/{thread.name}'
+            for process in simulation.baton.processes
+            for thread in process.threads
+            if thread.quiet_event is None
+        ]
+
+    def _connections(self) -> int:
+        """Return how many descriptors are open on the database's file; 0 where the system does not tell."""
+        wanted = os.path.realpath(os.path.join(self.cloud.directory, 'migrator.sqlite'))
+        found = 0
+        with contextlib.suppress(OSError):
+            for number in os.listdir('/proc/self/fd'):
+                with contextlib.suppress(OSError):
+                    found += os.readlink(f'/proc/self/fd/{number}') == wanted
+        return found
+
+
+def _alive(threads: object) -> bool:
+    """Return whether a process lives; real threads say nothing of it."""
+    return bool(getattr(threads, 'alive', True))
+
+
+class _Held:
+    """What stands in for an engine, and has but one session."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[Any]:
+        yield self._session
+
+
+def marked(database: db_api.Database, instance_uuids: Collection[str]) -> frozenset[str]:
+    """Return the uuids of the migrations that are marked as the one in progress of their instance."""
+    found = database.migrations.list({'in_progress_instance_uuid': sorted(instance_uuids)})
+    return frozenset(one.uuid for one in found)
+
+
+def with_limit(host: Host, limit: int) -> Host:
+    """Return a host with another limit."""
+    return dataclasses.replace(host, limit=limit)

@@ -1,0 +1,278 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""Looks at a simulated cloud after every event, and notes what must never be, with the virtual time.
+
+    watcher = Watcher(cloud)
+    ...
+    assert_holds(watcher.snapshot(), seen=watcher.violations)
+
+An event is a transaction, a write to Placement, a message sent, arrived or answered, and an effect on a hypervisor.
+What a test counts is not touched: neither statements, nor requests, nor messages. The hooks are put around methods, so
+that a test's own (``engine.boundary``, ``bus.faults``) may be set and reset at will.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from migrator.compute import rpcapi
+from migrator.objects import migration as migration_objects
+from migrator.testing import bus as buses
+from migrator.testing import invariants
+from migrator.testing import reader as readers
+from migrator.testing.cloud import Cloud
+from migrator.testing.fence import Fence
+from migrator.testing.invariants import Violation
+from migrator.testing.world import World
+from migrator.virt import fake_hypervisor
+
+#: What is not in the table's own way looked at after every event: see :meth:`Watcher._note_start`.
+APART = 'I10'
+#: Seconds that a planned stop may take, besides ``stop_timeout``.
+STOP = 2.0
+
+
+class Watcher:
+    """Looks at a cloud from now on.
+
+    :param cloud: simulated: no crossing lies within a look, so that it sees one moment.
+    :ivar violations: what was found, each once, in order.
+    :ivar logs: what the services log, formatted.
+    :ivar looks: how often it has looked.
+    """
+
+    def __init__(self, cloud: Cloud) -> None:
+        if cloud.simulation is None:
+            raise ValueError('only a simulated cloud stands still while it is looked at')
+        self.cloud = cloud
+        self.violations: list[Violation] = []
+        self.logs: list[str] = []
+        self.looks = 0
+        self._found: set[Violation] = set()
+        self._reader = readers.Reader(cloud)
+        self._rows: dict[str, Any] = {}
+        self._before: dict[str, migration_objects.Migration] = {}
+        self._books: dict[str, Any] = {}
+        self._rows_changed = self._books_changed = self._trees_changed = True
+        self._heard = 0
+        self._fence = Fence()
+        #: (boot, migration) -> its place in the order in which they came into the queue.
+        self._arrivals: dict[tuple[str, str], int] = {}
+        self._highest_limit: dict[str, int] = {}
+        self._handler = _Keeper(self.logs)
+        self._logger = logging.getLogger('migrator')
+        self._level = self._logger.level
+        self._install()
+        self.look()
+
+    def close(self) -> None:
+        """Keep no more logs, and close what was opened."""
+        self._logger.removeHandler(self._handler)
+        self._logger.setLevel(self._level)
+        self._reader.close()
+
+    def snapshot(self) -> World:
+        """Return the whole world as it is now, with what was logged; hosts have the highest limit that they had."""
+        world = self._reader.snapshot(self.logs)
+        world.hosts = {
+            name: readers.with_limit(host, max(host.limit, self._highest_limit.get(name, 0)))
+            for name, host in world.hosts.items()
+        }
+        return world
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def _install(self) -> None:
+        cloud = self.cloud
+        self._logger.addHandler(self._handler)
+        self._logger.setLevel(logging.DEBUG)
+        _put(cloud.engine, 'writer', self._watch_writer(cloud.engine.writer))
+        _around(cloud.adapter, 'request', lambda _result, url, method, **_rest: self._after_placement(url, method))
+        # What was held on its way: nobody knows what it was.
+        _around(cloud.adapter, 'deliver', lambda _result: self._after_placement('', 'late'))
+        _around(cloud.bus, 'send', lambda _result, *_args: self.look())
+        # Before it is handled, and when it has been.
+        _put(cloud.bus, '_deliver', self._watch_delivery(cloud.bus._deliver))
+        _around(cloud.bus, 'answer', self._after_answer)
+        cloud.world.log = _Told(cloud.world.log, self._after_effect)
+        for compute in cloud.computes.values():
+            self._watch_stop(compute)
+        _around(cloud, 'start_compute', lambda compute, *_args: self._watch_stop(compute))
+
+    def _watch_writer(self, writer: Callable[[], Any]) -> Callable[[], Any]:
+        @contextlib.contextmanager
+        def watched() -> Iterator[Any]:
+            try:
+                with writer() as session:
+                    yield session
+            finally:
+                # Also where it failed: the commit may be done, and only its answer lost.
+                self._rows_changed = True
+                self.look()
+
+        return watched
+
+    def _after_placement(self, url: str, method: str) -> None:
+        if method != 'GET':
+            self._books_changed = True
+            self._trees_changed |= not url.startswith('/allocations')
+            self.look()
+
+    def _watch_delivery(self, deliver: Callable[..., None]) -> Callable[..., None]:
+        def watched(message: buses.Message, pending: buses.Pending | None) -> None:
+            if message.target.topic == rpcapi.TOPIC:
+                self._fence.arrived(message, pending)
+            deliver(message, pending)
+            self.look()
+
+        return watched
+
+    def _after_answer(self, _result: None, message: buses.Message, pending: buses.Pending) -> None:
+        if message.target.topic == rpcapi.TOPIC:
+            for what in self._fence.answered(pending, json.loads(message.body).get('result')):
+                self._note('I16', what)
+        self.look()
+
+    def _after_effect(self, effect: fake_hypervisor.Effect) -> None:
+        if effect.effect == 'job started':
+            self._note_start(effect)
+        self.look()
+
+    def _watch_stop(self, compute: Any) -> None:
+        stop = compute.cleanup_host
+
+        def watched() -> None:
+            begun = self._now()
+            stop()
+            patience = compute.conf.compute.stop_timeout if compute.conf.compute.stop_running == 'wait' else 0
+            if self._now() - begun > STOP + patience:
+                self._note('I13', f'{compute.host} took {self._now() - begun:.1f} s to stop')
+
+        _put(compute, 'cleanup_host', watched)
+
+    def _note_start(self, effect: fake_hypervisor.Effect) -> None:
+        """Look at the start of a job: whether there was a slot, and whether it was its turn."""
+        host, compute = effect.host, self.cloud.computes.get(effect.host)
+        if compute is None:
+            return
+        limit = compute._queue.limit
+        running = len(self.cloud.world.hypervisors[host].jobs)
+        if running > limit:
+            self._note('I10', f'{host} started job number {running}, its limit is {limit}')
+        waiting = list(compute._waiting_live_migrations)
+        mine = [
+            migration.uuid
+            for migration in self._rows.get('migrations', {}).values()
+            if migration.instance_uuid == effect.instance_uuid
+        ]
+        place = next((self._arrivals[key] for uuid in mine if (key := (compute.boot_id, uuid)) in self._arrivals), None)
+        earlier = [uuid for uuid in waiting if self._arrivals.get((compute.boot_id, uuid), 0) < (place or 0)]
+        # With several slots, others may have got theirs and not have said so yet.
+        if len(earlier) >= limit:
+            self._note('I10', f'{host} started {mine[0]} before {", ".join(earlier)}, which came first')
+
+    # --- a look ------------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Look now."""
+        self.looks += 1
+        outside = self._reader.outside()
+        # Only what was sent since the last look: there may be very many.
+        outside['messages'], self._heard = outside['messages'][self._heard :], len(outside['messages'])
+        for name, host in outside['hosts'].items():
+            self._highest_limit[name] = max(host.limit, self._highest_limit.get(name, 0))
+            for uuid in host.waiting:
+                self._arrivals.setdefault((host.boot_id, uuid), len(self._arrivals))
+        if self._rows_changed:
+            self._read_rows()
+        if self._books_changed:
+            self._books = self._reader.providers() if self._trees_changed else self._reader.used(self._books)
+        world = World(providers=self._books, before=self._before, **self._rows, **outside)
+        for invariant in invariants.INVARIANTS:
+            if invariant.when is invariants.When.ALWAYS and invariant.id != APART:
+                for what in invariant.function(world):
+                    self._note(invariant.id, what)
+        self._before = self._rows['migrations']
+        self._rows_changed = self._books_changed = self._trees_changed = False
+
+    def _read_rows(self) -> None:
+        """Read the rows that may have changed: those in progress, and those that were at the last look."""
+        with self._reader.database() as database:
+            open_ = database.migrations.list(in_progress=True)
+            gone = self._before.keys() - {one.uuid for one in open_}
+            ended = database.migrations.list({'uuid': sorted(gone)}) if gone else []
+            migrations = {one.uuid: one for one in sorted([*open_, *ended], key=lambda one: one.id)}
+            instances = {one.uuid: one for one in database.instances.list()}
+            self._rows = {
+                'migrations': migrations,
+                'instances': instances,
+                'journal': {uuid: database.migrations.steps(uuid) for uuid in migrations},
+                'marked': readers.marked(database, set(instances)),
+                'debts': database.debts.list(),
+                'services': database.services.list(),
+                'nodes': {node.host: node for node in database.services.list_nodes()},
+            }
+
+    def _now(self) -> float:
+        return float(self._reader.outside()['at'])
+
+    def _note(self, id_: str, what: str) -> None:
+        violation = Violation(id_, what, self._now())
+        if violation not in self._found:
+            self._found.add(violation)
+            self.violations.append(violation)
+
+
+class _Told(list[fake_hypervisor.Effect]):
+    """The log of effects, which tells of each."""
+
+    def __init__(self, effects: Sequence[fake_hypervisor.Effect], tell: Callable[[fake_hypervisor.Effect], None]):
+        super().__init__(effects)
+        self._tell = tell
+
+    def append(self, effect: fake_hypervisor.Effect) -> None:
+        """Log an effect."""
+        super().append(effect)
+        self._tell(effect)
+
+
+class _Keeper(logging.Handler):
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(self.format(record))
+
+
+def _put(owner: object, name: str, value: Any) -> None:
+    """Put a function in place of a method of one object."""
+    setattr(owner, name, value)
+
+
+def _around(owner: object, name: str, after: Callable[..., None]) -> None:
+    """Have ``after(result, *args)`` called after each call of a method of one object, however that ends."""
+    method = getattr(owner, name)
+
+    def told(*args: Any, **kwargs: Any) -> Any:
+        result = None
+        try:
+            result = method(*args, **kwargs)
+            return result
+        finally:
+            after(result, *args, **kwargs)
+
+    _put(owner, name, told)

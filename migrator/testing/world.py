@@ -1,0 +1,174 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A plain snapshot of a whole cloud, to be judged by :mod:`migrator.testing.invariants`."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from migrator.db import actions as action_rows
+from migrator.db import debts as debt_rows
+from migrator.objects import command, compute_node
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+from migrator.objects import service as service_objects
+from migrator.placement_client import pairs
+from migrator.saga import log
+from migrator.testing import rpc as testing_rpc
+from migrator.virt import fake_hypervisor
+
+if TYPE_CHECKING:  # the cloud needs none of this to run
+    from migrator.testing.cloud import Cloud, Exchange
+
+Migration = migration_objects.Migration
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Provider:
+    """A resource provider, by Placement's word.
+
+    :ivar holders: consumer uuid -> resource class -> amount.
+    """
+
+    uuid: str
+    name: str
+    root: str
+    inventory: Mapping[str, Mapping[str, Any]]
+    used: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    holders: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Host:
+    """One host: what its hypervisor has, asked past every driver, and what its compute service has in hand.
+
+    :ivar guests: of everything that is there of a guest in any form, the guest as a driver would describe it.
+    :ivar parts: instance uuid -> what there is of it, the guest itself included.
+    :ivar persistent: the guests that would survive a restart of the hypervisor.
+    :ivar jobs: the guests that are on their way out.
+    :ivar alive: a compute service runs; what follows is empty otherwise.
+    :ivar waiting: the keys of ``_waiting_live_migrations``, in their order.
+    :ivar busy: name of an executor -> how many items it runs or holds.
+    :ivar limit: max_concurrent_live_migrations.
+    :ivar seen: migration uuid -> (epoch, owner), the highest that this boot has taken anything in.
+    """
+
+    name: str
+    powered: bool
+    guests: Mapping[str, command.Guest]
+    parts: Mapping[str, Sequence[str]]
+    persistent: frozenset[str]
+    jobs: tuple[str, ...]
+    alive: bool = False
+    boot_id: str = ''
+    waiting: tuple[str, ...] = ()
+    busy: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    limit: int = 0
+    closed: bool = False
+    seen: Mapping[str, tuple[int, str | None]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(kw_only=True)
+class World:
+    """All that can be known of a cloud at one moment.
+
+    :ivar at: seconds of the world's monotonic clock.
+    :ivar now: the database's time.
+    :ivar migrations: by uuid, the oldest first. For a :class:`~migrator.testing.watcher.Watcher` only those in
+        progress, and those that have ended since its last look.
+    :ivar before: the migrations as they were at the last look; empty in a single snapshot.
+    :ivar marked: uuids of the migrations that hold the unique column by which the database allows one per instance.
+    :ivar logs: what was logged, formatted.
+    :ivar secrets: what no log and no error may hold.
+    :ivar leftovers: threads of services that are no background timer.
+    :ivar connections: open connections to the services' database.
+    """
+
+    at: float
+    now: datetime.datetime
+    down_time: float
+    instances: Mapping[str, instance_objects.Instance]
+    migrations: Mapping[str, Migration]
+    before: Mapping[str, Migration] = dataclasses.field(default_factory=dict)
+    marked: frozenset[str]
+    journal: Mapping[str, Sequence[log.StepRecord]]
+    debts: Sequence[debt_rows.Debt]
+    services: Sequence[service_objects.Service]
+    nodes: Mapping[str, compute_node.ComputeNode]
+    actions: Sequence[action_rows.Action] = ()
+    providers: Mapping[str, Provider]
+    hosts: Mapping[str, Host]
+    effects: Sequence[fake_hypervisor.Effect]
+    misdeeds: Sequence[str]
+    messages: Sequence[testing_rpc.Recorded]
+    history: Sequence[Exchange] = ()
+    logs: Sequence[str] = ()
+    secrets: Sequence[str] = ()
+    busy: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    leftovers: Sequence[str] = ()
+    connections: int = 0
+
+    @classmethod
+    def of(cls, cloud: Cloud, logs: Sequence[str] = ()) -> World:
+        """Return what a cloud is like now; it should be at rest, or simulated.
+
+        :param logs: what was logged so far, if somebody has kept it.
+        """
+        from migrator.testing import reader as readers  # it makes what is declared here
+
+        reader = readers.Reader(cloud)
+        try:
+            return reader.snapshot(logs)
+        finally:
+            reader.close()
+
+    # --- looked up by several invariants -----------------------------------------------------------------------------
+
+    def tree(self, host: str) -> set[str]:
+        """Return the uuids of a host's resource providers."""
+        node = self.nodes.get(host)
+        return {one.uuid for one in self.providers.values() if node is not None and one.root == node.uuid}
+
+    def held(self, consumer: str) -> dict[str, dict[str, int]]:
+        """Return what a consumer holds: provider uuid -> resource class -> amount."""
+        return pairs.normal({one.uuid: one.holders.get(consumer, {}) for one in self.providers.values()})
+
+    def in_progress(self, instance_uuid: str) -> list[Migration]:
+        """Return an instance's migrations in progress."""
+        return [one for one in self.migrations.values() if one.instance_uuid == instance_uuid and one.in_progress]
+
+    def newest(self, instance_uuid: str) -> Migration | None:
+        """Return an instance's newest migration."""
+        found = [one for one in self.migrations.values() if one.instance_uuid == instance_uuid]
+        return found[-1] if found else None
+
+    def is_down(self, host: str) -> bool:
+        """Whether a host has no power, was declared down, or has not been heard of for long."""
+        if host in self.hosts and not self.hosts[host].powered:
+            return True
+        found = [one for one in self.services if one.host == host and one.binary == service_objects.COMPUTE_BINARY]
+        return bool(found) and not found[0].is_up(self.now, self.down_time)
+
+    def owes(self, host: str, instance_uuid: str) -> bool:
+        """Whether a host owes anything for an instance."""
+        return any((debt.host, debt.instance_uuid) == (host, instance_uuid) for debt in self.debts)
+
+    def record(self, migration: Migration, step: str, direction: str = log.DO) -> log.StepRecord | None:
+        """Return the journal's record of a step in a migration's present attempt."""
+        for record in self.journal.get(migration.uuid, ()):
+            if record.key == (migration.attempt, step, direction):
+                return record
+        return None

@@ -1,0 +1,140 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""What every functional test stands on: ``cloud``, a whole simulated cloud that is watched, and judged at the end.
+
+    def test_a_server_moves(cloud):
+        instance = cloud.boot('one', 'host1')
+        assert cloud.live_migrate(instance).status_int == 202
+        cloud.wait()
+        ...
+
+It has three hosts, one conductor, the real Placement and a database in ``tmp_path``; nothing runs but while the test
+lets time pass (``cloud.wait``, ``cloud.simulation``). After the test the faults that it has planted are taken away,
+what is in progress may end (or say that it is stuck), everything comes to rest, and then all of INVARIANTS must hold.
+Some of them were looked at after every event, too; ``watcher.violations`` is what that has found.
+
+What a test may say of its cloud:
+
+- ``@pytest.mark.cloud(hosts=5, options={'conductor.lease': 5}, post_copy=True)``: what
+  :class:`migrator.testing.cloud.SimulatedCloud` takes, the hypervisors' knobs included;
+- ``@pytest.mark.seeds(1, 2, 3)``: run it once with each of these seeds. Without, whoever is ready first runs first
+  (or MIGRATOR_SEED in the environment is the seed of them all);
+- ``@pytest.mark.not_quiet(reason='...')``: at its end the cloud is not at rest and cannot come to rest (every
+  conductor is dead, say). What must be true always, and of the answers, is asked all the same;
+- ``@pytest.mark.breaks('I3', reason='...')``: the test itself breaks this invariant (it writes an allocation by
+  hand, say). All the others are asked.
+
+Guests that the test pauses or shuts off on the hypervisor are taken for what they are. A process that was killed stays
+dead, and a host without power stays so: what then must be owed, or stuck, has to be.
+"""
+
+import contextlib
+import os
+
+import pytest
+
+from migrator.testing import invariants
+from migrator.testing import threads as sim
+from migrator.testing.cloud import SimulatedCloud
+from migrator.testing.watcher import Watcher
+
+HOSTS = 3
+#: Seconds of its clock that a cloud is given to end what is in progress when a test is over.
+PATIENCE = 900
+
+MARKERS = (
+    'cloud(**what): what the simulated cloud of this test is made of',
+    'seeds(*seeds): run this test once with each of these seeds',
+    'not_quiet(reason): the cloud is not at rest when this test ends',
+    'breaks(*invariants, reason): this test itself breaks these invariants',
+)
+
+
+def pytest_configure(config):
+    for marker in MARKERS:
+        config.addinivalue_line('markers', marker)
+
+
+def pytest_generate_tests(metafunc):
+    marker = metafunc.definition.get_closest_marker('seeds')
+    if marker is not None:
+        metafunc.parametrize('seed', marker.args)
+
+
+@pytest.fixture
+def seed():
+    """The seed of the schedule; None: first come, first served."""
+    wanted = os.environ.get('MIGRATOR_SEED')
+    return int(wanted) if wanted else None
+
+
+@pytest.fixture
+def cloud(request, tmp_path, seed):
+    """A simulated cloud; when the test is over, everything must be in order."""
+    quiet, allowed = judged_by(request.node)
+    marker = request.node.get_closest_marker('cloud')
+    cloud = SimulatedCloud(tmp_path, **{'hosts': HOSTS, 'seed': seed, **(marker.kwargs if marker else {})})
+    try:
+        cloud.watcher = Watcher(cloud)
+        try:
+            yield cloud
+            if quiet:
+                come_to_rest(cloud)
+            watcher = cloud.watcher
+            invariants.assert_holds(watcher.snapshot(), quiet, seen=watcher.violations, allowed=allowed)
+        finally:
+            cloud.watcher.close()
+    finally:
+        cloud.stop()
+
+
+@pytest.fixture
+def watcher(cloud):
+    """What looks at the cloud after every event."""
+    return cloud.watcher
+
+
+def judged_by(node):
+    """Return whether a test's cloud comes to rest, and which invariants it breaks by itself; each with a reason."""
+    markers = [*node.iter_markers('not_quiet'), *node.iter_markers('breaks')]
+    for marker in markers:
+        if not marker.kwargs.get('reason'):
+            raise pytest.UsageError(f'{node.nodeid}: the marker {marker.name} needs a reason')
+    allowed = {name for marker in markers if marker.name == 'breaks' for name in marker.args}
+    unknown = allowed - {invariant.id for invariant in invariants.INVARIANTS}
+    if unknown:
+        raise pytest.UsageError(f'{node.nodeid}: there is no invariant {", ".join(sorted(unknown))}')
+    return not any(marker.name == 'not_quiet' for marker in markers), allowed
+
+
+def come_to_rest(cloud):
+    """End all faults, and let the cloud run until nothing but background timers is left.
+
+    What does not end in time is not waited for: the invariants say what it is.
+    """
+    for hypervisor in cloud.world.hypervisors.values():
+        hypervisor.faults.clear()
+    cloud.adapter._plans.clear()
+    cloud.bus.faults = lambda message: None
+    cloud.engine.boundary = lambda what: None
+    cloud.simulation.on_checkpoint = None
+    for process in cloud.processes.values():
+        cloud.simulation.resume(process)
+    with contextlib.suppress(sim.TimedOut):
+        cloud.simulation.run_until(lambda: nothing_to_wait_for(cloud), timeout=PATIENCE)
+    with contextlib.suppress(sim.TimedOut):
+        cloud.simulation.run()
+
+
+def nothing_to_wait_for(cloud):
+    """Return whether every migration has ended, or is stuck."""
+    return all(migration.stuck_reason for migration in cloud.database.migrations.list(in_progress=True))

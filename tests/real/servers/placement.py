@@ -1,0 +1,83 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The real Placement over HTTP, under gunicorn, on PostgreSQL or on SQLite."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+
+import requests
+
+from tests.real.servers import process
+
+
+def missing() -> str | None:
+    """Say what is not installed; None if nothing."""
+    packages = {'placement': 'openstack-placement', 'gunicorn': 'gunicorn'}
+    lacking = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
+    return f'{" and ".join(lacking)} (pip install .[demo,real])' if lacking else None
+
+
+class Placement(process.Process):
+    """One Placement, whose administrator's token is the word 'admin' (auth_strategy noauth2).
+
+    :param database: an SQLAlchemy URL; None: an SQLite file, which takes one writer at a time and answers the others
+        500 "database is locked".
+    :param workers: how many processes serve it, of eight threads each.
+    """
+
+    def __init__(self, ground: process.Ground, database: str | None = None, workers: int = 1) -> None:
+        super().__init__(ground, 'placement')
+        self.port = process.free_port()
+        self._workers = workers
+        self._synchronized = False
+        connection = database or f'sqlite:///{self.directory}/placement.sqlite'
+        (self.directory / 'placement.conf').write_text(
+            '[api]\nauth_strategy = noauth2\n'
+            f'[placement_database]\nconnection = {connection}\nmax_retries = 0\nmax_overflow = 20\n'
+        )
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f'http://{process.HOST}:{self.port}'
+
+    def command(self) -> Sequence[str]:
+        """Return what is run."""
+        return [
+            sys.executable, '-m', 'gunicorn', '--bind', f'{process.HOST}:{self.port}', '--workers', str(self._workers),
+            '--threads', '8', '--graceful-timeout', '5', '--no-control-socket', '--worker-tmp-dir',
+            str(self.directory), 'placement.wsgi.api:application',
+        ]  # fmt: skip
+
+    def environment(self) -> Mapping[str, str]:
+        """Return where its configuration is."""
+        return {'OS_PLACEMENT_CONFIG_DIR': str(self.directory)}
+
+    def start(self, wait: bool = True) -> None:
+        """Start it, its database being brought up the first time."""
+        if not self._synchronized:
+            manage = pathlib.Path(sys.executable).with_name('placement-manage')
+            process.run([str(manage), '--config-dir', str(self.directory), 'db', 'sync'], self.directory)
+            self._synchronized = True
+        super().start(wait)
+
+    def ready(self) -> bool:
+        """Whether it answers at its root."""
+        try:
+            return 'versions' in requests.get(f'{self.url}/', timeout=5).json()
+        except (requests.RequestException, ValueError):
+            return False

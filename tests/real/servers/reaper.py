@@ -1,0 +1,107 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Ends what a test session started, should the session itself be killed.
+
+Run as a program of its own, it reads one command a line::
+
+    process PID START SIGNAL   from now on that process and its descendants are to end
+    forget PID                 it has ended
+    directory PATH             is to be deleted last
+
+and does nothing until its standard input ends, which is when the session has ended, however it did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import time
+
+#: Seconds between the polite signal and SIGKILL.
+PATIENCE = 10.0
+
+
+def started_at(pid: int) -> str | None:
+    """Return when a process began, as the kernel counts; None if there is none. It tells apart who reuses a pid."""
+    found = _stat(pid)
+    return None if found is None else found[1]
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the living descendants of a process, and the process itself first."""
+    parents: dict[int, list[int]] = {}
+    for entry in pathlib.Path('/proc').iterdir():
+        if entry.name.isdigit():
+            found = _stat(int(entry.name))
+            if found is not None:
+                parents.setdefault(found[0], []).append(int(entry.name))
+    family = [pid] if _stat(pid) is not None else []
+    for one in family:
+        family += parents.get(one, [])
+    return family
+
+
+def _stat(pid: int) -> tuple[int, str] | None:
+    """Return (parent, start) of a living process."""
+    try:
+        text = pathlib.Path(f'/proc/{pid}/stat').read_text(errors='replace')
+    except OSError:
+        return None
+    # the name, in parentheses, may hold anything
+    fields = text.rpartition(')')[2].split()
+    return None if fields[0] in 'ZX' else (int(fields[1]), fields[19])
+
+
+def send(pid: int, number: int) -> None:
+    """Send a signal; who is gone already is no error."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def main() -> None:
+    """Take note of what there is, and end it when nobody else can."""
+    processes: dict[int, tuple[str, int]] = {}
+    directories: list[str] = []
+    for line in sys.stdin:
+        word, _space, rest = line.rstrip('\n').partition(' ')
+        if word == 'process':
+            pid, start, number = rest.split()
+            processes[int(pid)] = (start, int(number))
+        elif word == 'forget':
+            processes.pop(int(rest), None)
+        elif word == 'directory':
+            directories.append(rest)
+    families = []
+    for pid, (start, number) in processes.items():
+        if started_at(pid) == start:
+            families += [(one, started_at(one)) for one in descendants(pid)]
+            send(pid, number)
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until and any(started_at(pid) == start for pid, start in families):
+        time.sleep(0.05)
+    for pid, start in families:
+        if start is not None and started_at(pid) == start:
+            send(pid, signal.SIGKILL)
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == '__main__':
+    # It must outlive who started it: Ctrl-C goes to everybody at that terminal.
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    main()

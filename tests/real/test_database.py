@@ -1,0 +1,433 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""migrator.db on SQLite and on PostgreSQL: the schema, the races that the protocol is built on, and a server that goes."""
+
+import datetime
+import threading
+import time
+import uuid
+
+import pytest
+import sqlalchemy as sa
+from alembic import autogenerate
+from alembic.runtime import migration as alembic_migration
+from oslo_db import exception as db_exception
+
+from migrator import context, exception, executors
+from migrator.db import api as db_api
+from migrator.db import engine as engines
+from migrator.db import migrations as migration_rows
+from migrator.db import models, sync
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+from tests.real.servers import process
+
+CONTEXT = context.RequestContext(user_id='ada', project_id='blue', overwrite=False)
+RACERS = 6
+
+
+class WrongClock(executors.SystemClock):
+    """A machine's clock that is a day ahead."""
+
+    def now(self):
+        return super().now() + datetime.timedelta(days=1)
+
+
+@pytest.fixture
+def new_database():
+    """Open databases, each with connections of its own, as each process has."""
+    opened = []
+
+    def open_one(url, threads=None, **options):
+        made = db_api.Database(url, threads or executors.NativeThreads(), **options)
+        opened.append(made)
+        return made
+
+    yield open_one
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture(params=['sqlite', 'postgresql'])
+def url(request, tmp_path):
+    if request.param == 'sqlite':
+        return f'sqlite:///{tmp_path}/migrator.sqlite'
+    return request.getfixturevalue('database_url')
+
+
+@pytest.fixture
+def database(url, new_database):
+    made = new_database(url)
+    sync.sync(made.engine)
+    return made
+
+
+@pytest.fixture
+def on_postgresql(database_url, new_database):
+    made = new_database(database_url, lease=4)
+    sync.sync(made.engine)
+    return made
+
+
+def instance(database):
+    return database.instances.create(
+        instance_objects.Instance(
+            uuid=str(uuid.uuid4()), name='vm', project_id='blue', user_id='ada', host='source', node='source',
+            flavor=instance_objects.Flavor(name='m1'),
+        )
+    )  # fmt: skip
+
+
+def migration(guest):
+    return migration_objects.Migration(
+        uuid=str(uuid.uuid4()), instance_uuid=guest.uuid, project_id='blue', user_id='ada', source_compute='source',
+        source_node='source',
+    )  # fmt: skip
+
+
+def accepted(database):
+    one = migration(instance(database))
+    database.migrations.accept(CONTEXT, one, 'live-migration')
+    return database.migrations.get(one.uuid)
+
+
+def owner(database, lease=60.0):
+    one = str(uuid.uuid4())
+    database.conductors.register(one, f'conductor-{one}', lease)
+    return one
+
+
+def at_once(functions):
+    """Run all at the same moment, and return what each returned or raised."""
+    barrier = threading.Barrier(len(functions))
+    outcomes = [None] * len(functions)
+
+    def run(number, function):
+        barrier.wait()
+        try:
+            outcomes[number] = function()
+        except Exception as error:  # noqa: BLE001 -- it is the outcome
+            outcomes[number] = error
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(functions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    return outcomes
+
+
+# --- the schema ------------------------------------------------------------------------------------------------------
+
+
+def test_the_schema_that_the_versions_make_from_nothing_is_that_of_the_models(database):
+    with database.engine.sa_engine.connect() as connection:
+        options = {'compare_type': True, 'compare_server_default': True}
+        found = alembic_migration.MigrationContext.configure(connection, opts=options)
+        assert autogenerate.compare_metadata(found, models.Base.metadata) == []
+    assert sync.version(database.engine) == sync.head()
+    assert sync.sync(database.engine) == sync.head()
+    sync.check(database.engine)
+
+
+def test_a_schema_that_is_empty_or_from_the_future_is_told(url, new_database):
+    made = new_database(url)
+    with pytest.raises(exception.SchemaTooOld, match='no version at all'):
+        sync.check(made.engine)
+    sync.sync(made.engine)
+    with made.engine.writer() as session:
+        session.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    for function in (sync.check, sync.sync):
+        with pytest.raises(exception.SchemaTooNew, match='9999'):
+            function(made.engine)
+
+
+# --- one code path ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_with_its_kind(database):
+    guest = instance(database)
+    found = database.instances.get(guest.uuid)
+    assert found == guest
+    assert found.launched_at.tzinfo is not None
+    assert found.flavor.name == 'm1'
+    one = migration(guest)
+    database.migrations.accept(CONTEXT, one, 'live-migration')
+    (listed,) = database.migrations.list({'host': 'source'})
+    assert (listed.uuid, listed.force, listed.block_migration) == (one.uuid, False, None)
+    assert [entry['status'] for entry in listed.history] == ['accepted']
+
+
+def test_a_second_migration_of_an_instance_is_refused_and_leaves_nothing(database):
+    first = accepted(database)
+    guest = database.instances.get(first.instance_uuid)
+    with pytest.raises(exception.InstanceInvalidState):
+        database.migrations.accept(CONTEXT, migration(guest), 'live-migration')
+    # should task_state ever be wrong, the unique column still holds
+    database.instances.update(guest.uuid, task_state=None)
+    with pytest.raises(exception.MigrationInProgress):
+        database.migrations.accept(CONTEXT, migration(guest), 'live-migration')
+    assert database.instances.get(guest.uuid).task_state is None
+    assert len(database.migrations.list()) == len(database.actions.list(guest.uuid)) == 1
+
+
+def test_a_lease_is_held_while_renewed_and_then_runs_out_for_good(database):
+    one = owner(database, lease=1)
+    moved = accepted(database)
+    assert database.migrations.adopt(moved.uuid, moved.epoch, one).migration.owner == one
+    assert database.migrations.orphans() == []
+    assert database.conductors.renew(one, 0.2)
+    process.wait_until(database.migrations.orphans, 'the lease to run out', 10)
+    assert database.migrations.orphans() == [(moved.uuid, 1)]
+    assert not database.conductors.renew(one, 60)
+    assert database.conductors.server_of(one) is None
+
+
+def test_the_owner_that_was_superseded_writes_nothing(database):
+    old, new = owner(database), owner(database)
+    moved = accepted(database)
+    known = database.migrations.adopt(moved.uuid, moved.epoch, old).migration
+    database.conductors.retire(old)
+    taken = database.migrations.adopt(moved.uuid, known.epoch, new).migration
+    assert (taken.owner, taken.epoch) == (new, known.epoch + 1)
+    with pytest.raises(exception.NotOwner):
+        database.migrations.commit(known, migration_rows.Write({'status': 'preparing'}))
+    after, _boots = database.migrations.commit(taken, migration_rows.Write({'status': 'preparing'}))
+    assert after.status == database.migrations.get(moved.uuid).status == 'preparing'
+
+
+# --- races on PostgreSQL, each racer with connections of its own -----------------------------------------------------
+
+
+@pytest.fixture
+def racers(on_postgresql, database_url, new_database):
+    return [new_database(database_url) for _ in range(RACERS)]
+
+
+def test_of_many_who_ask_for_the_same_instance_one_is_accepted(on_postgresql, racers):
+    guest = instance(on_postgresql)
+    asks = [lambda each=each: each.migrations.accept(CONTEXT, migration(guest), 'live-migration') for each in racers]
+    outcomes = at_once(asks)
+    assert outcomes.count(None) == 1
+    losers = {type(outcome) for outcome in outcomes if outcome is not None}
+    assert losers <= {exception.MigrationInProgress, exception.InstanceInvalidState}
+    assert len(on_postgresql.migrations.list()) == len(on_postgresql.actions.list(guest.uuid)) == 1
+
+
+def test_of_many_who_adopt_the_same_migration_one_has_it(on_postgresql, racers):
+    for _round in range(5):
+        moved = accepted(on_postgresql)
+        owners = [owner(on_postgresql) for _ in racers]
+        outcomes = at_once(
+            [
+                lambda each=each, who=who: each.migrations.adopt(moved.uuid, moved.epoch, who)
+                for each, who in zip(racers, owners, strict=True)
+            ]
+        )
+        (winner,) = [outcome for outcome in outcomes if outcome is not None]
+        assert not isinstance(winner, Exception)
+        assert winner.migration.epoch == 1
+        assert on_postgresql.migrations.get(moved.uuid).owner == winner.migration.owner
+
+
+def test_a_commit_that_meets_an_adoption_under_way_waits_and_then_lets_go(on_postgresql, racers):
+    old, new = owner(on_postgresql), owner(on_postgresql)
+    moved = accepted(on_postgresql)
+    known = on_postgresql.migrations.adopt(moved.uuid, moved.epoch, old).migration
+    on_postgresql.conductors.retire(old)
+    adopter, owner_ = racers[:2]
+    outcome = []
+
+    def commit():
+        try:
+            owner_.migrations.commit(known, migration_rows.Write({'status': 'preparing'}))
+        except Exception as error:  # noqa: BLE001 -- it is the outcome
+            outcome.append(error)
+
+    late = threading.Thread(target=commit)
+    with adopter.engine.writer() as session:
+        session.execute(
+            sa.update(models.Migration).where(models.Migration.uuid == moved.uuid).values(owner=new, epoch=2)
+        )
+        late.start()
+        process.wait_until(lambda: waiters(on_postgresql), 'the commit to wait for the lock', 10)
+        assert outcome == []
+    late.join(30)
+    assert [type(error) for error in outcome] == [exception.NotOwner]
+    assert on_postgresql.migrations.get(moved.uuid).status == 'accepted'
+
+
+def waiters(database):
+    """Return how many sessions of this database wait for a lock."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with database.engine.sa_engine.connect() as connection:
+        return connection.execute(sa.text(query)).scalar_one()
+
+
+def test_leases_are_held_by_the_clock_of_the_database_and_no_other(on_postgresql, database_url, new_database):
+    wrong = new_database(database_url, executors.NativeThreads(WrongClock()))
+    one = owner(on_postgresql, lease=30)
+    moved = accepted(on_postgresql)
+    assert on_postgresql.migrations.adopt(moved.uuid, moved.epoch, one)
+    assert wrong.migrations.orphans() == []
+    assert wrong.conductors.renew(one, 0.1)
+    process.wait_until(on_postgresql.migrations.orphans, 'the lease to run out', 10)
+
+
+def test_the_time_of_a_statement_is_not_that_of_its_transaction(on_postgresql):
+    """A renewal that has waited for a lock must not be dated back to when it began to wait."""
+    from migrator.db import types
+
+    with on_postgresql.engine.writer() as session:
+        first = session.execute(sa.select(types.now())).scalar_one()
+        session.execute(sa.text('SELECT pg_sleep(0.05)'))
+        second = session.execute(sa.select(types.now())).scalar_one()
+    assert second - first >= datetime.timedelta(seconds=0.05)
+
+
+# --- patience --------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_waits_for_a_lock_as_long_as_a_third_of_the_lease(on_postgresql, racers):
+    one = owner(on_postgresql)
+    with racers[0].engine.writer() as session:
+        session.execute(sa.update(models.Conductor).values(server='held'))
+        began = time.monotonic()
+        with pytest.raises(exception.DatabaseUnreachable, match='lock timeout'):
+            on_postgresql.conductors.renew(one, 60)
+        assert 0.5 < time.monotonic() - began < 4 / 3
+    assert on_postgresql.conductors.renew(one, 60)
+
+
+def test_nobody_holds_a_lock_idly_as_long_as_a_third_of_the_lease(on_postgresql, racers):
+    one = owner(on_postgresql)
+    scope = on_postgresql.engine.writer()
+    session = scope.__enter__()
+    session.execute(sa.update(models.Conductor).values(server='held'))
+    # this racer's own patience is that of a lease of 15 s
+    began = time.monotonic()
+    assert racers[0].conductors.renew(one, 60)
+    assert time.monotonic() - began < 4 / 3
+    with pytest.raises(exception.DatabaseUnreachable):
+        scope.__exit__(None, None, None)
+    assert on_postgresql.conductors.server_of(one) != 'held'
+    assert on_postgresql.conductors.renew(one, 60)
+
+
+def test_the_patience_of_a_session_outlives_a_transaction_that_is_rolled_back(on_postgresql):
+    query = sa.text("SELECT current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout')")
+
+    def settings():
+        with on_postgresql.engine.reader() as session:
+            return tuple(session.execute(query).one())
+
+    assert settings() == ('1s', '1s')
+    with pytest.raises(ZeroDivisionError), on_postgresql.engine.writer() as session:
+        session.execute(sa.text('SELECT 1'))
+        raise ZeroDivisionError
+    assert settings() == ('1s', '1s')
+
+
+# --- a database that gives way, or goes --------------------------------------------------------------------------------
+
+
+def test_the_victim_of_a_deadlock_runs_again(on_postgresql, racers):
+    first, second = owner(on_postgresql), owner(on_postgresql)
+    both_hold_one = threading.Barrier(2)
+    tries = []
+
+    def write(database, *owners):
+        @engines.retried
+        def transaction():
+            tries.append(owners)
+            with database.engine.writer() as session:
+                for one in owners:
+                    session.execute(sa.update(models.Conductor).where(models.Conductor.id == one).values(server='x'))
+                    if len(tries) <= 2 and one == owners[0]:
+                        both_hold_one.wait(10)
+
+        transaction()
+
+    outcomes = at_once([lambda: write(racers[0], first, second), lambda: write(racers[1], second, first)])
+    assert outcomes == [None, None]
+    assert len(tries) == 3
+
+
+def test_a_transaction_that_cannot_be_serialised_runs_again(on_postgresql, racers):
+    one = owner(on_postgresql)
+    tries = []
+
+    @engines.retried
+    def transaction():
+        tries.append(one)
+        with on_postgresql.engine.writer() as session:
+            session.execute(sa.text('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ'))
+            session.execute(sa.select(models.Conductor.server)).all()
+            if len(tries) == 1:
+                assert racers[0].conductors.renew(one, 30)
+            session.execute(sa.update(models.Conductor).values(server='last'))
+
+    transaction()
+    assert len(tries) == 2
+    assert on_postgresql.conductors.server_of(one) == 'last'
+
+
+def test_a_column_that_must_be_unique_says_so_in_one_way_on_both(database):
+    one = owner(database)
+    with pytest.raises(db_exception.DBDuplicateEntry):
+        database.conductors.register(one, 'other', 1)
+
+
+@pytest.mark.parametrize('how', ['stop', 'kill'])
+def test_a_server_that_restarts_is_not_noticed_between_two_transactions(on_postgresql, postgresql, how):
+    one = owner(on_postgresql)
+    # several connections, all of which are then stale
+    at_once([lambda: on_postgresql.conductors.renew(one, 60)] * 4)
+    getattr(postgresql, how)()
+    postgresql.start()
+    assert at_once([lambda: on_postgresql.conductors.renew(one, 60)] * 4) == [True] * 4
+
+
+def test_a_server_that_restarts_in_a_transaction_is_unreachable_once_and_nothing_is_written(on_postgresql, postgresql):
+    one = owner(on_postgresql)
+    with pytest.raises(exception.DatabaseUnreachable), on_postgresql.engine.writer() as session:
+        session.execute(sa.update(models.Conductor).values(server='half'))
+        postgresql.restart()
+        session.execute(sa.update(models.Conductor).values(server='whole'))
+    assert on_postgresql.conductors.server_of(one) == f'conductor-{one}'
+
+
+def test_a_server_that_is_away_is_unreachable_for_old_and_new_and_then_is_there(
+    on_postgresql, postgresql, database_url, new_database
+):
+    one = owner(on_postgresql)
+    postgresql.stop()
+    fresh = new_database(database_url, max_retries=0)
+    for each in (on_postgresql, fresh):
+        with pytest.raises(exception.DatabaseUnreachable, match='Connection refused') as caught:
+            each.conductors.renew(one, 60)
+        assert 'guessed' not in str(caught.value)
+    postgresql.start()
+    assert on_postgresql.conductors.renew(one, 60)
+    assert fresh.conductors.renew(one, 60)
+
+
+@pytest.mark.parametrize(
+    ('right', 'wrong', 'reason'),
+    [('guessed', 'wrong', 'password authentication failed'), ('test_', 'no_', 'does not exist')],
+)
+def test_what_the_server_refuses_is_said_in_one_line(database_url, new_database, right, wrong, reason):
+    with pytest.raises(exception.DatabaseUnreachable, match=reason) as caught:
+        sync.check(new_database(database_url.replace(right, wrong), max_retries=0).engine)
+    assert '\n' not in str(caught.value)

@@ -1,0 +1,125 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The policies: nova's names, and who may what by default."""
+
+import pytest
+from oslo_config import cfg
+from oslo_policy import opts as oslo_policy_opts
+from oslo_policy import policy
+
+from migrator import context
+from migrator.api import policies
+
+ADMIN, MANAGER, MEMBER, READER = 'admin', 'manager', 'member', 'reader'
+
+#: What doc and clients rely on: the lowest role of the own project that may.
+DEFAULTS = {
+    'os_compute_api:os-migrate-server:migrate_live': MANAGER,
+    'os_compute_api:os-migrate-server:migrate_live:host': ADMIN,
+    'os_compute_api:servers:migrations:index': MANAGER,
+    'os_compute_api:servers:migrations:index:host': ADMIN,
+    'os_compute_api:servers:migrations:show': ADMIN,
+    'os_compute_api:servers:migrations:delete': MANAGER,
+    'os_compute_api:servers:migrations:force_complete': MANAGER,
+    'os_compute_api:os-migrations:index': MANAGER,
+    'os_compute_api:os-migrations:index:all_projects': ADMIN,
+    'os_compute_api:os-migrations:index:host': ADMIN,
+    'os_compute_api:os-aggregates:index': ADMIN,
+    'os_compute_api:os-services:list': ADMIN,
+    'os_compute_api:os-services:update': ADMIN,
+    'os_compute_api:os-hypervisors:list': ADMIN,
+    'os_compute_api:os-hypervisors:list-detail': ADMIN,
+    'os_compute_api:os-hypervisors:show': ADMIN,
+    'os_compute_api:os-hypervisors:search': ADMIN,
+    'os_compute_api:os-hypervisors:servers': ADMIN,
+    'os_compute_api:os-hypervisors:statistics': ADMIN,
+    'os_compute_api:os-hypervisors:uptime': ADMIN,
+    'os_compute_api:os-instance-actions:list': READER,
+    'os_compute_api:os-instance-actions:show': READER,
+    'os_compute_api:os-instance-actions:events': ADMIN,
+    'os_compute_api:os-lock-server:lock': MEMBER,
+    'os_compute_api:os-lock-server:unlock': MEMBER,
+    'os_compute_api:os-lock-server:unlock:unlock_override': ADMIN,
+    'os_compute_api:servers:index': READER,
+    'os_compute_api:servers:index:get_all_tenants': ADMIN,
+    'os_compute_api:servers:detail': READER,
+    'os_compute_api:servers:detail:get_all_tenants': ADMIN,
+    'os_compute_api:servers:show': READER,
+    'os_compute_api:servers:show:host_status': ADMIN,
+    'os_compute_api:os-extended-server-attributes': ADMIN,
+    'os_compute_api:os-flavor-extra-specs:index': READER,
+}
+LADDER = [READER, MEMBER, MANAGER, ADMIN]
+
+
+def enforcer(tmp_path, text=None):
+    conf = cfg.ConfigOpts()
+    conf([], default_config_files=[], default_config_dirs=[])
+    oslo_policy_opts.set_defaults(conf, str(tmp_path / 'policy.yaml'))
+    if text:
+        (tmp_path / 'policy.yaml').write_text(text)
+    return policies.make_enforcer(conf)
+
+
+def who(role, project='blue'):
+    return context.RequestContext(
+        user_id='eve', project_id=project, roles=LADDER[: LADDER.index(role) + 1], overwrite=False
+    )
+
+
+def test_the_table_of_this_test_is_whole():
+    names = {rule.name for rule in policies.list_rules() if isinstance(rule, policy.DocumentedRuleDefault)}
+    assert names == set(DEFAULTS)
+
+
+@pytest.mark.parametrize('name', sorted(DEFAULTS))
+def test_who_may_by_default(tmp_path, name):
+    made = enforcer(tmp_path)
+    target = {'project_id': 'blue', 'user_id': 'ada'}
+    for role in LADDER:
+        may = LADDER.index(role) >= LADDER.index(DEFAULTS[name])
+        assert made.authorize(name, target, who(role)) is may, role
+        assert made.authorize(name, target, who(role, 'red')) is (role == ADMIN), role
+
+
+def test_every_policy_is_documented_and_scoped_to_a_project():
+    for rule in policies.list_rules():
+        assert rule.description
+        if isinstance(rule, policy.DocumentedRuleDefault):
+            assert rule.operations
+            assert rule.scope_types == ['project']
+
+
+def test_an_operators_file_with_novas_names_means_the_same(tmp_path):
+    made = enforcer(
+        tmp_path,
+        '"os_compute_api:os-migrate-server:migrate_live": "rule:admin_or_owner"\n'
+        '"os_compute_api:os-services:list": "rule:admin_api or role:reader"\n',
+    )
+    target = {'project_id': 'blue'}
+    assert made.authorize('os_compute_api:os-migrate-server:migrate_live', target, who(READER))
+    assert not made.authorize('os_compute_api:os-migrate-server:migrate_live', target, who(READER, 'red'))
+    assert made.authorize('os_compute_api:os-services:list', target, who(READER, 'red'))
+
+
+def test_the_enforcer_for_the_generators_has_them_all():
+    assert set(policies.get_enforcer().registered_rules) == {rule.name for rule in policies.list_rules()}
+
+
+def test_enforcers_share_nothing(tmp_path):
+    (tmp_path / 'other').mkdir()
+    first = enforcer(tmp_path, '"os_compute_api:servers:index": "!"\n')
+    second = enforcer(tmp_path / 'other')
+    target = {'project_id': 'blue'}
+    assert not first.authorize('os_compute_api:servers:index', target, who(ADMIN))
+    assert second.authorize('os_compute_api:servers:index', target, who(ADMIN))

@@ -1,0 +1,91 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""How a document that does not fit is told."""
+
+import pytest
+
+from migrator import exception
+from migrator.api import schemas
+from migrator.api.schemas import (
+    hypervisors,
+    instance_actions,
+    migrations,
+    server_actions,
+    server_migrations,
+    servers,
+    services,
+    types,
+)
+
+SHELF = (hypervisors, instance_actions, migrations, server_actions, server_migrations, servers, services)
+TABLES = [
+    (f'{module.__name__.rpartition(".")[2]}.{name}', value)
+    for module in SHELF
+    for name, value in vars(module).items()
+    if name.isupper() and isinstance(value, dict) and all(isinstance(key, int) for key in value)
+]
+
+
+@pytest.mark.parametrize('table', [table for _, table in TABLES], ids=[name for name, _ in TABLES])
+def test_each_schema_is_one_and_says_what_would_do(table):
+    import jsonschema
+
+    def described(schema):
+        if 'enum' in schema or 'pattern' in schema or 'format' in schema:
+            assert 'description' in schema or schema['enum'] == sorted(servers.SORT_KEYS), schema
+        for part in schema.get('properties', {}).values():
+            described(part)
+        if 'items' in schema:
+            described(schema['items'])
+
+    for schema in table.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+        described(schema)
+
+
+def refusal(make_request, schema, document, version=80):
+    with pytest.raises(exception.ValidationError) as caught:
+        schemas.check(make_request(version=version), {1: schema}, document)
+    return caught.value.message
+
+
+def test_a_refusal_names_the_field_its_value_and_what_would_do(make_request):
+    message = refusal(make_request, types.action('go', types.closed({'fast': types.BOOLEAN})), {'go': {'fast': 'very'}})
+    assert message.startswith('Invalid input for field/attribute go.fast. Value: very. ')
+    assert message.endswith('What would do: true or false.')
+
+
+def test_an_unknown_key_is_told_with_those_that_the_version_has(make_request):
+    message = refusal(make_request, types.closed({'b': {}, 'a': {}}), {'c': 1}, version=25)
+    assert "('c' was unexpected)" in message
+    assert 'At version 2.25 these are: a, b.' in message
+
+
+def test_a_long_value_is_cut(make_request):
+    assert len(refusal(make_request, types.closed({'host': types.HOST}), {'host': 'x' * 100000})) < 1000
+
+
+def test_the_schema_of_a_version_is_the_last_one_before_it(make_request):
+    table = {1: {'const': 1}, 25: {'const': 25}, 30: {'const': 30}}
+    for version, right in ((1, 1), (24, 1), (25, 25), (29, 25), (30, 30), (80, 30)):
+        assert schemas.check(make_request(version=version), table, right) == {'const': right}
+
+
+@pytest.mark.parametrize('value', [True, 'True', 'true', '1', 'on', 'YES'])
+def test_the_many_spellings_of_true(value):
+    assert schemas.boolean(value) is True
+
+
+def test_a_time_without_a_zone_is_utc():
+    assert schemas.moment('2026-01-31T13:00:00').isoformat() == '2026-01-31T13:00:00+00:00'
+    assert schemas.moment('2026-01-31T14:00:00+01:00').isoformat() == '2026-01-31T13:00:00+00:00'

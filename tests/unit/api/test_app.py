@@ -1,0 +1,103 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The pipeline: what every answer has, whatever was asked."""
+
+import pytest
+import webob
+from oslo_config import cfg
+
+from migrator import exception
+from migrator.api import app
+
+
+def test_every_answer_has_the_id_of_its_request(world):
+    seen = set()
+    for path, token in (('/servers', 'admin'), ('/servers', None), ('/nonsense', 'admin'), ('', None)):
+        response = world.ask('GET', path, token=token)
+        assert response.headers['X-OpenStack-Request-Id'] == response.headers['X-Compute-Request-Id']
+        seen.add(response.headers['X-OpenStack-Request-Id'])
+    assert len(seen) == 4
+
+
+def test_an_answer_says_its_version_and_that_caches_must_look_at_it(world):
+    for version in ('2.1', '2.30', '2.80'):
+        for path in ('/servers', '/nonsense'):
+            headers = world.ask('GET', path, version=version).headers
+            assert headers['OpenStack-API-Version'] == f'compute {version}'
+            assert headers['X-OpenStack-Nova-API-Version'] == version
+            assert headers['Vary'] == 'OpenStack-API-Version, X-OpenStack-Nova-API-Version'
+
+
+def test_an_error_nobody_thought_of_is_a_500_that_tells_no_more_than_where_to_look(world, monkeypatch, caplog):
+    def fails(*args, **kwargs):
+        raise RuntimeError('secret at 10.1.2.3')
+
+    monkeypatch.setattr(world.database.instances, 'list', fails)
+    response = world.ask('GET', '/servers')
+    world.refuses(response, 500, 'computeFault', response.headers['X-OpenStack-Request-Id'])
+    assert 'secret' not in response.text
+    assert 'RuntimeError' not in response.text
+    assert 'secret at 10.1.2.3' in caplog.text
+
+
+@pytest.mark.parametrize(
+    'error',
+    [
+        exception.DatabaseUnreachable(reason='postgresql://migrator:secret@10.1.2.3'),
+        exception.RPCTimeout(target='conductor.10.1.2.3', method='wake', timeout=60),
+    ],
+)
+def test_a_service_that_is_away_is_a_503_that_tells_no_address(world, monkeypatch, error):
+    def fails(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(world.database.instances, 'list', fails)
+    response = world.ask('GET', '/servers')
+    world.refuses(response, 503, 'serviceUnavailable', 'try again')
+    assert '10.1.2.3' not in response.text
+    assert response.headers['Retry-After'] == '5'
+
+
+def test_two_applications_in_one_process_know_nothing_of_each_other(make_world):
+    first = make_world()
+    first.conf.set_override('max_limit', 1, group='api')
+    first.guest('one')
+    first.guest('two')
+    assert len(first.get('/servers')['servers']) == 1
+    second = make_world()
+    assert second.conf.api.max_limit == 1000
+    assert 'api' not in cfg.CONF
+
+
+@pytest.mark.parametrize(
+    ('path', 'code'),
+    [('/v2.1/servers/%ff', 400), ('/v2.1/servers/%00', 404), ('/v2.1/servers/..%2f..%2fetc', 404)],
+)
+def test_a_strange_url_is_no_500(world, path, code):
+    request = webob.Request.blank(path, headers={'X-Auth-Token': 'admin'})
+    response = request.get_response(world.app)
+    assert response.status_int == code, response.text
+
+
+def test_head_is_get_without_a_body(world):
+    response = world.ask('HEAD', '/servers')
+    assert (response.status_int, response.body) == (200, b'')
+
+
+def test_a_policy_file_decides_who_is_an_administrator(world, tmp_path):
+    (tmp_path / 'policy.yaml').write_text('"context_is_admin": "user_id:root"\n')
+    world.conf.set_override('policy_file', str(tmp_path / 'policy.yaml'), group='oslo_policy')
+    world.app = app.make_app(world.conf, world.database, world.conductor, world.threads)
+    guest = world.guest(project='blue')
+    assert world.ask('GET', f'/servers/{guest.uuid}', token='root:red').status_int == 200
+    assert world.ask('GET', f'/servers/{guest.uuid}', token='admin').status_int == 404

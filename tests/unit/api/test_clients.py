@@ -1,0 +1,216 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The real clients, against the application over HTTP on loopback: what they send is taken, what they get they show."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import openstack
+import pytest
+from keystoneauth1 import session as ks_session
+from keystoneauth1 import token_endpoint
+from novaclient import client as nova_client
+from novaclient import exceptions as nova_exceptions
+from openstack import exceptions as sdk_exceptions
+
+HERE = pathlib.Path(sys.executable).parent
+
+
+def session_of(world, token='admin'):
+    session = ks_session.Session(auth=token_endpoint.Token(world.url, token))
+    session.session.trust_env = False
+    return session
+
+
+@pytest.fixture
+def nova(served):
+    def make(version='2.80', token='admin'):
+        return nova_client.Client(version, session=session_of(served, token))
+
+    return make
+
+
+@pytest.fixture
+def sdk(served):
+    session = session_of(served)
+    return openstack.connection.Connection(
+        session=session, compute_endpoint_override=served.url, compute_default_microversion=None
+    )
+
+
+@pytest.fixture
+def cli(served):
+    """Run ``openstack`` as its own process, and return what it says."""
+
+    def run(*args, fails=False):
+        known = {'PATH': os.environ['PATH'], 'HOME': os.environ.get('HOME', '/'), 'NO_PROXY': '*'}
+        auth = {
+            'OS_AUTH_URL': served.auth_url, 'OS_USERNAME': 'admin', 'OS_PASSWORD': 'x', 'OS_PROJECT_NAME': 'admin',
+            'OS_USER_DOMAIN_NAME': 'Default', 'OS_PROJECT_DOMAIN_NAME': 'Default', 'OS_IDENTITY_API_VERSION': '3',
+        }  # fmt: skip
+        done = subprocess.run(
+            [str(HERE / 'openstack'), *args], env=known | auth, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode != 0) == fails, done.stderr
+        return done.stderr if fails else done.stdout
+
+    return run
+
+
+# --- python-novaclient -----------------------------------------------------------------------------------------------
+
+
+def test_novaclient_lists_and_finds(served, nova):
+    guest = served.guest('web')
+    client = nova()
+    assert [server.name for server in client.servers.list()] == ['web']
+    assert client.servers.get(guest.uuid).status == 'ACTIVE'
+    assert client.servers.find(name='web').id == guest.uuid
+    assert [service.host for service in client.services.list(binary='nova-compute')] == ['source', 'dest', 'spare']
+    assert len(client.hypervisors.list(detailed=True)) == 3
+    assert client.hypervisors.search('dest')[0].hypervisor_hostname == 'dest.example.org'
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.24', '2.25', '2.30', '2.67', '2.68', '2.80'])
+def test_novaclient_live_migrates_in_every_form(served, nova, version):
+    served.conductor.does = lambda uuid: served.move(uuid, checked_at='now')
+    guest = served.guest()
+    more = {'disk_over_commit': False} if version in ('2.1', '2.24') else {}
+    block = False if more else 'auto'
+    nova(version).servers.live_migrate(guest.uuid, 'dest', block, **more)
+    (row,) = served.database.migrations.list()
+    assert row.requested_host == 'dest'
+
+
+@pytest.mark.parametrize('version', ['2.24', '2.65', '2.80'])
+def test_novaclient_looks_aborts_and_forces(served, nova, version):
+    one = served.migration(served.guest())
+    client = nova(version)
+    (seen,) = client.server_migrations.list(one.instance_uuid)
+    assert seen.id == one.id
+    assert client.server_migrations.get(one.instance_uuid, one.id).status == 'running'
+    client.server_migrations.live_migration_abort(one.instance_uuid, one.id)
+    client.server_migrations.live_migrate_force_complete(one.instance_uuid, one.id)
+    row = served.database.migrations.get(one.uuid)
+    assert row.abort_requested_at is not None
+    assert row.force_complete_requested_at is not None
+    assert [action.action for action in client.instance_action.list(one.instance_uuid)][-1] == 'live-migration'
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.23', '2.59', '2.66', '2.80'])
+def test_novaclient_lists_migrations(served, nova, version):
+    served.migration(served.guest())
+    assert [one.status for one in nova(version).migrations.list(status='running')] == ['running']
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.53'])
+def test_novaclient_changes_services_and_locks(served, nova, version):
+    client = nova(version)
+    if version == '2.1':
+        client.services.disable('source', 'nova-compute')
+    else:
+        client.services.disable_log_reason(served.database.services.get_compute('source').uuid, 'broken fan')
+    assert served.database.services.get_compute('source').disabled
+    guest = served.guest()
+    client.servers.lock(guest.uuid)
+    assert served.database.instances.get(guest.uuid).locked
+    client.servers.unlock(guest.uuid)
+    assert not served.database.instances.get(guest.uuid).locked
+
+
+def test_novaclient_understands_the_errors(served, nova):
+    guest = served.guest()
+    with pytest.raises(nova_exceptions.BadRequest, match='nowhere'):
+        nova().servers.live_migrate(guest.uuid, 'nowhere', 'auto')
+    with pytest.raises(nova_exceptions.NotFound):
+        nova().servers.get('11111111-2222-4333-8444-555555555555')
+    with pytest.raises(nova_exceptions.Forbidden):
+        nova(token='ada:blue').services.list()
+    with pytest.raises(nova_exceptions.NotFound, match='does not serve'):
+        nova().servers.reboot(guest.uuid)
+
+
+# --- openstacksdk ----------------------------------------------------------------------------------------------------
+
+
+def test_the_sdk_lists_finds_and_live_migrates(served, sdk):
+    guest = served.guest('web')
+    served.conductor.does = lambda uuid: served.move(uuid, checked_at='now')
+    assert [server.name for server in sdk.compute.servers()] == ['web']
+    assert sdk.compute.find_server('web').id == guest.uuid
+    assert {service.host for service in sdk.compute.services()} == {'source', 'dest', 'spare'}
+    assert {hypervisor.name for hypervisor in sdk.compute.hypervisors(details=True)} == {
+        'source.example.org', 'dest.example.org', 'spare.example.org',
+    }  # fmt: skip
+    sdk.compute.live_migrate_server(guest.uuid, host='dest', force=True, block_migration='auto')
+    (row,) = served.database.migrations.list()
+    assert (row.requested_host, row.force) == ('dest', True)
+    served.move(row.uuid, status='running')
+    (seen,) = sdk.compute.server_migrations(guest.uuid)
+    assert seen.uuid == row.uuid
+    sdk.compute.abort_server_migration(seen.id, guest.uuid)
+    assert served.database.migrations.get(row.uuid).abort_requested_at is not None
+    assert [one.status for one in sdk.compute.migrations()] == ['running']
+    actions = list(sdk.compute.server_actions(guest.uuid))
+    assert {action.action for action in actions} == {'live-migration', 'live_migration_cancel'}
+
+
+def test_the_sdk_follows_pages(served, sdk):
+    for number in range(5):
+        served.guest(f'vm{number}')
+    assert len(list(sdk.compute.servers(limit=2))) == 5
+
+
+def test_the_sdk_understands_the_errors(served, sdk):
+    with pytest.raises(sdk_exceptions.BadRequestException, match='nowhere'):
+        sdk.compute.live_migrate_server(served.guest().uuid, host='nowhere', block_migration='auto')
+
+
+# --- openstack -------------------------------------------------------------------------------------------------------
+
+
+def test_the_openstack_command_lists_what_there_is(served, cli):
+    one = served.migration(served.guest('web'))
+    (server,) = json.loads(cli('server', 'list', '-f', 'json'))
+    assert (server['Name'], server['Status']) == ('web', 'MIGRATING')
+    services = json.loads(cli('compute', 'service', 'list', '-f', 'json'))
+    assert {service['Host'] for service in services} == {'source', 'dest', 'spare'}
+    hypervisors = json.loads(cli('hypervisor', 'list', '-f', 'json'))
+    assert len(hypervisors) == 3
+    (migration,) = json.loads(cli('server', 'migration', 'list', '-f', 'json'))
+    assert migration['Source Compute'] == 'source'
+    (migration,) = json.loads(cli('server', 'migration', 'list', '--server', 'web', '-f', 'json'))
+    assert migration['Server UUID'] == one.instance_uuid
+
+
+def test_the_openstack_command_shows_migrates_and_aborts(served, cli):
+    guest = served.guest('web')
+    served.conductor.does = lambda uuid: served.move(uuid, checked_at='now', status='running')
+    assert json.loads(cli('server', 'show', 'web', '-f', 'json'))['id'] == guest.uuid
+    cli('server', 'migrate', '--live-migration', '--host', 'dest', 'web')
+    (row,) = served.database.migrations.list()
+    assert row.requested_host == 'dest'
+    cli('--os-compute-api-version', '2.80', 'server', 'migration', 'abort', 'web', str(row.id))
+    assert served.database.migrations.get(row.uuid).abort_requested_at is not None
+    events = json.loads(cli('server', 'event', 'list', 'web', '-f', 'json'))
+    assert {event['Action'] for event in events} == {'live-migration', 'live_migration_cancel'}
+    assert 'vcpus_used' in json.loads(cli('hypervisor', 'show', 'dest.example.org', '-f', 'json'))
+
+
+def test_the_openstack_command_tells_the_reason(served, cli):
+    served.guest('web')
+    text = cli('server', 'migrate', '--live-migration', '--host', 'nowhere', 'web', fails=True)
+    assert 'Compute host nowhere could not be found' in text

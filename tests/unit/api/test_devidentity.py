@@ -1,0 +1,90 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The development identity."""
+
+import pytest
+import webob
+from keystoneauth1 import session as ks_session
+from keystoneauth1.identity import v3
+
+from migrator.api import devidentity
+
+ENDPOINTS = {'compute': 'http://127.0.0.1:8774/v2.1', 'placement': 'http://127.0.0.1:8778'}
+
+
+def ask(path, method='GET', body=None, remote='127.0.0.1'):
+    request = webob.Request.blank(path, method=method, base_url='http://127.0.0.1:5000')
+    request.remote_addr = remote
+    if body is not None:
+        request.json_body = body
+    return request.get_response(devidentity.make_app(ENDPOINTS))
+
+
+def password(user, project=None):
+    body = {'auth': {'identity': {'methods': ['password'], 'password': {'user': {'name': user, 'password': 'x'}}}}}
+    if project:
+        body['auth']['scope'] = {'project': {'name': project, 'domain': {'name': 'Default'}}}
+    return body
+
+
+@pytest.mark.parametrize(
+    ('user', 'project', 'token'),
+    [
+        ('admin', None, 'admin'),
+        ('admin', 'admin', 'admin'),
+        ('admin', 'blue', 'admin:blue'),
+        ('ada', 'blue', 'ada:blue'),
+        ('ada', None, 'ada:ada'),
+    ],
+)
+def test_a_token_is_issued_to_anybody(user, project, token):
+    response = ask('/v3/auth/tokens', 'POST', password(user, project))
+    assert response.status_int == 201
+    assert response.headers['X-Subject-Token'] == token
+    issued = response.json['token']
+    assert issued['user']['name'] == user
+    assert issued['project']['name'] == (project or user)
+    assert ('admin' in {role['name'] for role in issued['roles']}) == (user == 'admin')
+
+
+def test_every_answer_is_marked(world):
+    for response in (ask('/'), ask('/v3'), ask('/v3/auth/tokens', 'POST', password('admin')), ask('/v3/users')):
+        assert response.headers['X-Migrator-Development-Identity'] == devidentity.MARK
+    assert ask('/v3').json['version']['description'] == devidentity.MARK
+
+
+@pytest.mark.parametrize('remote', ['10.1.2.3', '', '::ffff:10.1.2.3', '2001:db8::1'])
+def test_another_machine_is_turned_away(remote):
+    assert ask('/v3/auth/tokens', 'POST', password('admin'), remote).status_int == 403
+
+
+@pytest.mark.parametrize('body', [{}, [], {'auth': {}}, {'auth': {'identity': {'password': {'user': {}}}}}, 'x'])
+def test_a_request_that_makes_no_sense_is_a_400(body):
+    assert ask('/v3/auth/tokens', 'POST', body).status_int == 400
+
+
+def test_what_it_does_not_have_is_a_404():
+    assert ask('/v3/users').status_int == 404
+    assert ask('/v2.0/tokens', 'POST', {}).status_int == 404
+
+
+def test_keystoneauth_finds_its_way_through_it(served):
+    auth = v3.Password(
+        auth_url=served.auth_url, username='admin', password='x', project_name='admin',
+        user_domain_name='Default', project_domain_name='Default',
+    )  # fmt: skip
+    session = ks_session.Session(auth=auth)
+    session.session.trust_env = False
+    assert session.get_endpoint(service_type='compute', interface='public') == served.url
+    assert session.get_token() == 'admin'
+    assert session.get('/servers', endpoint_filter={'service_type': 'compute'}).json() == {'servers': []}

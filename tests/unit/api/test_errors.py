@@ -1,0 +1,56 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Errors in nova's form."""
+
+import inspect
+
+import pytest
+import webob.exc
+
+from migrator import exception
+from migrator.api import errors
+
+
+@pytest.mark.parametrize(
+    ('code', 'fault'),
+    [
+        (400, 'badRequest'), (401, 'unauthorized'), (403, 'forbidden'), (404, 'itemNotFound'), (405, 'badMethod'),
+        (406, 'computeFault'), (409, 'conflictingRequest'), (413, 'overLimit'), (415, 'badMediaType'),
+        (500, 'computeFault'), (501, 'notImplemented'), (503, 'serviceUnavailable'),
+    ],
+)  # fmt: skip
+def test_each_code_has_novas_word(code, fault):
+    response = errors.body(code, 'why')
+    assert response.status_int == code
+    assert response.json == {fault: {'code': code, 'message': 'why'}}
+    assert response.content_type == 'application/json'
+
+
+OURS = sorted(
+    (cls for _, cls in inspect.getmembers(exception, inspect.isclass) if issubclass(cls, exception.MigratorException)),
+    key=lambda cls: cls.__name__,
+)
+
+
+@pytest.mark.parametrize('cls', OURS, ids=lambda cls: cls.__name__)
+def test_what_the_asker_got_wrong_is_told_and_what_went_wrong_here_is_not(make_request, cls):
+    response = errors.of(cls('the very reason'), make_request())
+    assert response.status_int == cls.code
+    assert ('the very reason' in response.text) == (cls.code < 500)
+
+
+def test_an_error_of_webob_keeps_its_code_and_explanation(make_request):
+    assert errors.of(webob.exc.HTTPNotImplemented('not known'), make_request()).json == {
+        'notImplemented': {'code': 501, 'message': 'not known'}
+    }
+    assert errors.of(webob.exc.HTTPNotFound(), make_request()).status_int == 404

@@ -1,0 +1,69 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a request's body may be, before any schema sees it."""
+
+import pytest
+
+from migrator.api import request as api_request
+
+
+@pytest.mark.parametrize(
+    'body', [b'', b'{', b'{"lock": nul}', b'\xff\xfe', b'{"a": NaN}', b'[' * 100000, b'{"lock": Infinity}']
+)
+def test_what_is_no_json_is_a_400(world, body):
+    guest = world.guest()
+    before = world.rows()
+    response = world.ask('POST', f'/servers/{guest.uuid}/action', body)
+    world.refuses(response, 400, 'badRequest', 'Malformed request body', since=before)
+
+
+def test_a_body_that_is_too_long_is_a_413(world):
+    guest = world.guest()
+    response = world.ask('POST', f'/servers/{guest.uuid}/action', b' ' * (api_request.MAX_BODY + 1))
+    world.refuses(response, 413, 'overLimit', str(api_request.MAX_BODY))
+
+
+def test_a_body_that_says_it_is_something_else_is_a_415(world):
+    guest = world.guest()
+    response = world.ask('POST', f'/servers/{guest.uuid}/action', b'<lock/>', Content_Type='application/xml')
+    world.refuses(response, 415, 'badMediaType', 'application/json')
+
+
+def test_a_body_with_a_charset_is_read(world):
+    guest = world.guest()
+    headers = {'Content_Type': 'application/json; charset=UTF-8'}
+    response = world.ask('POST', f'/servers/{guest.uuid}/action', b'{"lock": null}', **headers)
+    assert response.status_int == 202
+
+
+def test_since_looks_at_the_minor_version(make_request):
+    assert make_request(version=30).since(30)
+    assert not make_request(version=29).since(30)
+
+
+def test_a_policy_of_another_scope_is_a_refusal(roles):
+    def domain_scoped(handle):
+        def authenticated(request):
+            from migrator import context
+
+            request.environ['migrator.context'] = context.RequestContext(
+                user_id='eve', domain_id='default', roles=['admin', 'reader'], overwrite=False
+            )
+            return handle(request)
+
+        return authenticated
+
+    from migrator.api import app
+
+    roles.app = app.make_app(roles.conf, roles.database, roles.conductor, roles.threads, auth=domain_scoped)
+    roles.refuses(roles.ask('GET', '/os-services'), 403, 'forbidden', 'os-services:list')

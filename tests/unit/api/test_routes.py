@@ -1,0 +1,60 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The table of URLs."""
+
+import pytest
+
+from migrator.api import microversions, routes
+
+
+def test_every_url_is_on_the_table_once():
+    seen = [(route.method, route.path) for route in routes.ROUTES]
+    assert len(seen) == len(set(seen))
+
+
+def test_a_version_that_brings_or_takes_a_url_is_in_the_history():
+    for route in routes.ROUTES:
+        assert f'2.{route.since}' in microversions.HISTORY
+        assert route.until == 1000 or f'2.{route.until + 1}' in microversions.HISTORY
+
+
+def test_a_fixed_path_comes_before_one_that_would_take_it_for_an_id(world):
+    assert 'servers' in world.get('/servers/detail')
+    assert 'hypervisor_statistics' in world.get('/os-hypervisors/statistics')
+
+
+def test_a_slash_at_the_end_does_no_harm(world):
+    assert world.get('/servers/')['servers'] == []
+
+
+def test_the_project_that_old_catalogs_put_into_the_url_is_let_pass(world):
+    project = '0123456789abcdef' * 2
+    world.guest(project=project)
+    token = f'ada:{project}'
+    assert len(world.get(f'/{project}/servers', token=token)['servers']) == 1
+    assert len(world.get(f'/{project}/servers/detail', token=token)['servers']) == 1
+
+
+def test_the_project_of_another_token_is_a_400(world):
+    other = '0123456789abcdef' * 2
+    world.refuses(world.ask('GET', f'/{other}/servers', token='ada:blue'), 400, 'badRequest', other, "token's")
+
+
+def test_a_project_whose_name_is_a_collection_loses_nothing(world):
+    guest = world.guest(project='servers')
+    assert world.get(f'/servers/{guest.uuid}', token='ada:servers')['server']['name'] == 'vm'
+
+
+@pytest.mark.parametrize('path', ['/servers', '/os-migrations', '/os-services', '/os-hypervisors'])
+def test_another_method_is_not_served(world, path):
+    world.refuses(world.ask('DELETE', path), 404, 'itemNotFound', 'does not serve')

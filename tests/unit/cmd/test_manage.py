@@ -1,0 +1,183 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""migrator-manage against real SQLite files: exit statuses, one line on stderr, and no password in it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+
+import pytest
+
+from migrator.cmd import manage
+from migrator.db import sync
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_this_machine(monkeypatch, tmp_path):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    monkeypatch.delenv('OS_DATABASE__CONNECTION', raising=False)
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command; returns exit status, stdout, stderr."""
+
+    def run(*words):
+        status = manage.main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        assert err.count('\n') == (1 if err else 0), err
+        return status, out, err
+
+    return run
+
+
+@pytest.fixture
+def configured(tmp_path):
+    """Return a configuration file that names this connection."""
+
+    def configured(connection):
+        file = tmp_path / 'migrator.conf'
+        file.write_text(f'[database]\nconnection = {connection}\n')
+        return file
+
+    return configured
+
+
+@pytest.fixture
+def sqlite(tmp_path, configured):
+    configured.file = tmp_path / 'migrator.sqlite'
+    return configured(f'sqlite:///{configured.file}')
+
+
+def test_sync_brings_the_schema_up_and_a_second_one_is_right_too(run, sqlite):
+    assert run('--config-file', sqlite, 'db', 'sync') == (
+        0,
+        f'The database schema is at {sync.head()}, and was at nothing.\n',
+        '',
+    )
+    assert run('db', 'sync', '--config-file', sqlite) == (0, f'The database schema is at {sync.head()} already.\n', '')
+
+
+def test_sync_answers_in_json(run, sqlite):
+    status, out, err = run('--config-file', sqlite, 'db', 'sync', '--json')
+    assert (status, json.loads(out), err) == (0, {'version': sync.head(), 'before': None, 'changed': True}, '')
+
+
+def test_version_is_right_only_when_it_is_the_one_that_is_needed(run, sqlite):
+    status, out, err = run('--config-file', sqlite, '--json', 'db', 'version')
+    assert (status, json.loads(out)) == (1, {'version': None, 'wanted': sync.head(), 'current': False})
+    assert 'migrator-manage db sync' in err
+    run('--config-file', sqlite, 'db', 'sync')
+    status, out, err = run('--config-file', sqlite, '--json', 'db', 'version')
+    assert (status, json.loads(out)['current'], err) == (0, True, '')
+
+
+@pytest.mark.parametrize('verb', ['sync', 'version'])
+def test_a_schema_of_a_later_release_is_left_alone(run, sqlite, tmp_path, verb):
+    run('--config-file', sqlite, 'db', 'sync')
+    with sqlite3.connect(tmp_path / 'migrator.sqlite') as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    status, _out, err = run('--config-file', sqlite, 'db', verb)
+    assert status == 1
+    assert '9999' in err
+    assert 'this release does not know' in err
+
+
+def test_the_environment_may_name_the_connection(run, monkeypatch, tmp_path):
+    monkeypatch.setenv('OS_DATABASE__CONNECTION', f'sqlite:///{tmp_path}/there.sqlite')
+    assert run('db', 'sync')[0] == 0
+    assert (tmp_path / 'there.sqlite').exists()
+
+
+def test_a_missing_connection_is_usage_and_the_line_says_which_option_and_what_would_do(run):
+    status, out, err = run('db', 'sync')
+    assert (status, out) == (2, '')
+    assert '[database] connection' in err
+    assert 'postgresql+psycopg2://USER:PASSWORD@HOST/migrator' in err
+
+
+@pytest.mark.parametrize(
+    'connection',
+    [
+        'migrator.sqlite',
+        'postgresql:/u:secret@host/migrator',
+        'postgresql://u:secret@host:port/migrator',
+        'nosuch://u:secret@host/migrator',
+        'postgresql+nosuch://u:secret@host/migrator',
+        'postgresql+pg8000://u:se@cret@host/migrator',
+    ],
+)
+def test_a_url_that_cannot_be_is_usage_and_its_password_is_not_told(run, configured, connection):
+    status, _out, err = run('--config-file', configured(connection), 'db', 'sync')
+    assert status == 2
+    assert '[database] connection' in err
+    assert 'what would do' in err or 'install it' in err
+    assert 'secret' not in err
+    assert 'cret@' not in err
+
+
+def test_a_server_that_is_not_there_is_told_at_once_and_without_its_password(run, configured, unused_port):
+    pytest.importorskip('psycopg2')
+    began = time.monotonic()
+    connection = f'postgresql+psycopg2://u:secret@127.0.0.1:{unused_port}/migrator'
+    status, _out, err = run('--config-file', configured(connection), 'db', 'sync')
+    assert status == 3
+    assert 'The database is not reachable' in err
+    assert 'secret' not in err
+    assert time.monotonic() - began < 10
+
+
+def test_a_file_that_cannot_be_opened_is_a_database_that_is_not_reachable(run, configured, tmp_path):
+    status, _out, err = run('--config-file', configured(f'sqlite:///{tmp_path}/no/such/folder/x.sqlite'), 'db', 'sync')
+    assert status == 3
+    assert 'The database is not reachable' in err
+
+
+def test_a_file_that_is_no_database_is_told_in_one_line(run, configured, tmp_path):
+    (tmp_path / 'poem.txt').write_text('shall I compare thee to a summer night?\n' * 100)
+    status, _out, err = run('--config-file', configured(f'sqlite:///{tmp_path}/poem.txt'), 'db', 'sync')
+    assert status == 1
+    assert 'file is not a database' in err
+
+
+@pytest.mark.parametrize('text', [None, '[database\n', 'connection = x\n'])
+def test_a_configuration_file_that_cannot_be_read_is_usage(run, tmp_path, text):
+    file = tmp_path / 'bad.conf'
+    if text:
+        file.write_text(text)
+    status, _out, err = run('--config-file', file, 'db', 'sync')
+    assert status == 2
+    assert 'bad.conf' in err
+
+
+def test_an_option_of_the_wrong_kind_is_usage(run, tmp_path):
+    file = tmp_path / 'migrator.conf'
+    file.write_text(f'[database]\nconnection = sqlite:///{tmp_path}/x.sqlite\nretry_interval = soon\n')
+    status, _out, err = run('--config-file', file, 'db', 'sync')
+    assert status == 2
+    assert 'retry_interval' in err
+
+
+@pytest.mark.parametrize('words', [(), ('db',), ('db', 'burn'), ('cloud',), ('db', 'sync', '--loud'), ('--js', 'db')])
+def test_a_command_that_is_none_is_usage(run, words):
+    status, out, err = run(*words)
+    assert (status, out) == (2, '')
+    assert err.startswith('migrator-manage')
+    assert '--help' in err
+
+
+def test_help_is_right(capsys):
+    assert manage.main(['--help']) == 0
+    assert 'Exit status: 0 right' in capsys.readouterr().out

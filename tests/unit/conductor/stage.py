@@ -1,0 +1,184 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""One cloud in the test's hand, with one guest to move, and what must hold when a migration of it has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from migrator import context
+from migrator.conductor import rpcapi
+from migrator.db import wishes
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+from migrator.placement_client import allocations
+from migrator.testing import cloud as clouds
+from migrator.virt import fake
+
+Instance = instance_objects.Instance
+Migration = migration_objects.Migration
+
+
+class Stage:
+    """A cloud, and its first guest, on host1.
+
+    :param dirty_rate: of the guest, in MiB/s; 10,000 never converges.
+    :param knobs: of every hypervisor.
+    """
+
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        hosts: int = 3,
+        dirty_rate: float = 10.0,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+        conductors: int = 1,
+        **knobs: Any,
+    ) -> None:
+        self.cloud = clouds.SimulatedCloud(directory, hosts=hosts, seed=seed, options=options, **knobs)
+        assert self.cloud.simulation is not None
+        self.simulation = self.cloud.simulation
+        self.database = self.cloud.database
+        for number in range(2, conductors + 1):
+            self.cloud.start_conductor(f'conductor{number}')
+        self.instance = self.cloud.boot('guest', 'host1', dirty_rate=dirty_rate)
+        self.door = rpcapi.ConductorAPI(self.cloud._rpc('api', 'api:api'))
+
+    def host(self, name: str) -> Any:
+        """Return a hypervisor."""
+        return self.cloud.world.hypervisors[name]
+
+    # --- what a user does --------------------------------------------------------------------------------------------
+
+    def accept(self, host: str | None = None, instance: Instance | None = None, **fields: Any) -> Migration:
+        """Commit a migration as the API does, and tell nobody."""
+        moved = instance or self.instance
+        wanted = Migration(
+            uuid=self.cloud.world_threads.new_uuid(),
+            instance_uuid=moved.uuid,
+            project_id=clouds.PROJECT,
+            user_id=clouds.USER,
+            source_compute=moved.host,
+            source_node=moved.node,
+            requested_host=host,
+            **fields,
+        )
+        self.database.migrations.accept(context.admin_context(), wanted, 'live-migration')
+        return self.database.migrations.get(wanted.uuid)
+
+    def begin(self, host: str | None = None, instance: Instance | None = None, **fields: Any) -> Migration:
+        """Commit a migration as the API does, and wake a conductor."""
+        accepted = self.accept(host, instance, **fields)
+        self.door.live_migrate(context.admin_context(), accepted.uuid)
+        return accepted
+
+    def abort(self, migration: Migration, wake: bool = True) -> None:
+        """Wish a migration aborted as the API does."""
+        wanted = wishes.Wishes(self.cloud.engine)
+        assert wanted.request_abort(
+            context.admin_context(), migration, [status.value for status in migration_objects.IN_PROGRESS]
+        )
+        if wake:
+            owner = self.row(migration).owner
+            server = self.database.conductors.server_of(owner) if owner else None
+            self.door.wake(context.admin_context(), migration.uuid, server)
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def row(self, migration: Migration) -> Migration:
+        """Return a migration as it now is."""
+        return self.database.migrations.get(migration.uuid)
+
+    def until(self, predicate: Callable[[], Any], seconds: float = 60) -> None:
+        """Let it run until something is so."""
+        self.simulation.run_until(predicate, timeout=seconds)
+
+    def until_status(self, migration: Migration, status: str, seconds: float = 60) -> None:
+        """Let it run until a migration has a status."""
+        self.until(lambda: self.row(migration).status == status, seconds)
+
+    def until_stuck(self, migration: Migration, seconds: float = 60) -> str:
+        """Let it run until a migration is stuck, and return why."""
+        self.until(lambda: self.row(migration).stuck_reason, seconds)
+        return self.row(migration).stuck_reason or ''
+
+    def end(self, migration: Migration, seconds: float = 300) -> Migration:
+        """Let it run until a migration has ended, and return it."""
+        self.until(lambda: self.row(migration).ended, seconds)
+        self.simulation.run_ready()
+        return self.row(migration)
+
+    def statuses(self, migration: Migration) -> list[str]:
+        """Return the statuses that a migration has had, in order."""
+        return [entry['status'] for entry in self.row(migration).history]
+
+    def steps(self, migration: Migration, direction: str = 'do') -> list[tuple[int, str, str]]:
+        """Return a migration's journal: attempt, step, state."""
+        records = self.database.migrations.steps(migration.uuid)
+        return [(record.attempt, record.step, record.state) for record in records if record.direction == direction]
+
+    def kill(self, process: str) -> None:
+        """Kill -9 a conductor or a compute."""
+        self.simulation.kill(self.cloud.processes.pop(process))
+        self.cloud.computes.pop(process, None)
+        self.cloud.conductors.pop(process, None)
+
+    # --- what must hold ----------------------------------------------------------------------------------------------
+
+    def check(self, migration: Migration, host: str, debris: tuple[str, ...] = ()) -> None:
+        """Assert that a migration has ended with its guest, and everything that goes with it, on one host.
+
+        :param debris: hosts where something may be left, since a debt says so.
+        """
+        row = self.row(migration)
+        uuid = row.instance_uuid
+        cloud = self.cloud
+        assert row.ended
+        assert (row.stuck_reason, row.waits_for) == (None, None)
+        instance = self.database.instances.get(uuid)
+        assert (instance.host, instance.node, instance.task_state) == (host, host, None)
+        if row.status != 'error':
+            assert instance.vm_state == 'active'
+            assert cloud.world.active_on(uuid) == [host]
+        held = allocations.read(cloud.placement_client, uuid).allocations
+        assert held == {fake.node_uuid(host): instance.flavor.resources()}
+        assert allocations.read(cloud.placement_client, row.uuid).allocations == {}
+        for name, hypervisor in cloud.world.hypervisors.items():
+            if name not in (host, *debris):
+                assert hypervisor.residue(uuid) == [], name
+            assert uuid not in hypervisor.jobs
+        for compute in cloud.computes.values():
+            assert row.uuid not in compute._waiting_live_migrations
+        for conductor in cloud.conductors.values():
+            assert not conductor.runner.holds(row.uuid)
+        owed = [debt.host for debt in self.database.debts.list(instance_uuid=uuid)]
+        assert sorted(owed) == sorted(debris)
+        assert cloud.world.violations == []
+        assert cloud.recorder.compute_to_compute() == []
+        action = self.database.actions.list(uuid)[-1]
+        assert action.result == ('Success' if row.status == 'completed' else 'Error')
+
+
+@contextlib.contextmanager
+def on(directory: pathlib.Path, **options: Any) -> Iterator[Stage]:
+    """Build a stage, and take it down."""
+    stage = Stage(directory, **options)
+    try:
+        yield stage
+    finally:
+        stage.cloud.stop()

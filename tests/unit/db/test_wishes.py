@@ -1,0 +1,118 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Wishes: guarded by status, written once, with an instance action in the same transaction."""
+
+import uuid
+
+import pytest
+
+from migrator import context, exception, executors
+from migrator.db import api as db_api
+from migrator.db import models, sync
+from migrator.objects import instance, migration
+
+RUNNING = ['running']
+
+
+@pytest.fixture
+def database(tmp_path):
+    made = db_api.Database(f'sqlite:///{tmp_path}/migrator.sqlite', executors.NativeThreads())
+    sync.sync(made.engine)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ada():
+    return context.RequestContext(user_id='ada', project_id='blue', overwrite=False)
+
+
+@pytest.fixture
+def running(database, ada):
+    guest = instance.Instance(
+        uuid=str(uuid.uuid4()), name='vm', project_id='blue', user_id='ada', host='source', node='source',
+        flavor=instance.Flavor(name='m1'),
+    )  # fmt: skip
+    database.instances.create(guest)
+    one = migration.Migration(
+        uuid=str(uuid.uuid4()), instance_uuid=guest.uuid, project_id='blue', user_id='ada', source_compute='source',
+        source_node='source',
+    )  # fmt: skip
+    database.migrations.accept(ada, one, 'live-migration')
+    set_status(database, one, 'running')
+    return database.migrations.get(one.uuid)
+
+
+def set_status(database, one, status):
+    with database.engine.writer() as session:
+        session.query(models.Migration).filter_by(uuid=one.uuid).update({'status': status})
+
+
+WISHES = pytest.mark.parametrize(
+    ('method', 'column', 'action'),
+    [
+        ('request_abort', 'abort_requested_at', 'live_migration_cancel'),
+        ('request_force_complete', 'force_complete_requested_at', 'live_migration_force_complete'),
+    ],
+)
+
+
+@WISHES
+def test_a_wish_is_written_once_and_its_action_with_it(database, ada, running, method, column, action):
+    wish = getattr(database.wishes, method)
+    assert wish(ada, running, RUNNING) is True
+    first = getattr(database.migrations.get(running.uuid), column)
+    assert first is not None
+    assert wish(ada, running, RUNNING) is False
+    assert getattr(database.migrations.get(running.uuid), column) == first
+    assert [each.action for each in database.actions.list(running.instance_uuid)] == [action, 'live-migration']
+
+
+@WISHES
+@pytest.mark.parametrize('status', ['post-migrating', 'completed'])
+def test_a_status_that_has_moved_on_is_told_and_nothing_is_written(
+    database, ada, running, method, column, action, status
+):
+    set_status(database, running, status)
+    with pytest.raises(exception.InvalidMigrationState) as caught:
+        getattr(database.wishes, method)(ada, running, RUNNING)
+    assert status in caught.value.message
+    assert getattr(database.migrations.get(running.uuid), column) is None
+    assert len(database.actions.list(running.instance_uuid)) == 1
+
+
+@WISHES
+def test_what_was_asked_for_before_stays_asked_for_until_the_end(database, ada, running, method, column, action):
+    wish = getattr(database.wishes, method)
+    wish(ada, running, RUNNING)
+    set_status(database, running, 'post-migrating')
+    assert wish(ada, running, RUNNING) is False
+    set_status(database, running, 'cancelled')
+    with pytest.raises(exception.InvalidMigrationState):
+        wish(ada, running, RUNNING)
+
+
+def test_an_abort_says_who_asked(database, ada, running):
+    database.wishes.request_abort(ada, running, RUNNING)
+    assert database.migrations.get(running.uuid).abort_requested_by == 'ada'
+
+
+def test_an_owner_that_has_not_seen_the_abort_cannot_write_past_it(database, ada, running):
+    from migrator.db import migrations
+
+    with database.engine.writer() as session:
+        session.query(models.Migration).filter_by(uuid=running.uuid).update({'owner': 'life', 'epoch': 1})
+    known = database.migrations.get(running.uuid)
+    database.wishes.request_abort(ada, running, RUNNING)
+    with pytest.raises(exception.NotOwner):
+        database.migrations.commit(known, migrations.Write(fields={'attempt': 2}))

@@ -1,0 +1,246 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The audit against the real Placement: what is planted is found, and nothing else is."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import uuid
+
+import pytest
+
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+from migrator.placement_client import allocations, audit, pairs, providers
+
+FLAVOR = instance_objects.Flavor(name='small', vcpus=2, memory_mb=512, root_gb=0)
+SMALL = FLAVOR.resources()
+ENDED_AT = '2026-11-05T10:00:00+00:00'
+
+
+@dataclasses.dataclass
+class Cloud:
+    """Three hosts in Placement, and what a database would say of them."""
+
+    client: object
+    roots: dict
+    instances: list = dataclasses.field(default_factory=list)
+    migrations: list = dataclasses.field(default_factory=list)
+
+    def instance(self, host='host1', holds='host1', amounts=None):
+        one = instance_objects.Instance(
+            uuid=str(uuid.uuid4()), name='vm', project_id='blue', user_id='ada', host=host, node=host, flavor=FLAVOR
+        )
+        self.instances.append(one)
+        if holds:
+            self.claim(one.uuid, pairs.INSTANCE, {holds: amounts or SMALL})
+        return one
+
+    def migration(self, instance, status='running', holds=None, destination='host2', **fields):
+        history = [{'status': status, 'at': ENDED_AT, 'owner': None, 'epoch': 1}]
+        one = migration_objects.Migration(
+            id=7,
+            uuid=str(uuid.uuid4()),
+            instance_uuid=instance.uuid,
+            project_id='blue',
+            user_id='ada',
+            status=status,
+            source_compute='host1',
+            source_node='host1',
+            dest_compute=destination,
+            history=history,
+            **fields,
+        )
+        self.migrations.append(one)
+        if holds:
+            self.claim(one.uuid, pairs.MIGRATION, {holds: SMALL})
+        return one
+
+    def claim(self, consumer, consumer_type, by_host):
+        who = pairs.Consumer(uuid=consumer, consumer_type=consumer_type, project_id='blue', user_id='ada')
+        held = {self.roots.get(host, host): amounts for host, amounts in by_host.items()}
+        allocations.claim(self.client, who, held, generation=None)
+
+    def find(self):
+        known = {one.uuid for one in [*self.instances, *self.migrations]}
+        return audit.audit(audit.read(self.client, known), self.roots, self.instances, self.migrations)
+
+    def the_finding(self):
+        (one,) = self.find()
+        return one
+
+
+@pytest.fixture
+def cloud(client, world):
+    return Cloud(client, {f'host{number}': world.host(f'host{number}') for number in (1, 2, 3)})
+
+
+def test_right_books_have_no_finding(cloud):
+    cloud.instance()
+    cloud.migration(cloud.instance('host2', 'host2'), 'completed')
+    assert cloud.find() == []
+
+
+def test_an_empty_cloud_has_no_finding(cloud):
+    assert cloud.find() == []
+
+
+def test_what_an_ended_migration_holds_is_leaked_and_says_since_when(cloud):
+    migration = cloud.migration(cloud.instance('host2', 'host2'), 'completed', holds='host1')
+    found = cloud.the_finding()
+    assert found.as_dict() == {
+        'consumer': migration.uuid,
+        'consumer_type': 'MIGRATION',
+        'provider': cloud.roots['host1'],
+        'resources': SMALL,
+        'verdict': 'leaked',
+        'reason': 'migration 7 has ended (completed) and holds this on host1',
+        'since': ENDED_AT,
+        'remedy': found.remedy,
+    }
+    assert found.remedy.endswith(f'allocation delete {migration.uuid}')
+
+
+def test_an_instance_that_holds_nothing_is_missing_its_allocation(cloud):
+    instance = cloud.instance(holds=None)
+    found = cloud.the_finding()
+    assert (found.verdict, found.consumer, found.provider) == ('missing', instance.uuid, cloud.roots['host1'])
+    assert found.resources == SMALL
+
+
+def test_an_allocation_on_another_host_than_the_guest_is_found(cloud):
+    instance = cloud.instance('host1', holds='host3')
+    found = cloud.the_finding()
+    assert (found.verdict, found.consumer, found.provider) == ('wrong host', instance.uuid, cloud.roots['host3'])
+    assert 'on host3, and is on host1, where it holds nothing' in found.reason
+
+
+@pytest.mark.parametrize('amounts', [{'VCPU': 1, 'MEMORY_MB': 512}, {'VCPU': 2}, {'VCPU': 2, 'MEMORY_MB': 1024}])
+def test_other_amounts_than_the_flavors_are_found(cloud, amounts):
+    cloud.instance(amounts=amounts)
+    found = cloud.the_finding()
+    assert (found.verdict, found.resources) == ('wrong amount', amounts)
+    assert '2 VCPU, 512 MEMORY_MB' in found.reason
+
+
+def test_an_instance_that_holds_two_hosts_with_no_migration_is_doubled(cloud):
+    instance = cloud.instance('host1', holds=None)
+    cloud.claim(instance.uuid, pairs.INSTANCE, {'host1': SMALL, 'host2': SMALL})
+    found = cloud.the_finding()
+    assert (found.verdict, found.provider) == ('doubled', cloud.roots['host2'])
+
+
+def test_a_consumer_that_nobody_knows_is_found_with_its_type(cloud):
+    stranger = str(uuid.uuid4())
+    cloud.claim(stranger, 'RESERVATION', {'host2': {'VCPU': 1}})
+    found = cloud.the_finding()
+    assert (found.verdict, found.consumer, found.consumer_type) == ('unknown consumer', stranger, 'RESERVATION')
+
+
+def test_every_planted_finding_is_found_at_once_and_in_a_fixed_order(cloud):
+    cloud.migration(cloud.instance('host2', 'host2'), 'failed', holds='host1')
+    cloud.instance(holds=None)
+    cloud.instance(holds='host3')
+    cloud.claim(str(uuid.uuid4()), pairs.INSTANCE, {'host2': SMALL})
+    found = cloud.find()
+    assert sorted(one.verdict for one in found) == ['leaked', 'missing', 'unknown consumer', 'wrong host']
+    assert cloud.find() == found
+
+
+@pytest.mark.parametrize(
+    ('of_instance', 'of_migration'),
+    [('host1', None), ('host2', 'host1'), ('host2', None)],
+    ids=['before', 'moved', 'released'],
+)
+def test_a_migration_under_way_may_be_in_each_row_of_the_table(cloud, of_instance, of_migration):
+    cloud.migration(cloud.instance('host1', holds=of_instance), holds=of_migration)
+    assert cloud.find() == []
+
+
+def test_before_a_destination_is_known_the_instance_holds_the_source(cloud):
+    cloud.migration(cloud.instance('host1', holds='host1'), 'accepted', destination=None)
+    assert cloud.find() == []
+
+
+def test_a_migration_under_way_and_its_instance_do_not_both_hold_the_source(cloud):
+    migration = cloud.migration(cloud.instance('host1', holds='host1'), holds='host1')
+    found = cloud.the_finding()
+    assert (found.verdict, found.consumer) == ('doubled', migration.uuid)
+
+
+def test_a_migration_under_way_that_holds_a_third_host_is_found(cloud):
+    migration = cloud.migration(cloud.instance('host1', holds='host2'), holds='host3')
+    found = cloud.the_finding()
+    assert (found.verdict, found.consumer, found.provider) == ('wrong host', migration.uuid, cloud.roots['host3'])
+
+
+def test_an_instance_under_way_that_holds_nothing_is_found(cloud):
+    instance = cloud.instance('host1', holds=None)
+    cloud.migration(instance, holds='host1')
+    found = cloud.the_finding()
+    assert (found.verdict, found.consumer) == ('missing', instance.uuid)
+    assert 'let the migration' in found.remedy
+
+
+def test_under_the_doubled_strategy_the_instance_may_hold_both(cloud):
+    instance = cloud.instance('host1', holds=None)
+    cloud.claim(instance.uuid, pairs.INSTANCE, {'host1': SMALL, 'host2': SMALL})
+    cloud.migration(instance, strategy='doubled')
+    assert cloud.find() == []
+
+
+def test_a_child_of_the_hosts_root_and_a_sharing_provider_count_for_the_host(cloud, world):
+    child = world.host('numa0', parent=cloud.roots['host1'])
+    shared = world.host('storage', DISK_GB=100)
+    cloud.instances.append(
+        instance_objects.Instance(
+            uuid=str(uuid.uuid4()),
+            name='nested',
+            project_id='blue',
+            user_id='ada',
+            host='host1',
+            node='host1',
+            flavor=dataclasses.replace(FLAVOR, root_gb=5),
+        )
+    )
+    held = {'host1': {'MEMORY_MB': 512}, child: {'VCPU': 2}, shared: {'DISK_GB': 5}}
+    cloud.claim(cloud.instances[0].uuid, pairs.INSTANCE, held)
+    assert cloud.find() == []
+
+
+def test_the_remedy_is_a_command_that_names_everything_that_placement_asks_for(cloud):
+    instance = cloud.instance('host1', holds='host3')
+    words = shlex.split(cloud.the_finding().remedy)
+    root = cloud.roots['host1']
+    assert words[:6] == ['openstack', '--os-placement-api-version', '1.39', 'resource', 'provider', 'allocation']
+    assert words[6] == 'set'
+    assert {f'rp={root},VCPU=2', f'rp={root},MEMORY_MB=512', 'blue', 'ada', 'INSTANCE'} < set(words)
+    assert words[-1] == instance.uuid
+
+
+def test_known_consumers_cost_no_request_of_their_own(cloud, in_process):
+    cloud.migration(cloud.instance('host2', 'host2'), 'completed', holds='host1')
+    before = len(in_process.requests)
+    cloud.find()
+    asked = in_process.requests[before:]
+    assert len(asked) == 1 + len(cloud.roots)
+    assert {one.method for one in asked} == {'GET'}
+
+
+def test_reading_is_all_that_the_audit_does(cloud):
+    instance = cloud.instance('host1', holds='host3')
+    cloud.find()
+    held = allocations.read(cloud.client, instance.uuid)
+    assert held.allocations == {cloud.roots['host3']: SMALL}
+    assert providers.usages(cloud.client, cloud.roots['host1'])['VCPU'] == 0
