@@ -157,9 +157,15 @@ class Screen:
 
     def show(self, seen: Look) -> None:
         """Draw the table."""
-        self._live.update(rich.console.Group(self._table(seen), self._foot(seen)), refresh=True)
+        self._live.update(rich.console.Group(*self._drawing(seen)), refresh=True)
 
-    def _table(self, seen: Look) -> rich.table.Table:
+    def _drawing(self, seen: Look) -> list[rich.console.RenderableType]:
+        shown = self._that_fit(seen.migrations)
+        hidden = len(seen.migrations) - len(shown)
+        more = [rich.text.Text(f' and {hidden} more', style='dim')] if hidden else []
+        return [self._table(shown, seen), *more, self._foot(seen)]
+
+    def _table(self, shown: Sequence[Migration], seen: Look) -> rich.table.Table:
         table = rich.table.Table(
             box=rich.box.SIMPLE_HEAD, title=self._title, padding=(0, 1, 0, 0), title_justify='left', title_style='bold'
         )
@@ -172,12 +178,9 @@ class Screen:
             table.add_column('Copied', justify='right', no_wrap=True)
         table.add_column('Queue', justify='right', no_wrap=True, min_width=6)
         table.add_column('Time', justify='right', no_wrap=True, min_width=6)
-        shown = self._that_fit(seen.migrations)
         for migration in shown:
             cells = self._cells(migration, seen)
             table.add_row(*(cells if wide else [*cells[:4], *cells[5:]]))
-        if len(shown) < len(seen.migrations):
-            table.add_row(f'and {len(seen.migrations) - len(shown)} more', style='dim')
         return table
 
     def _that_fit(self, migrations: Sequence[Migration]) -> Sequence[Migration]:

@@ -26,8 +26,10 @@ import contextvars
 import dataclasses
 import logging
 import re
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -80,7 +82,7 @@ def about(
 
 
 class Annotator(logging.Filter):
-    """Adds to each record what it is about, and takes from it what no log may hold."""
+    """Adds to each record what it is about."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Change the record; none is dropped."""
@@ -101,7 +103,6 @@ class Annotator(logging.Filter):
             f'[{name}: {uuid}] ' for name, uuid in (('migration', migration), ('instance', instance)) if uuid
         )
         _in_one_line(record)
-        _redact(record)
         return True
 
 
@@ -120,11 +121,27 @@ def _in_one_line(record: logging.LogRecord) -> None:
         record.exc_info = record.exc_text = None
 
 
-def _redact(record: logging.LogRecord) -> None:
-    message = record.getMessage()
-    clean = redacted(message)
-    if clean != message:
-        record.msg, record.args = clean, None
+class Redactor(logging.Formatter):
+    """Formats by another, and takes from the result, tracebacks included, what no log may hold.
+
+    :param inner: oslo.log's.
+    """
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return what is written."""
+        return redacted(_said_once(self._inner.format(record), record))
+
+
+def _said_once(line: str, record: logging.LogRecord) -> str:
+    """Cut off the summary of the error being handled, which oslo.log adds, where the message has told it already."""
+    error = sys.exc_info()[1]
+    if error is None or record.exc_info or str(error) not in record.getMessage():
+        return line
+    return line.removesuffix(': ' + traceback.format_exception_only(error)[0].rstrip())
 
 
 def redacted(text: str) -> str:
@@ -190,6 +207,7 @@ def setup(conf: cfg.ConfigOpts) -> None:
     for handler in logging.getLogger().handlers:
         handler.addFilter(once)
         handler.addFilter(annotator)
+        handler.setFormatter(Redactor(handler.formatter or logging.Formatter()))
 
 
 class TracedRPC:

@@ -45,6 +45,16 @@ def read(prog: str, argv: Sequence[str] | None = None) -> cfg.ConfigOpts:
     if argv is None:
         directory = os.environ.get(CONFIG_DIR)
         argv = [f'--config-dir={directory}'] if directory else []
+    parse(conf, prog, argv)
+    return conf
+
+
+def parse(conf: cfg.ConfigOpts, prog: str, argv: Sequence[str]) -> None:
+    """Have a ConfigOpts read the command line, and the files that it names.
+
+    :raises migrator.exception.ConfigurationError: a file is not there, or cannot be read.
+    :raises SystemExit: the command line is wrong, or asked for help.
+    """
     try:
         conf(list(argv), project=PROJECT, prog=prog)
     except cfg.ConfigFilesNotFoundError as error:
@@ -54,7 +64,6 @@ def read(prog: str, argv: Sequence[str] | None = None) -> cfg.ConfigOpts:
         raise _wrong('--config-dir', error.config_dir, 'there is no such directory, or it cannot be read.') from None
     except cfg.Error as error:
         raise _wrong('--config-file', ' '.join(argv) or 'the default one', _one_line(error)) from None
-    return conf
 
 
 def complete(conf: cfg.ConfigOpts, registrations: Iterable[Callable[[cfg.ConfigOpts], None]]) -> None:
@@ -114,7 +123,8 @@ def _given(conf: cfg.ConfigOpts, group: str | None, name: str, opt: cfg.Opt) -> 
     if from_environment is not None:
         return from_environment
     try:
-        found: list[str] = conf._namespace._get_file_value([(group or 'DEFAULT', name)], multi=True)[0]
+        namespace: Any = conf._namespace
+        found: list[str] = namespace._get_file_value([(group or 'DEFAULT', name)], multi=True)[0]
     except (AttributeError, KeyError, ValueError):
         return '?'
     return found[-1]

@@ -168,16 +168,26 @@ class ConductorManager:
         self.adopt(migration_uuid, 0)
 
     @rpc.expose
-    def live_migrate_and_wait(self, context: migrator_context.RequestContext, migration_uuid: str) -> None:
-        """Take up a migration that was just accepted; answer when its checks are done, or it has ended."""
+    def live_migrate_and_wait(
+        self, context: migrator_context.RequestContext, migration_uuid: str, seconds: float
+    ) -> None:
+        """Take up a migration that was just accepted; answer when its checks are done, or it has ended.
+
+        :param seconds: how long the asker waits.
+        """
         self.adopt(migration_uuid, 0)
-        self.runner.wait_checked(migration_uuid, timeout=60)
+        self.runner.wait_checked(migration_uuid, timeout=seconds)
 
     @rpc.expose
-    def wake(self, context: migrator_context.RequestContext, migration_uuid: str) -> None:
-        """Look again: a wish has been committed. For another's migration: forward it once, or leave it to the sweep."""
-        if not self.runner.wake(migration_uuid, reread=True):
-            LOG.debug('Migration %s is not here; its owner will sweep', migration_uuid)
+    def wake(self, context: migrator_context.RequestContext, migration_uuid: str, forwarded: bool = False) -> None:
+        """Look again: a wish has been committed. Another's wake-up is forwarded once; the sweep stands behind it."""
+        if self.runner.wake(migration_uuid, reread=True) or forwarded:
+            return
+        owner = self.tools.database.migrations.get(migration_uuid).owner
+        server = self.tools.database.conductors.server_of(owner) if owner else None
+        if server not in (None, self.tools.server):
+            target = rpc.Target(rpcapi.TOPIC, server, rpcapi.VERSION)
+            self._rpc.cast(context, target, 'wake', migration_uuid=migration_uuid, forwarded=True)
 
     # --- from the compute hosts --------------------------------------------------------------------------------------
 

@@ -127,6 +127,12 @@ def _for_debt(m: owned.OwnedMigration) -> dict[str, Any]:
     return {'migrate_data': m.result('pre_live_migration').get('migrate_data')}
 
 
+def ask_once(m: owned.OwnedMigration, host: str, step: str, **payload: Any) -> bool:
+    """Pass a wish on to a host that answers at once; return whether it has taken it."""
+    answer = _send(m, host, step, payload)
+    return isinstance(answer, command.Answer)
+
+
 def look_at(m: owned.OwnedMigration, host: str) -> settle.Host:
     """Ask a host, now and in the present epoch, and return its word for the table."""
     try:

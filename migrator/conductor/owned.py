@@ -92,6 +92,8 @@ class OwnedMigration:
         #: Steps sent whose answer did not come: the host must be asked before they are sent again.
         self.unsure: set[tuple[str, str]] = set()
         self.failures: dict[str, int] = {}
+        #: Whether the source has been told that the guest is to move now, whatever it still copies.
+        self.forced = False
         #: Steps that have failed and are tried again, but not before then (monotonic seconds).
         self.not_before: dict[str, float] = {}
         #: What the last run has parked for, for a person.
@@ -107,6 +109,7 @@ class OwnedMigration:
         """Take over everything that was read anew; what hosts have reported stays known."""
         fresh.reports = {key: report for key, report in self.reports.items() if key not in fresh.reports}
         fresh.failures = self.failures
+        fresh.forced = self.forced
         fresh.not_before = self.not_before
         if fresh.row.epoch == self.row.epoch:
             fresh.settling, fresh.unsure, fresh.must_ask = self.settling, self.unsure, self.must_ask

@@ -46,7 +46,8 @@ class ConductorAPI:
         :raises migrator.exception.ServiceUnreachable: no answer in time; look at the row.
         """
         target = rpc.Target(TOPIC, version=VERSION)
-        self._rpc.call(context, target, 'live_migrate_and_wait', timeout=timeout, migration_uuid=migration_uuid)
+        args: dict[str, Any] = {'migration_uuid': migration_uuid, 'seconds': timeout}
+        self._rpc.call(context, target, 'live_migrate_and_wait', timeout=timeout, **args)
 
     def wake(self, context: migrator_context.RequestContext, migration_uuid: str, server: str | None) -> None:
         """Wake a migration's owner, for a wish has been committed. A cast: the sweep stands behind it.

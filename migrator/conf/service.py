@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
-DEFAULT_OPTS = [
+DEFAULT_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         'concurrency_backend',
         default='auto',
@@ -38,7 +38,7 @@ processor's worth of work, and a call into a C library (libvirt, a database driv
     ),
 ]
 
-API_OPTS = [
+API_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         'listen',
         default='127.0.0.1',
@@ -83,7 +83,7 @@ stands, and a client that asks again is told so.
     ),
 ]
 
-COMPUTE_OPTS = [
+COMPUTE_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         'driver',
         default='libvirt',
@@ -99,7 +99,7 @@ One word; default libvirt. Changed on a host that has guests, they are looked fo
     ),
 ]
 
-FAKE_OPTS = [
+FAKE_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         'world',
         help="""

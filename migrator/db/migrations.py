@@ -328,6 +328,12 @@ class Migrations:
                 good = status == migration_objects.MigrationStatus.COMPLETED
                 reason = None if good else fields.get('failure', known.failure) or f'The migration ended {status}.'
                 actions.finish(session, actions.LIVE_MIGRATION, known.uuid, reason)
+                if known.abort_requested_at is not None:
+                    late = status != migration_objects.MigrationStatus.CANCELLED
+                    verdict = fields.get('abort_verdict') or f'The migration ended {status}.'
+                    actions.finish(session, actions.LIVE_MIGRATION_CANCEL, known.uuid, str(verdict) if late else None)
+                if known.force_complete_requested_at is not None:
+                    actions.finish(session, actions.LIVE_MIGRATION_FORCE_COMPLETE, known.uuid, reason)
             boots = _boots(session, write.boots_of)
         kept = {key: value for key, value in fields.items() if not isinstance(value, types.later)}
         kept.pop('in_progress_instance_uuid', None)

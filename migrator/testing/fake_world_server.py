@@ -17,8 +17,8 @@ socket, which only its owner may open. A compute service drives its host's hyper
 :class:`migrator.testing.fake_world_driver.FakeWorldDriver`; a test acts as the guests' users, and looks at everything,
 by :class:`migrator.testing.fake_world_client.FakeWorldClient`.
 
-One connection is one call: a line of JSON, ``{"call": name, "host": name, "life": name, "args": [...]}``, is answered
-by one line, ``{"result": ...}`` or ``{"error": {...}}``. Before that, ``{"started": true}`` says that the hypervisor has
+One connection is one call. A line of JSON, ``{"call": name, "host": name, "life": name, "args": [...]}``, is answered
+by one, ``{"result": ...}`` or ``{"error": {...}}``. Before that, ``{"started": true}`` says that the hypervisor has
 the job; and a line from the caller, or the end of his connection, says that the step is no longer wanted.
 """
 

@@ -249,6 +249,8 @@ def _without_asking(m: OwnedMigration) -> Settlement | None:
     if started and m.row.status == Status.QUEUED:
         m.will(status=Status.RUNNING.value)
         m.commit()
+    if started:
+        _force_complete(m)
     m.waits_on = {m.source}
     return Parked(f'{m.source} to copy the guest' if started else f'its turn in the queue of {m.source}')
 
@@ -295,9 +297,11 @@ def _settled(
         return _queue_again(m)
     if act is settling.Act.ABORT:
         return _abort(m)
-    if act is settling.Act.SEE_RUNNING and m.row.status == Status.QUEUED:
-        m.will(status=Status.RUNNING.value)
-        m.commit()
+    if act is settling.Act.SEE_RUNNING:
+        if m.row.status == Status.QUEUED:
+            m.will(status=Status.RUNNING.value)
+            m.commit()
+        _force_complete(m)
     # Whoever has not given an answer that counts is asked again; otherwise the source is listened to.
     m.waits_on = {m.source} if destination.says is not settling.Says.MISSING else set(m.hosts)
     return Parked(f'{decision.act} ({decision.reason})')
@@ -329,6 +333,12 @@ def _queue_again(m: OwnedMigration) -> Settlement:
     if report is not None and (report.result or {}).get('gone'):
         return Stuck(f'{m.source} no longer has the guest, and {m.destination} only waits for it: look who has it.')
     return verdict if not isinstance(verdict, Done) else Parked(f'its turn in the queue of {m.source}')
+
+
+def _force_complete(m: OwnedMigration) -> None:
+    """Pass the wish on that the guest is to move now; told twice, it is done once."""
+    if m.row.force_complete_requested_at is not None and not m.forced:
+        m.forced = orders.ask_once(m, m.source, 'live_migration_force_complete', instance=m.instance)
 
 
 def _abort(m: OwnedMigration) -> Settlement:

@@ -28,14 +28,14 @@ from tests.real.servers import process
 USER = 'migrator'
 PASSWORD = 'guessed'
 
-#: Nothing needs to outlive a crash of the machine. Shared memory lies in files of the data directory, so that a kill
+#: Nothing needs to outlive a crash of the machine; but what is committed outlives a kill, so synchronous_commit stays on.
+#: Shared memory lies in files of the data directory, so that a kill
 #: leaves none of it in /dev/shm.
 SETTINGS = {
     'listen_addresses': process.HOST,
     'unix_socket_directories': '',
     'fsync': 'off',
     'full_page_writes': 'off',
-    'synchronous_commit': 'off',
     'dynamic_shared_memory_type': 'mmap',
     'shared_buffers': '32MB',
     'max_connections': '200',

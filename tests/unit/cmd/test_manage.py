@@ -57,8 +57,7 @@ def configured(tmp_path):
 
 @pytest.fixture
 def sqlite(tmp_path, configured):
-    configured.file = tmp_path / 'migrator.sqlite'
-    return configured(f'sqlite:///{configured.file}')
+    return configured(f'sqlite:///{tmp_path}/migrator.sqlite')
 
 
 def test_sync_brings_the_schema_up_and_a_second_one_is_right_too(run, sqlite):

@@ -1,0 +1,129 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""migrator-status: whether this installation is ready for this release.
+
+``migrator-status upgrade check`` answers as oslo.upgradecheck has it for every OpenStack service: exit status 0 where
+all is well, 1 with warnings, 2 where something has to be done first, 255 for what nobody had thought of.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from oslo_config import cfg
+from oslo_upgradecheck import upgradecheck
+
+from migrator import exception, executors
+from migrator.cmd import settings
+from migrator.conf import opts
+from migrator.db import api as db_api
+from migrator.db import engine as engines
+from migrator.db import options, sync
+from migrator.objects import service as service_objects
+from migrator.placement_client import client as placement_client
+
+PROG = 'migrator-status'
+USAGE = 2
+
+Code = upgradecheck.Code
+Result = upgradecheck.Result
+
+
+def _register(conf: cfg.ConfigOpts) -> None:
+    opts.register_opts(conf)
+    options.register_opts(conf)
+
+
+class Checks(upgradecheck.UpgradeCommands):
+    """What has to be so before this release is started.
+
+    :param conf: with every option registered.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+
+    def _engine(self) -> engines.Engine:
+        return options.engine_from_conf(self._conf, executors.NativeThreads(), max_retries=0)
+
+    def _schema(self) -> Result:
+        """Whether the schema is this release's."""
+        sync.check(self._engine())
+        return Result(Code.SUCCESS, f'at {sync.head()}')
+
+    def _placement(self) -> Result:
+        """Whether Placement answers, lets migrator in, and is new enough."""
+        client = placement_client.client_from_conf(self._conf)
+        offered = client.read('/')['versions'][0]['max_version']
+        wanted = placement_client.MICROVERSION
+        if _numbers(offered) < _numbers(wanted):
+            return Result(
+                Code.FAILURE, f'it offers microversion {offered} at most, and {wanted} is needed: upgrade it.'
+            )
+        client.read('/resource_classes')
+        return Result(Code.SUCCESS, f'it offers microversion {offered}')
+
+    def _services(self) -> Result:
+        """Whether every compute service is of this release; older ones work, with what they can do."""
+        database = db_api.Database('', executors.NativeThreads(), engine=self._engine())
+        found = database.services.list(binary=service_objects.COMPUTE_BINARY)
+        newest = service_objects.CURRENT_VERSION
+        older = [f'{service.host} ({service.version})' for service in found if service.version < newest]
+        if older:
+            return Result(
+                Code.WARNING,
+                f'older than service version {newest}: {", ".join(sorted(older))}. Upgrade them; until the last one is, '
+                'no migration uses what the oldest lacks.',
+            )
+        return Result(Code.SUCCESS, f'{len(found)} compute services, all of version {newest}')
+
+    _upgrade_checks = (
+        ('Database schema', lambda self: _told(self._schema)),
+        ('Placement', lambda self: _told(self._placement)),
+        ('Compute service versions', lambda self: _told(self._services)),
+    )
+
+
+def _told(check: Callable[[], Result]) -> Result:
+    """Return a check's result, an error of ours being one."""
+    try:
+        return check()
+    except exception.MigratorException as error:
+        return Result(Code.FAILURE, options.without_password(' '.join(str(error).split())))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split('.'))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command, and return its exit status."""
+    conf = cfg.ConfigOpts()
+    checks: Any = Checks(conf)
+    try:
+        _register(conf)
+        upgradecheck.register_cli_options(conf, checks)
+        settings.parse(conf, PROG, list(sys.argv[1:] if argv is None else argv))
+        settings.complete(conf, [])
+    except SystemExit as stop:  # argparse has said what there is to say
+        return int(stop.code or 0)
+    except exception.ConfigurationError as error:
+        print(f'{PROG}: {error}', file=sys.stderr)
+        return USAGE
+    return int(upgradecheck.run(conf))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,216 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The options of migrator-demo, and what it shows: what can be said without a cloud."""
+
+from __future__ import annotations
+
+import datetime
+import io
+
+import pytest
+import rich.console
+
+from migrator.cmd import demo, demo_options, demo_screen
+from migrator.objects import migration as migration_objects
+
+START = datetime.datetime(2026, 11, 5, 10, 0, tzinfo=datetime.UTC)
+
+
+@pytest.fixture
+def refused(capsys):
+    """Run with wrong options; returns the one line on stderr."""
+
+    def refused(*words):
+        assert demo.main([str(word) for word in words]) == 2
+        out, err = capsys.readouterr()
+        assert out == ''
+        assert err.count('\n') == 1, err
+        assert err.startswith('migrator-demo: ')
+        return err
+
+    return refused
+
+
+@pytest.mark.parametrize(
+    ('option', 'value', 'would_do'),
+    [
+        ('--hosts', '1', 'a whole number of 2 or more'),
+        ('--hosts', 'many', 'a whole number of 2 or more'),
+        ('--hosts', '2.5', 'a whole number of 2 or more'),
+        ('--instances', '0', 'a whole number of 1 or more'),
+        ('--max-concurrent', '0', 'a whole number of 1 or more'),
+        ('--guest-memory', '0', 'a whole number of 1 or more'),
+        ('--guest-memory', '-5', 'a whole number of 1 or more'),
+        ('--dirty-rate', '-1', 'a number of 0 or more'),
+        ('--dirty-rate', 'nan', 'a number of 0 or more'),
+        ('--bandwidth', '0', 'a number above 0'),
+        ('--bandwidth', 'inf', 'a number above 0'),
+        ('--bandwidth', 'fast', 'a number above 0'),
+        ('--seed', 'x', 'a whole number of 0 or more'),
+        ('--serve', '8774', 'such as 127.0.0.1:8774'),
+        ('--serve', '127.0.0.1:', 'such as 127.0.0.1:8774'),
+        ('--serve', '127.0.0.1:70000', 'such as 127.0.0.1:8774'),
+        ('--serve', '0.0.0.0:8774', 'loopback only'),
+        ('--serve', '192.0.2.7:8774', 'loopback only'),
+        ('--serve', 'example.org:8774', 'loopback only'),
+        ('--placement', '[::]:8778', 'loopback only'),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_option_and_what_would_do(refused, option, value, would_do):
+    said = refused(f'{option}={value}')
+    assert f"{option} is '{value}'" in said
+    assert would_do in said
+
+
+@pytest.mark.parametrize(
+    ('words', 'about'),
+    [
+        (['--instances', 900], '--instances is 900: with --hosts 4'),
+        (['--hosts', 2, '--instances', 300, '--guest-memory', 1024], 'room for 128'),
+        (['--guest-memory', 10**9], f'--guest-memory is {10**9}'),
+        (['--dirty-rate', 10**9], f'--dirty-rate is {10**9:g}'),
+        (['--placement', '127.0.0.1:0'], '--serve'),
+        (['--serve', '127.0.0.1:0', '--json'], '--json'),
+    ],
+)
+def test_what_cannot_fit_together_is_told_before_anything_starts(refused, words, about):
+    assert about in refused(*words)
+
+
+@pytest.mark.parametrize('words', [['--host', '3'], ['--burn'], ['now'], ['--hosts']])
+def test_what_is_no_option_is_told_in_one_line(refused, words):
+    assert '--help' in refused(*words)
+
+
+def test_the_most_that_fits_is_taken(capsys):
+    for hosts in (2, 3, 9):
+        settings = demo_options.Settings(hosts=hosts, instances=10**6)
+        most = int(demo_options.misfit(settings).partition('room for ')[2].split()[0])
+        assert demo_options.misfit(demo_options.Settings(hosts=hosts, instances=most)) is None
+        assert demo_options.misfit(demo_options.Settings(hosts=hosts, instances=most + 1))
+
+
+def test_every_option_of_the_readme_is_there(capsys):
+    assert demo.main(['--help']) == 0
+    said = capsys.readouterr().out
+    for option in 'hosts instances max-concurrent guest-memory dirty-rate bandwidth seed json serve placement'.split():
+        assert f'--{option}' in said
+
+
+# --- what it shows ---------------------------------------------------------------------------------------------------
+
+
+def migration(number, *statuses, **fields):
+    history = [
+        {'status': status, 'at': (START + datetime.timedelta(seconds=number + 0.5 * later)).isoformat()}
+        for later, status in enumerate(statuses)
+    ]
+    return migration_objects.Migration(
+        id=number,
+        uuid=f'migration-{number}',
+        instance_uuid=f'instance-{number}',
+        project_id='demo',
+        user_id='demo',
+        status=statuses[-1],
+        source_compute='host1',
+        source_node='host1',
+        dest_compute='host2',
+        history=history,
+        **fields,
+    )
+
+
+def look(*migrations):
+    return demo_screen.Look(
+        migrations=migrations,
+        names={one.instance_uuid: f'vm-{one.id}' for one in migrations},
+        population={'host1': 2, 'host2': 1},
+        asked=len(migrations),
+        now=START + datetime.timedelta(seconds=60),
+    )
+
+
+@pytest.fixture
+def draw():
+    """Draw on a terminal of this size; returns its lines, the last drawing's."""
+
+    def draw(seen, width=80, height=24, encoding='utf-8'):
+        out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        console = rich.console.Console(file=out, force_terminal=True, width=width, height=height, color_system=None)
+        with demo_screen.Screen(console, 'title') as screen:
+            screen.show(seen)
+        out.flush()
+        return out.buffer.getvalue().decode(encoding).splitlines()
+
+    return draw
+
+
+def test_plain_lines_tell_each_change_once_and_in_order():
+    out = io.StringIO()
+    with demo_screen.Lines(out) as lines:
+        lines.show(look(migration(1, 'accepted', 'preparing'), migration(2, 'accepted')))
+        lines.show(look(migration(1, 'accepted', 'preparing', 'queued'), migration(2, 'accepted')))
+        lines.show(look(migration(1, 'accepted', 'preparing', 'queued'), migration(2, 'accepted')))
+    assert [line.split() for line in out.getvalue().splitlines()] == [
+        ['0.000', 's', 'vm-1', 'host1', 'accepted'],
+        ['0.500', 's', 'vm-1', 'host1', '->', 'host2', 'preparing'],
+        ['1.000', 's', 'vm-2', 'host1', 'accepted'],
+        ['1.000', 's', 'vm-1', 'host1', '->', 'host2', 'queued'],
+    ]
+    assert out.getvalue().isascii()
+
+
+def test_the_screen_shows_memory_queue_and_hosts(draw):
+    mib = 1024 * 1024
+    running = migration(
+        1,
+        'accepted',
+        'queued',
+        'running',
+        memory_total=400 * mib,
+        memory_remaining=100 * mib,
+        memory_processed=300 * mib,
+    )
+    drawn = draw(look(running, migration(2, 'queued'), migration(3, 'queued')), width=120)
+    text = '\n'.join(drawn)
+    assert '75%' in text
+    assert '300 of 400 MiB' in text
+    assert [line.split()[-3:-1] for line in drawn if 'queued' in line] == [['1', '58.0'], ['2', '57.0']]
+    assert 'guests on host1 2   host2 1' in text
+
+
+@pytest.mark.parametrize('width', [80, 100, 120, 200])
+def test_nothing_is_cut_off_from_80_columns_on(draw, width):
+    drawn = draw(look(*(migration(n, 'accepted', 'queued', 'running', 'post-migrating') for n in range(1, 10))), width)
+    rows = [line for line in drawn if 'post-migrating' in line]
+    assert len(rows) == 9
+    assert all('host2' in row and row.rstrip().endswith(' s') and '100%' in row for row in rows)
+    assert '\N{HORIZONTAL ELLIPSIS}' not in '\n'.join(drawn)
+
+
+def test_what_moves_stays_in_sight_on_a_low_terminal(draw):
+    past = [migration(n, 'accepted', 'completed') for n in range(1, 30)]
+    drawn = draw(look(*past, migration(30, 'queued'), migration(31, 'running')), height=15)
+    assert len(drawn) < 15
+    assert any('vm-31' in line for line in drawn)
+    assert any('vm-30' in line for line in drawn)
+    assert any('more' in line for line in drawn)
+
+
+def test_a_terminal_without_unicode_is_drawn_on_in_ascii(draw):
+    text = '\n'.join(draw(look(migration(1, 'running')), encoding='ascii'))
+    assert 'host1 -> host2' in text
+
+
+def test_what_is_stuck_is_called_so(draw):
+    assert any('stuck' in line for line in draw(look(migration(1, 'running', stuck_reason='nobody knows'))))
