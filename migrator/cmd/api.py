@@ -52,9 +52,10 @@ def make_app(process: service.Process) -> App:
     from migrator.api import app
     from migrator.conductor import rpcapi
 
-    database = process.database()
+    engine, transport = process.engine(), process.transport()
+    database = process.database(engine)
     # Without the broker it accepts and answers: the row is committed, and a conductor's sweep finds it.
-    client: Any = process.rpc(wait=False)
+    client: Any = process.rpc(transport, wait=False)
     return logged(app.make_app(process.conf, database, rpcapi.ConductorAPI(client), process.threads))
 
 

@@ -31,6 +31,10 @@ if TYPE_CHECKING:  # imported when it is settled what threads are
 
 LOG = logging.getLogger(__name__)
 
+#: Seconds to wait for the answer to "this host has started". The broker drops what is sent before the first conductor
+#: listens, so that this is what a compute loses that was started first.
+REGISTER_TIMEOUT = 10.0
+
 
 def _fake(process: service.Process) -> virt_driver.ComputeDriver:
     from migrator.virt import fake
@@ -79,9 +83,10 @@ def begin(process: service.Process) -> None:
     from migrator.conductor import rpcapi
 
     conf = process.conf
+    transport = process.transport()
     driver = DRIVERS[conf.compute.driver](process)
-    client: Any = process.rpc()
-    events = rpcapi.ConductorEvents(client)
+    client: Any = process.rpc(transport)
+    events = rpcapi.ConductorEvents(client, timeout=REGISTER_TIMEOUT)
     manager = compute_manager.ComputeManager(conf, conf.host, driver, process.threads, events, client)
     process.wait_for('The hypervisor', manager.start)
     process.on_stop(manager.cleanup_host)

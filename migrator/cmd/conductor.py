@@ -43,14 +43,14 @@ def begin(process: service.Process) -> None:
     from migrator.conductor import manager as conductor_manager
 
     conf = process.conf
-    placement = process.placement()
-    database = process.database()
-    client = process.rpc()
-    manager = conductor_manager.ConductorManager(
-        conf, conf.host, database, placement, _Watched(client), process.threads
-    )
+    placement, engine, transport = process.placement(), process.engine(), process.transport()
+    database = process.database(engine)
+    client: Any = _Watched(process.rpc(transport))
+    manager = conductor_manager.ConductorManager(conf, conf.host, database, placement, client, process.threads)
     process.wait_for('The database', manager.start)
     process.on_stop(manager.stop)
+    # It can begin without: what needs Placement waits for it, and what does not goes on.
+    process.watch('Placement', lambda: placement.read('/resource_classes'))
 
 
 class Boots:

@@ -30,7 +30,6 @@ from typing import Any
 from migrator import executors
 from migrator import rpc as migrator_rpc
 from migrator.cmd import demo_options
-from migrator.compute import manager as compute_manager
 from migrator.db import watch
 from migrator.objects import instance as instance_objects
 from migrator.testing import cloud
@@ -214,19 +213,15 @@ class DemoCloud(cloud.Cloud):
         return {'rpc_messages': sum(one.poll or one.heartbeat for one in heard), **self.counter.asides}
 
     def stop_services(self) -> None:
-        """Stop every service as planned, the computes side by side; what waits in their queues is cancelled."""
-        stopped = [self.world_threads.event() for _ in self.computes]
+        """Stop the services: as planned, computes first, where nothing is under way.
 
-        def stop(compute: compute_manager.ComputeManager, event: executors.Event) -> None:
-            try:
-                compute.cleanup_host()
-            finally:
-                event.set()
-
-        for event, (host, compute) in zip(stopped, self.computes.items(), strict=True):
-            self.world_threads.start(stop, compute, event, name=f'stop-{host}')
-        for event in stopped:
-            event.wait()
+        Where something is, the conductors stop first: one that still waits for the answer of a host that has gone
+        would wait for the time-out of its call. The computes then end with the process.
+        """
+        with aside():
+            idle = self.idle()
+        for compute in self.computes.values() if idle else ():
+            compute.cleanup_host()
         for conductor in self.conductors.values():
             conductor.stop()
 

@@ -99,11 +99,13 @@ def _empty_the_source(cloud: demo_cloud.DemoCloud, view: demo_screen.View) -> li
     :returns: what the API has refused.
     """
     refused: list[demo_report.Refusal] = []
-    asked = cloud.world_threads.event()
+    asked, enough = cloud.world_threads.event(), cloud.world_threads.event()
 
     def ask() -> None:
         try:
             for guest in [guest for guest in cloud.guests if guest.host == demo_cloud.SOURCE]:
+                if enough.is_set():
+                    return
                 answer = cloud.live_migrate(guest)
                 if answer.status_int != 202:
                     refused.append(demo_report.Refusal(guest.name, f'{answer.status}: {answer.text}'))
@@ -113,15 +115,20 @@ def _empty_the_source(cloud: demo_cloud.DemoCloud, view: demo_screen.View) -> li
     cloud.begin_counting()
     with view:
         cloud.world_threads.start(ask, name='demo-client')
-        while True:
-            # The look comes after the question whether there is more to come, or the last ones could be missed.
-            complete = asked.is_set()
-            seen = demo_screen.look(cloud)
-            view.show(seen)
-            # What is stuck waits for a person, and the demo has none.
-            if complete and all(one.ended or one.stuck_reason for one in seen.migrations):
-                return refused
-            cloud.world_threads.sleep(_TICK)
+        try:
+            while True:
+                # The look comes after the question whether there is more to come, or the last ones could be missed.
+                complete = asked.is_set()
+                seen = demo_screen.look(cloud)
+                view.show(seen)
+                # What is stuck waits for a person, and the demo has none.
+                if complete and all(one.ended or one.stuck_reason for one in seen.migrations):
+                    return refused
+                cloud.world_threads.sleep(_TICK)
+        finally:
+            # Whoever still asks would write to a database that is being removed.
+            enough.set()
+            asked.wait()
 
 
 def _hear_no_more() -> None:

@@ -157,13 +157,14 @@ class Screen:
 
     def show(self, seen: Look) -> None:
         """Draw the table."""
-        self._live.update(rich.console.Group(*self._drawing(seen)), refresh=True)
+        self._live.update(self.drawing(seen), refresh=True)
 
-    def _drawing(self, seen: Look) -> list[rich.console.RenderableType]:
+    def drawing(self, seen: Look) -> rich.console.Group:
+        """Return what is drawn."""
         shown = self._that_fit(seen.migrations)
         hidden = len(seen.migrations) - len(shown)
         more = [rich.text.Text(f' and {hidden} more', style='dim')] if hidden else []
-        return [self._table(shown, seen), *more, self._foot(seen)]
+        return rich.console.Group(self._table(shown, seen), *more, self._foot(seen))
 
     def _table(self, shown: Sequence[Migration], seen: Look) -> rich.table.Table:
         table = rich.table.Table(

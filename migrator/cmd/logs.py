@@ -43,8 +43,8 @@ from migrator import exception
 OUTAGE_IS_OVER_AFTER = 60.0
 #: Loggers of libraries that say with each attempt that something is away.
 _REPEATING = ('oslo.messaging', 'oslo_messaging', 'oslo_db.sqlalchemy.engines', 'keystoneauth')
-#: Libraries whose INFO is of no interest to who runs a service.
-_QUIET = ('alembic=WARN', 'oslo_service=WARN', 'cotyledon=WARN')
+#: Libraries that tell by INFO what interests nobody who runs a service, or by WARN what we tell as an error.
+_QUIET = ('alembic=WARN', 'oslo_service=WARN', 'cotyledon=WARN', 'stevedore=ERROR')
 _NUMBER = re.compile(r'\d+(\.\d+)?|[0-9a-f]{8}-[0-9a-f-]{27}')
 #: user:password@ of a URL; a password may itself hold an @.
 _CREDENTIALS = re.compile(r'(?<=://)\S*@')

@@ -26,6 +26,7 @@ from migrator.cmd import logs
 
 if TYPE_CHECKING:  # what has threads is imported when it is settled what threads are
     from migrator.db import api as db_api
+    from migrator.db import engine as engines
     from migrator.placement_client import client as placement_client
 
 LOG = logging.getLogger(__name__)
@@ -116,17 +117,55 @@ class Process:
 
     # --- its parts ---------------------------------------------------------------------------------------------------
 
-    def database(self) -> db_api.Database:
+    # What is made first: it says whether the configuration can be right, and waits for nothing.
+
+    def engine(self) -> engines.Engine:
+        """Return the engine of the configured database.
+
+        :raises migrator.exception.ConfigurationError: the URL cannot be.
+        """
+        from migrator.db import options
+
+        # oslo.db would say with each of its own attempts that there is one less, and give up after the last.
+        return options.engine_from_conf(self.conf, self.threads, max_retries=0)
+
+    def placement(self) -> placement_client.PlacementClient:
+        """Return the way to Placement.
+
+        :raises migrator.exception.ConfigurationError: ``[placement]`` is not right.
+        """
+        from migrator.placement_client import client as placement_client
+
+        return placement_client.client_from_conf(self.conf)
+
+    def transport(self) -> Any:
+        """Return the transport of the configured broker.
+
+        :raises migrator.exception.ConfigurationError: ``transport_url`` cannot be.
+        """
+        import oslo_messaging
+
+        from migrator import rpc
+
+        try:
+            made = rpc.get_transport(self.conf)
+        except (oslo_messaging.DriverLoadFailure, oslo_messaging.InvalidTransportURL, ValueError) as error:
+            raise self._bad_transport(
+                f'{" ".join(str(error).split())}; rabbit://USER:PASSWORD@HOST:5672/VHOST is how it looks.'
+            ) from None
+        self.on_stop(made.cleanup)
+        return made
+
+    # And these wait for what is made of it.
+
+    def database(self, engine: engines.Engine) -> db_api.Database:
         """Return the database, when it is there.
 
-        :raises migrator.exception.ConfigurationError: it will not let us in, or cannot be where the URL says.
+        :raises migrator.exception.ConfigurationError: it will not let us in.
         :raises migrator.exception.SchemaTooOld: or SchemaTooNew.
         """
         from migrator.db import api as db_api
         from migrator.db import options, sync
-
-        # oslo.db would say with each of its own attempts that there is one less, and give up after the last.
-        engine = options.engine_from_conf(self.conf, self.threads, max_retries=0)
 
         def check() -> None:
             try:
@@ -144,47 +183,21 @@ class Process:
         self.on_stop(engine.dispose)
         return db_api.Database('', self.threads, engine=engine)
 
-    def placement(self) -> placement_client.PlacementClient:
-        """Return the way to Placement; whether it leads there is looked at in the background, and said.
-
-        :raises migrator.exception.ConfigurationError: ``[placement]`` is not right.
-        """
-        from migrator.placement_client import client as placement_client
-
-        made = placement_client.client_from_conf(self.conf)
-        self.watch('Placement', lambda: made.read('/resource_classes'))
-        return made
-
-    def rpc(self, wait: bool = True) -> logs.TracedRPC:
+    def rpc(self, transport: Any, wait: bool = True) -> logs.TracedRPC:
         """Return how this service talks.
 
         :param wait: for the broker; if not, that it is away is said, and calls will tell.
-        :raises migrator.exception.ConfigurationError: ``transport_url`` is not right, or the broker refuses it.
+        :raises migrator.exception.ConfigurationError: the broker refuses ``transport_url``.
         """
         from migrator import rpc
 
-        transport = self._transport()
-        self.on_stop(transport.cleanup)
-        if transport.conf.transport_url is None or not str(transport.conf.transport_url).startswith('fake:'):
+        if not str(self.conf.transport_url).startswith('fake:'):
             attempt = self._knock_at(transport)
             if wait:
                 self.wait_for('The message broker', attempt)
             else:
                 self.watch('The message broker', attempt)
         return logs.TracedRPC(rpc.OsloRPC(transport))
-
-    def _transport(self) -> Any:
-        import oslo_messaging
-
-        from migrator import rpc
-
-        try:
-            return rpc.get_transport(self.conf)
-        except (oslo_messaging.DriverLoadFailure, oslo_messaging.InvalidTransportURL, ValueError) as error:
-            reason = logs.redacted(' '.join(str(error).split()))
-            raise self._bad_transport(
-                f'{reason}; rabbit://USER:PASSWORD@HOST:5672/VHOST would do, where there is such a broker.'
-            ) from None
 
     def _bad_transport(self, detail: str) -> exception.ConfigurationError:
         shown = logs.redacted(self.conf.transport_url or 'rabbit://')

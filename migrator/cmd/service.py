@@ -169,8 +169,8 @@ class _Life:
             LOG.error('The configuration was not reloaded: %s', error)
             return
         changes = [
-            f'[{group or "DEFAULT"}] {name} = {new}'
-            for (group, name), (_old, new) in sorted(fresh.items(), key=lambda item: (item[0][0] or '', item[0][1]))
+            f'[{group or "DEFAULT"}] {name} = {self._conf[group][name] if group else self._conf[name]}'
+            for group, name in sorted(fresh, key=str)
         ]
         LOG.info('The configuration was reloaded: %s', ', '.join(changes) or 'nothing that may change has changed')
 

@@ -36,7 +36,7 @@ def read(prog: str, argv: Sequence[str] | None = None) -> cfg.ConfigOpts:
     by :func:`complete`, when it is settled what its modules' threads are.
 
     :param argv: the command line; None: it has none, and ``OS_MIGRATOR_CONFIG_DIR`` may name a directory.
-    :raises migrator.exception.ConfigurationError: a file is not there, or cannot be read.
+    :raises migrator.exception.ConfigurationError: a file is not there or cannot be read, or a value is not right.
     :raises SystemExit: the command line is wrong, or asked for help; argparse has said what there is to say.
     """
     conf = cfg.ConfigOpts()
@@ -46,6 +46,7 @@ def read(prog: str, argv: Sequence[str] | None = None) -> cfg.ConfigOpts:
         directory = os.environ.get(CONFIG_DIR)
         argv = [f'--config-dir={directory}'] if directory else []
     parse(conf, prog, argv)
+    complete(conf, [])
     return conf
 
 

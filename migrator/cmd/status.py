@@ -84,8 +84,8 @@ class Checks(upgradecheck.UpgradeCommands):
         if older:
             return Result(
                 Code.WARNING,
-                f'older than service version {newest}: {", ".join(sorted(older))}. Upgrade them; until the last one is, '
-                'no migration uses what the oldest lacks.',
+                f'older than service version {newest}: {", ".join(sorted(older))}. Upgrade them; '
+                'until the last one is, no migration uses what the oldest lacks.',
             )
         return Result(Code.SUCCESS, f'{len(found)} compute services, all of version {newest}')
 

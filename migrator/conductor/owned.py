@@ -363,7 +363,7 @@ class OwnedMigration:
             instance_uuid=self.row.instance_uuid,
             step=step,
             epoch=self.row.epoch,
-            owner=self.tools.owner,
+            owner=self.row.owner or self.tools.owner,
             reply_to=self.tools.server,
             boot_id=self.boots.get(host) or '',
         )

@@ -335,7 +335,9 @@ class Migrations:
                 if known.force_complete_requested_at is not None:
                     actions.finish(session, actions.LIVE_MIGRATION_FORCE_COMPLETE, known.uuid, reason)
             boots = _boots(session, write.boots_of)
-        kept = {key: value for key, value in fields.items() if not isinstance(value, types.later)}
+        # A time that the database has written is near enough this process's own until it is read.
+        now = self._threads.clock.now()
+        kept = {key: now if isinstance(value, types.later) else value for key, value in fields.items()}
         kept.pop('in_progress_instance_uuid', None)
         return known.replace(**kept), boots
 

@@ -27,6 +27,8 @@ _S = migration_objects.MigrationStatus
 
 #: nova's number of a power state -> what a driver says of such a guest.
 POWER = {1: GuestState.RUNNING.value, 3: GuestState.PAUSED.value, 4: GuestState.SHUTDOWN.value}
+#: The guest itself is not on a host that says this of it.
+_NOT_HERE = (GuestState.WAITING, GuestState.ABSENT)
 #: What belongs to a guest that is where it belongs.
 _OWN_PARTS = frozenset({*fake_hypervisor.PARTS[:2], 'guest'})
 
@@ -48,7 +50,7 @@ def power(world: World) -> Iterator[str]:
     for instance in _settled(world):
         host = world.hosts.get(instance.host)
         guest = host.guests.get(instance.uuid) if host is not None else None
-        if guest is None or guest.state == GuestState.WAITING:
+        if guest is None or guest.state in _NOT_HERE:
             continue  # that is I2
         wanted = _set_from_outside(world, instance.uuid) or POWER.get(instance.power_state, guest.state)
         if guest.state != wanted:
@@ -70,7 +72,7 @@ def where(world: World) -> Iterator[str]:
     for instance in _settled(world):
         host = world.hosts.get(instance.host)
         guest = host.guests.get(instance.uuid) if host is not None else None
-        if guest is None or guest.state in (GuestState.WAITING, GuestState.ABSENT):
+        if guest is None or guest.state in _NOT_HERE:
             found = [one.name for one in world.hosts.values() if instance.uuid in one.parts]
             really = ' and '.join(found) or 'no host'
             yield f'instance {instance.uuid} is said to be at {instance.host}, and is at {really}'

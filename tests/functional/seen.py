@@ -131,7 +131,9 @@ def moved(cloud, instance, host, status='ACTIVE'):
     assert shown['OS-EXT-SRV-ATTR:host'] == host
     held = books(cloud)
     assert held.pop(instance.uuid) == {host: instance.flavor.resources()}
-    assert held.keys() <= {one.uuid for one in cloud.database.instances.list()}, 'a migration that ended holds something'
+    assert held.keys() <= {one.uuid for one in cloud.database.instances.list()}, (
+        'a migration that ended holds something'
+    )
     found = guests(cloud, instance)
     assert list(found) == [host], found
     assert found[host][0] == {'ACTIVE': 'running', 'PAUSED': 'paused'}[status]

@@ -129,9 +129,9 @@ def rabbitmq(pytestconfig: pytest.Config, ground: process.Ground) -> rabbitmqs.R
 def placement_http(
     pytestconfig: pytest.Config, ground: process.Ground, postgresql: postgresqls.PostgreSQL
 ) -> placements.Placement:
-    """The session's Placement, on PostgreSQL; a test makes providers of its own in it."""
+    """The session's Placement: two processes, on PostgreSQL; a test makes providers of its own in it."""
     need('placement_http')
-    server = placements.Placement(ground, postgresql.create_database('placement'))
+    server = placements.Placement(ground, postgresql.create_database('placement'), workers=2)
     _shared(pytestconfig, server)
     return server
 

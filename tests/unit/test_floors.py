@@ -46,6 +46,7 @@ FLOORS = {
     'migrator.conductor': 4,
     'migrator.compute': 4,
     'migrator.cmd': 5,
+    'migrator.wsgi': 5,
     'migrator.testing': 5,
 }
 
@@ -83,7 +84,10 @@ LIBRARIES = {
     'alembic': (('migrator.db',), 'the schema and its dialects are known in one place'),
     'libvirt': (('migrator.virt.libvirt',), 'it is an extra, and a compute with another driver runs without it'),
     'futurist': (('migrator.executors',), 'threads, native or green, are chosen in one place'),
-    'eventlet': (('migrator.executors',), 'threads, native or green, are chosen in one place'),
+    'eventlet': (
+        ('migrator.executors', 'migrator.cmd.concurrency'),
+        'threads, native or green, are chosen in one place; a process patches itself before it imports anything else',
+    ),
     'placement': (
         ('migrator.testing', 'migrator.cmd'),
         'the Placement service is an extra, for the demo and the tests; a service talks to it over HTTP',

@@ -28,9 +28,9 @@ from tests.real.servers import process
 USER = 'migrator'
 PASSWORD = 'guessed'
 
-#: Nothing needs to outlive a crash of the machine; but what is committed outlives a kill, so synchronous_commit stays on.
-#: Shared memory lies in files of the data directory, so that a kill
-#: leaves none of it in /dev/shm.
+#: Nothing needs to outlive a crash of the machine; but what is committed has to outlive a kill of the server, which it
+#: does not with synchronous_commit off. Shared memory lies in files of the data directory, so that a kill leaves none
+#: of it in /dev/shm.
 SETTINGS = {
     'listen_addresses': process.HOST,
     'unix_socket_directories': '',

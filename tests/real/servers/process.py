@@ -119,7 +119,7 @@ class Ground:
         """Note a process that runs from now on."""
         start = reaper.started_at(process.pid)
         if start is not None:
-            self._tell(f'process {process.pid} {start} {int(process.stop_signal)}')
+            self._tell(f'process {process.pid} {start} {int(process.last_signal or process.stop_signal)}')
 
     def ended(self, pid: int) -> None:
         """Note a process that has ended."""
@@ -179,8 +179,10 @@ class Process:
     :param name: what messages call it.
     """
 
-    #: What ends it in good order; None of the others reaches more than its first process.
+    #: What ends it in good order; its first process gets it, and tells the others.
     stop_signal: signal.Signals = signal.SIGTERM
+    #: What ends it when the session was killed, and what it would save is deleted next; None: the same.
+    last_signal: signal.Signals | None = None
     #: Seconds that it may take to get ready, and to end.
     start_timeout = 60.0
     stop_timeout = 30.0

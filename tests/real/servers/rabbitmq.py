@@ -20,6 +20,7 @@ from __future__ import annotations
 import pathlib
 import secrets
 import shutil
+import signal
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -64,6 +65,9 @@ class _Epmd(process.Process):
 
 class RabbitMQ(process.Process):
     """One broker."""
+
+    # its good order takes it five seconds
+    last_signal = signal.SIGKILL
 
     def __init__(self, ground: process.Ground) -> None:
         self.epmd = _Epmd(ground)
@@ -143,7 +147,7 @@ class RabbitMQ(process.Process):
 
     def close(self) -> None:
         """End it, and what it needed."""
-        # Its good order takes it five seconds; what it would save is deleted next.
+        # what its good order would save is deleted next
         self.kill()
         self.epmd.close()
 

@@ -14,7 +14,8 @@
 
 Run as a program of its own, it reads one command a line::
 
-    process PID START SIGNAL   from now on that process and its descendants are to end
+    process PID START SIGNAL   from now on that process and its descendants are to end, by a signal to the first; SIGKILL
+                               is for all
     forget PID                 it has ended
     directory PATH             is to be deleted last
 
@@ -88,8 +89,10 @@ def main() -> None:
     families = []
     for pid, (start, number) in processes.items():
         if started_at(pid) == start:
-            families += [(one, started_at(one)) for one in descendants(pid)]
-            send(pid, number)
+            family = descendants(pid)
+            families += [(one, started_at(one)) for one in family]
+            for one in family if number == signal.SIGKILL else [pid]:
+                send(one, number)
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until and any(started_at(pid) == start for pid, start in families):
         time.sleep(0.05)

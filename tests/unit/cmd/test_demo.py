@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import io
 
@@ -103,8 +104,8 @@ def test_the_most_that_fits_is_taken(capsys):
 def test_every_option_of_the_readme_is_there(capsys):
     assert demo.main(['--help']) == 0
     said = capsys.readouterr().out
-    for option in 'hosts instances max-concurrent guest-memory dirty-rate bandwidth seed json serve placement'.split():
-        assert f'--{option}' in said
+    for field in dataclasses.fields(demo_options.Settings):
+        assert f'--{field.name.replace("_", "-")}' in said
 
 
 # --- what it shows ---------------------------------------------------------------------------------------------------
@@ -142,13 +143,12 @@ def look(*migrations):
 
 @pytest.fixture
 def draw():
-    """Draw on a terminal of this size; returns its lines, the last drawing's."""
+    """Draw on a terminal of this size; returns its lines."""
 
     def draw(seen, width=80, height=24, encoding='utf-8'):
         out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-        console = rich.console.Console(file=out, force_terminal=True, width=width, height=height, color_system=None)
-        with demo_screen.Screen(console, 'title') as screen:
-            screen.show(seen)
+        console = rich.console.Console(file=out, width=width, height=height, color_system=None)
+        console.print(demo_screen.Screen(console, 'title').drawing(seen))
         out.flush()
         return out.buffer.getvalue().decode(encoding).splitlines()
 
@@ -181,7 +181,7 @@ def test_the_screen_shows_memory_queue_and_hosts(draw):
         memory_remaining=100 * mib,
         memory_processed=300 * mib,
     )
-    drawn = draw(look(running, migration(2, 'queued'), migration(3, 'queued')), width=120)
+    drawn = draw(look(running, migration(2, 'accepted', 'queued'), migration(3, 'accepted', 'queued')), width=120)
     text = '\n'.join(drawn)
     assert '75%' in text
     assert '300 of 400 MiB' in text

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from migrator import context
-from migrator.conductor import rpcapi
+from migrator.conductor import owned, recovery, rpcapi
 from migrator.db import wishes
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
@@ -97,6 +97,36 @@ class Stage:
             owner = self.row(migration).owner
             server = self.database.conductors.server_of(owner) if owner else None
             self.door.wake(context.admin_context(), migration.uuid, server)
+
+    # --- as the conductor itself -------------------------------------------------------------------------------------
+
+    @property
+    def tools(self) -> owned.Tools:
+        """What conductor1 tells its stories with."""
+        return self.cloud.conductors['conductor1'].tools
+
+    def adopt(self, migration: Migration) -> owned.OwnedMigration:
+        """Have conductor1 adopt a migration, and leave the rest to the test."""
+        subject = self.do(lambda: recovery.adopt(self.tools, migration.uuid, self.row(migration).epoch))
+        assert isinstance(subject, owned.OwnedMigration)
+        return subject
+
+    def do(self, act: Callable[[], Any], seconds: float = 60) -> Any:
+        """Do something in a thread of conductor1, and return what it returned, or raise what it raised."""
+        found: list[Any] = []
+
+        def run() -> None:
+            try:
+                found.append((act(), None))
+            except Exception as error:  # noqa: BLE001 -- the test's thread raises it
+                found.append((None, error))
+
+        self.cloud.processes['conductor1'].start(run, name='test')
+        self.until(lambda: found, seconds)
+        result, error = found[0]
+        if error is not None:
+            raise error
+        return result
 
     # --- what happens ------------------------------------------------------------------------------------------------
 

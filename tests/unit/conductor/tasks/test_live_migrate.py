@@ -347,7 +347,6 @@ class TestAborts:
         assert stage.end(migration, 30).status == 'cancelled'
         stage.check(migration, 'host1')
 
-    @pytest.mark.xfail(strict=True, reason='nothing finishes the live_migration_cancel action')
     def test_the_verdict_is_the_result_of_the_cancel_action(self, build: Callable[..., Stage]) -> None:
         stage = build(**ENDLESS)
         migration = stage.begin()
@@ -695,9 +694,7 @@ class TestPlacement:
 
     @pytest.mark.parametrize('fault', [Fault.TIMEOUT_LATE, Fault.DUPLICATED])
     @pytest.mark.parametrize('method', ['POST', 'PUT'])
-    def test_a_write_that_arrives_after_the_end_changes_nothing(
-        self, stage: Stage, fault: Fault, method: str
-    ) -> None:
+    def test_a_write_that_arrives_after_the_end_changes_nothing(self, stage: Stage, fault: Fault, method: str) -> None:
         stage.cloud.adapter.inject(fault, method=method, url='^/allocations')
         migration = stage.begin()
         assert stage.end(migration).status == 'completed'

@@ -1,0 +1,112 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Commands run as a user runs them: as processes of their own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+#: Seconds after which a command that has said nothing is taken for hung.
+PATIENCE = 60
+
+
+def environment(tmp_path, **more):
+    """Return an environment in which a command finds this tree, and nothing of this machine's user."""
+    left_behind(tmp_path)
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get('PYTHONPATH')])])
+    kept = {name: value for name, value in os.environ.items() if not name.startswith('OS_')}
+    return {**kept, 'PYTHONPATH': path, 'TMPDIR': str(tmp_path / 'tmp'), 'HOME': str(tmp_path), **more}
+
+
+def left_behind(tmp_path):
+    """Return what commands have left in their temporary directory."""
+    (tmp_path / 'tmp').mkdir(exist_ok=True)
+    return os.listdir(tmp_path / 'tmp')
+
+
+def demo(tmp_path, *words, **more):
+    """Run migrator-demo to its end."""
+    command = [sys.executable, '-m', 'migrator.cmd.demo', *words]
+    return subprocess.run(
+        command, env=environment(tmp_path, **more), cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
+
+
+class Served:
+    """A running ``migrator-demo --serve``; entered when it serves, and stopped when it is left.
+
+    :ivar said: what it has printed.
+    """
+
+    def __init__(self, tmp_path, *words):
+        self._command = [sys.executable, '-m', 'migrator.cmd.demo', '--serve', '127.0.0.1:0', *words]
+        self._tmp_path = tmp_path
+        self.said = ''
+
+    def __enter__(self):
+        self.process = subprocess.Popen(
+            self._command,
+            env=environment(self._tmp_path),
+            cwd=self._tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            self._read_until('Ctrl-C stops it.')
+        except BaseException:
+            self.process.kill()
+            raise
+        return self
+
+    def _read_until(self, words):
+        until = time.monotonic() + PATIENCE
+        while words not in self.said:
+            left = until - time.monotonic()
+            assert left > 0, f'it has not come up: {self.said}'
+            if select.select([self.process.stdout], [], [], left)[0]:
+                read = os.read(self.process.stdout.fileno(), 65536).decode()
+                assert read, f'it has ended: {self.said}'
+                self.said += read
+
+    def __exit__(self, *exc_info):
+        if self.process.poll() is None:
+            self.stop()
+
+    def stop(self, number=signal.SIGTERM):
+        """Send a signal, and return the exit status."""
+        self.process.send_signal(number)
+        try:
+            rest, _ = self.process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        self.said += rest.decode()
+        return self.process.returncode
+
+    def url(self, name):
+        """Return an endpoint that it has printed: ``Compute API`` or ``Placement``."""
+        return re.search(rf'^ +{name} +(\S+)$', self.said, re.MULTILINE)[1]
+
+    def exports(self):
+        """Return the environment that its ``export`` lines make."""
+        words = [word for line in self.said.splitlines() if line.startswith('export ') for word in line.split()[1:]]
+        return dict(word.split('=', 1) for word in words)

@@ -1,0 +1,141 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""migrator-demo as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import requests
+
+from tests.functional import commands
+
+#: What one migration may cost, on average.
+LIMITS = {'placement_requests': 4, 'rpc_messages': 20, 'sql_statements': 40, 'commits': 16}
+SMALL = ('--hosts', '3', '--instances', '4', '--guest-memory', '512')
+
+
+def ask(url, token=None):
+    """Send a GET, and return its right answer."""
+    answer = requests.get(url, headers={'X-Auth-Token': token} if token else {}, timeout=commands.PATIENCE)
+    answer.raise_for_status()
+    return answer
+
+
+def test_the_json_report_is_all_that_is_on_stdout_and_everything_in_it_is_right(tmp_path):
+    ended = commands.demo(tmp_path, *SMALL, '--json')
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(ended.stdout)
+    assert [one['status'] for one in report['migrations']] == ['completed'] * 2
+    for one in report['migrations']:
+        assert {'uuid', 'instance', 'source', 'destination', 'status', 'history'} <= set(one)
+        assert one['source'] == 'host1' != one['destination']
+        statuses = [entry['status'] for entry in one['history']]
+        assert statuses == ['accepted', 'preparing', 'queued', 'running', 'post-migrating', 'completed']
+        moments = [entry['at'] for entry in one['history']]
+        assert moments == sorted(moments)
+    assert report['audit']['findings'] == []
+    assert report['audit']['looked_at']['consumers'] == 4
+    counts = report['counts']['per_migration']
+    assert set(counts) == set(LIMITS)
+    for name, limit in LIMITS.items():
+        assert 0 < counts[name] <= limit, counts
+    assert '\x1b' not in ended.stderr
+    assert commands.left_behind(tmp_path) == []
+
+
+def test_each_migration_goes_on_at_once_when_its_copy_has_ended(tmp_path):
+    report = json.loads(commands.demo(tmp_path, '--hosts', '2', '--instances', '1', '--json').stdout)
+    (migration,) = report['migrations']
+    # Well below the interval of the polls, though a machine under load is slow.
+    assert migration['noticed_after'] < 0.2, migration['trace']
+    said = [one['what'] for one in migration['trace'] if one['kind'] == 'message']
+    assert not [one for one in said if 'poll' in one]
+    assert sum(one.startswith(('call', 'cast', 'reply')) for one in said) == len(said) <= LIMITS['rpc_messages']
+
+
+def test_what_is_no_terminal_gets_plain_lines_whatever_the_environment_says(tmp_path):
+    ended = commands.demo(tmp_path, *SMALL, FORCE_COLOR='1', TTY_COMPATIBLE='1', TERM='xterm-256color', COLUMNS='40')
+    assert ended.returncode == 0, ended.stderr
+    assert '\x1b' not in ended.stdout + ended.stderr
+    assert ended.stdout.isascii()
+    lines = ended.stdout.splitlines()
+    assert sum(line.endswith('  completed') for line in lines) == 2
+    assert '2 of 2 migrations completed' in ended.stdout
+    assert 'no findings.' in lines[-1]
+
+
+def test_an_interrupted_demo_says_where_things_stand_and_leaves_nothing_behind(tmp_path):
+    command = [sys.executable, '-u', '-m', 'migrator.cmd.demo', '--bandwidth', '16', '--dirty-rate', '0']
+    process = subprocess.Popen(
+        command,
+        env=commands.environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that starts a job in the background has it ignore SIGINT, and so may who runs this test.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        for line in process.stdout:
+            if line.rstrip().endswith('running'):
+                break
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=commands.PATIENCE)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert 'interrupted; migrations: ' in said
+    assert 'running' in said
+    assert 'Traceback' not in said
+    assert commands.left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_served_cloud_answers_until_a_signal_stops_it(tmp_path, number):
+    with commands.Served(tmp_path, *SMALL, '--placement', '127.0.0.1:0') as served:
+        answer = ask(served.url('Compute API') + '/servers', token='admin:demo')
+        assert len(answer.json()['servers']) == 4
+        answer = ask(served.url('Placement') + '/resource_providers', token='admin')
+        assert len(answer.json()['resource_providers']) == 3
+        assert len(commands.left_behind(tmp_path)) == 1
+        assert served.stop(number) == 0
+        assert 'Traceback' not in served.said
+    assert commands.left_behind(tmp_path) == []
+
+
+def test_the_identity_of_a_served_cloud_is_marked_as_what_it_is(tmp_path):
+    with commands.Served(tmp_path, *SMALL) as served:
+        answer = ask(served.exports()['OS_AUTH_URL'])
+        assert 'development only' in answer.headers['X-Migrator-Development-Identity']
+        assert 'FOR DEVELOPMENT ONLY' in served.said
+
+
+@pytest.mark.parametrize('option', ['--serve', '--placement'])
+def test_a_port_that_is_taken_is_told_in_one_line(tmp_path, option):
+    with socket.socket() as taken:
+        taken.bind(('127.0.0.1', 0))
+        taken.listen()
+        address = f'127.0.0.1:{taken.getsockname()[1]}'
+        words = ['--serve', address] if option == '--serve' else ['--serve', '127.0.0.1:0', '--placement', address]
+        ended = commands.demo(tmp_path, *words)
+    assert ended.returncode == 2
+    assert ended.stdout == ''
+    assert ended.stderr.count('\n') == 1, ended.stderr
+    assert f'{option} is {address}' in ended.stderr
+    assert commands.left_behind(tmp_path) == []

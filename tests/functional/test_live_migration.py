@@ -1,0 +1,402 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""One live migration and several, as a user asks for them and sees them; the books looked at on the way."""
+
+import itertools
+
+import pytest
+
+from migrator.testing import threads as sim
+from migrator.virt import fake
+from tests.functional import seen
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize('host', [None, 'host3'])
+@pytest.mark.parametrize('version', ['2.1', '2.25', '2.30', '2.34', '2.68', '2.80'])
+def test_a_server_moves_with_and_without_a_host_in_every_form_of_the_request(cloud, version, host):
+    instance = cloud.boot('one', 'host1')
+    response = cloud.live_migrate(instance, host, version=version)
+    assert (response.status_int, response.body) == (202, b'')
+    cloud.wait()
+    seen.completed(cloud, instance, host or 'host2')
+
+
+@pytest.mark.parametrize('version', ['2.30', '2.34', '2.67'])
+def test_a_forced_move_goes_where_it_was_told_with_a_claim_there(cloud, version):
+    """Museum 15: a forced move had no allocation at the destination."""
+    instance = cloud.boot('one', 'host1')
+    arguments = {'host': 'host3', 'block_migration': 'auto', 'force': True}
+    path = f'/servers/{instance.uuid}/action'
+    assert cloud.request('POST', path, {'os-migrateLive': arguments}, version=version).status_int == 202
+    cloud.wait()
+    seen.completed(cloud, instance, 'host3')
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.30'])
+def test_below_2_34_the_answer_comes_when_the_checks_are_done_and_no_later(cloud, version):
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    assert cloud.live_migrate(instance, version=version).status_int == 202
+    assert cloud.migrations(instance)[0].checked_at is not None
+    assert seen.in_progress(cloud, instance)[0]['status'] in ('preparing', 'queued', 'running')
+    assert cloud.simulation.time < 4
+    cloud.wait()
+    seen.completed(cloud, instance, 'host2')
+
+
+def test_from_2_34_the_answer_comes_when_the_row_is_committed(cloud):
+    instance = cloud.boot('one', 'host1')
+    assert cloud.live_migrate(instance, version='2.34').status_int == 202
+    assert seen.in_progress(cloud, instance)[0]['status'] in ('accepted', 'preparing')
+    assert seen.server(cloud, instance)['status'] == 'MIGRATING'
+
+
+def test_two_moves_in_a_row_find_their_way_as_the_first_did(cloud):
+    """Museum 53: the next move found no host, for what was meant for the first had been kept."""
+    instance = cloud.boot('one', 'host1')
+    for host in ('host2', None, 'host3', 'host1'):
+        assert cloud.live_migrate(instance, host).status_int == 202
+        cloud.wait()
+        seen.completed(cloud, instance, host or seen.host_of(cloud, instance))
+    assert len(seen.migrations(cloud, instance)) == 4
+
+
+def test_what_has_become_free_can_be_used_by_the_very_next_move(cloud):
+    """Museum 58: the capacity was stale after a move."""
+    big = cloud.boot('big', 'host1', memory_mb=60000)
+    other = cloud.boot('other', 'host2', memory_mb=60000)
+    cloud.live_migrate(big, 'host3')
+    cloud.wait()
+    cloud.live_migrate(other, 'host1')
+    cloud.wait()
+    cloud.live_migrate(big, 'host2')
+    cloud.wait()
+    seen.completed(cloud, big, 'host2')
+    seen.completed(cloud, other, 'host1')
+
+
+def test_a_paused_server_moves_and_stays_paused(cloud):
+    instance = cloud.boot('one', 'host1', vm_state='paused')
+    cloud.world.hypervisors['host1'].pause(instance.uuid)
+    assert cloud.live_migrate(instance).status_int == 202
+    cloud.wait()
+    seen.completed(cloud, instance, 'host2', status='PAUSED')
+    assert not [effect for effect in cloud.world.log if effect.effect == 'running' and effect.host == 'host2']
+
+
+@pytest.mark.parametrize('dirty_rate', [0, 300, 900, 3000])
+def test_a_guest_that_writes_its_memory_arrives_however_fast_it_does(cloud, dirty_rate):
+    """Museum 57: slow is not stuck; the hypervisor slows the guest down until it fits."""
+    instance = cloud.boot('one', 'host1', memory_mb=2048, dirty_rate=dirty_rate)
+    assert cloud.live_migrate(instance).status_int == 202
+    cloud.wait()
+    seen.completed(cloud, instance, 'host2')
+
+
+# --- what is seen on the way -----------------------------------------------------------------------------------------
+
+
+def test_the_statuses_come_in_the_order_of_the_story(cloud):
+    instance = cloud.boot('one', 'host1')
+    cloud.live_migrate(instance)
+    cloud.wait()
+    story = ['accepted', 'preparing', 'queued', 'running', 'post-migrating', 'completed']
+    assert seen.history(cloud, instance) == story
+    times = [entry['at'] for entry in cloud.migrations(instance)[0].history]
+    assert times == sorted(times)
+
+
+def test_a_server_is_migrating_while_it_moves_and_active_at_its_new_host_afterwards(cloud):
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    shown = seen.server(cloud, instance)
+    assert (shown['status'], shown['OS-EXT-SRV-ATTR:host']) == ('ACTIVE', 'host1')
+    cloud.live_migrate(instance)
+    seen.when(cloud, instance, 'running')
+    shown = seen.server(cloud, instance)
+    assert (shown['status'], shown['OS-EXT-STS:task_state']) == ('MIGRATING', 'migrating')
+    assert shown['OS-EXT-SRV-ATTR:host'] == 'host1', 'the guest still runs there'
+    cloud.wait()
+    shown = seen.server(cloud, instance)
+    assert (shown['status'], shown['OS-EXT-STS:task_state']) == ('ACTIVE', None)
+    assert shown['OS-EXT-SRV-ATTR:host'] == shown['OS-EXT-SRV-ATTR:hypervisor_hostname'] == 'host2'
+
+
+def test_the_progress_of_the_copy_is_seen_while_it_runs_and_only_grows(cloud):
+    instance = cloud.boot('one', 'host1', memory_mb=16384)
+    cloud.live_migrate(instance)
+    seen.when(cloud, instance, 'running')
+    processed = []
+    while found := seen.in_progress(cloud, instance):
+        figures = found[0]
+        if figures['memory_total_bytes'] is not None:
+            assert figures['memory_total_bytes'] == 16384 * MIB
+            assert figures['memory_processed_bytes'] + figures['memory_remaining_bytes'] == 16384 * MIB
+            processed.append(figures['memory_processed_bytes'])
+        cloud.simulation.advance(1)
+    assert len(set(processed)) > 4
+    assert processed == sorted(processed)
+    seen.completed(cloud, instance, 'host2')
+
+
+def test_a_migration_is_shown_in_every_list_with_the_same_figures(cloud):
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    cloud.live_migrate(instance)
+    seen.when(cloud, instance, 'running')
+    found = seen.in_progress(cloud, instance)[0]
+    assert seen.get(cloud, f'/servers/{instance.uuid}/migrations/{found["id"]}')['migration'] == found
+    listed = seen.migration(cloud, instance)
+    for name in ('id', 'uuid', 'status', 'source_compute', 'dest_compute', 'source_node', 'dest_node', 'created_at'):
+        assert listed[name] == found[name]
+    assert (found['source_compute'], found['dest_compute']) == ('host1', 'host2')
+    assert (listed['migration_type'], bool(listed['links'])) == ('live-migration', True)
+    cloud.wait()
+    assert seen.in_progress(cloud, instance) == []
+    response = cloud.request('GET', f'/servers/{instance.uuid}/migrations/{found["id"]}')
+    assert response.status_int == 404
+    listed = seen.migration(cloud, instance)
+    assert (listed['status'], 'links' in listed) == ('completed', False)
+
+
+def test_the_action_tells_how_it_ended_and_what_was_done_where(cloud):
+    instance = cloud.boot('one', 'host1')
+    response = cloud.live_migrate(instance)
+    cloud.wait()
+    found = seen.action(cloud, instance)
+    assert (found['action'], found['message']) == ('live-migration', None)
+    assert found['request_id'] == response.headers['X-OpenStack-Request-Id']
+    events = {event['event']: (event['result'], event['host']) for event in found['events']}
+    assert events['conductor_live_migrate_instance'] == ('Success', 'host1')
+    assert events['compute_live_migration'] == ('Success', 'host1')
+    assert events['compute_pre_live_migration'] == ('Success', 'host2')
+    assert events['compute_post_live_migration_at_source'] == ('Success', 'host1')
+    assert events['compute_post_live_migration_at_destination'] == ('Success', 'host2')
+    assert {result for result, _ in events.values()} == {'Success'}
+
+
+# --- the books -------------------------------------------------------------------------------------------------------
+
+
+class Ledger:
+    """The books after every commit, each state once, in order."""
+
+    def __init__(self, cloud):
+        self.pages = []
+        self._cloud = cloud
+        cloud.engine.boundary = self._look
+
+    def _look(self, _what):
+        page = seen.books(self._cloud)
+        if page not in self.pages:
+            self.pages.append(page)
+
+
+@pytest.mark.parametrize('host', [None, 'host3'])
+def test_the_books_are_exact_at_every_stage(cloud, host):
+    """Museum 23, 25, 31: one consumer for each side of the move, and at no moment anything else."""
+    instance = cloud.boot('one', 'host1')
+    ledger = Ledger(cloud)
+    cloud.live_migrate(instance, host)
+    cloud.wait()
+    to = host or 'host2'
+    moving = cloud.migrations(instance)[0].uuid
+    assert ledger.pages == [
+        {instance.uuid: {'host1': seen.CLAIM}},
+        {instance.uuid: {to: seen.CLAIM}, moving: {'host1': seen.CLAIM}},
+        {instance.uuid: {to: seen.CLAIM}},
+    ]
+
+
+def test_the_books_go_back_the_way_they_came(cloud):
+    """Museum 13, 26: back is the same write, the other way round."""
+    instance = cloud.boot('one', 'host1')
+    cloud.world.hypervisors['host1'].faults.fail('copying')
+    ledger = Ledger(cloud)
+    cloud.live_migrate(instance)
+    cloud.wait()
+    moving = cloud.migrations(instance)[0].uuid
+    before = {instance.uuid: {'host1': seen.CLAIM}}
+    assert ledger.pages == [before, {instance.uuid: {'host2': seen.CLAIM}, moving: {'host1': seen.CLAIM}}]
+    assert seen.books(cloud) == before
+
+
+def test_the_source_stays_covered_until_nothing_is_left_of_the_guest_there(cloud):
+    instance = cloud.boot('one', 'host1')
+    stall = cloud.world.hypervisors['host1'].faults.stall('post_live_migration_at_source')
+    cloud.live_migrate(instance)
+    cloud.simulation.run_until(stall.reached.is_set)
+    moving = cloud.migrations(instance)[0].uuid
+    assert seen.books(cloud)[moving] == {'host1': seen.CLAIM}
+    assert seen.guests(cloud, instance)['host1'][0] == 'paused for cut-over'
+    stall.release()
+    cloud.wait()
+    seen.completed(cloud, instance, 'host2')
+
+
+def test_the_destination_is_covered_before_anything_is_prepared_there(cloud):
+    instance = cloud.boot('one', 'host1')
+    stall = cloud.world.hypervisors['host2'].faults.stall('check_can_live_migrate_destination')
+    cloud.live_migrate(instance)
+    cloud.simulation.run_until(stall.reached.is_set)
+    assert seen.books(cloud)[instance.uuid] == {'host2': seen.CLAIM}
+    stall.release()
+    cloud.wait()
+    seen.completed(cloud, instance, 'host2')
+
+
+def test_a_host_that_is_exactly_full_can_be_left(cloud):
+    """One write moves both sides, so that an exactly full source is no obstacle."""
+    instances = [cloud.boot(f'vm{number}', 'host1', memory_mb=16384) for number in range(4)]
+    assert cloud.live_migrate(instances[0]).status_int == 202
+    cloud.wait()
+    seen.completed(cloud, instances[0], 'host2')
+
+
+# --- several ---------------------------------------------------------------------------------------------------------
+
+
+class Twelve:
+    """Twelve guests that leave one host; counts how many jobs run at once."""
+
+    def __init__(self, cloud, limit, memory_mb=1024):
+        self.cloud = cloud
+        self.most = 0
+        compute = cloud.computes['host1']
+        compute.conf.set_override('max_concurrent_live_migrations', limit)
+        compute.reset()
+        self.instances = [cloud.boot(f'vm{number}', 'host1', memory_mb=memory_mb) for number in range(12)]
+
+    def leave(self):
+        """Ask for all, and let them go."""
+        for instance in self.instances:
+            assert self.cloud.live_migrate(instance).status_int == 202
+        self.cloud.simulation.run_until(self._ended, timeout=600)
+
+    def _ended(self):
+        self.most = max(self.most, len(self.cloud.world.hypervisors['host1'].jobs))
+        return self.cloud.idle()
+
+
+@pytest.mark.parametrize('limit', [1, 2])
+@pytest.mark.cloud(hosts=4)
+def test_twelve_leave_one_host_in_turn_and_never_more_at_once_than_it_allows(cloud, limit):
+    """Museum 52: many moves at once, spread over the hosts, none counted on a place that another takes."""
+    twelve = Twelve(cloud, limit)
+    twelve.leave()
+    assert twelve.most == limit
+    queued = sorted(twelve.instances, key=lambda one: cloud.migrations(one)[0].queued_at)
+    started = [effect.instance_uuid for effect in cloud.world.effects('job started')]
+    assert started == [instance.uuid for instance in queued], 'first in, first out'
+    for instance in twelve.instances:
+        seen.completed(cloud, instance, seen.host_of(cloud, instance))
+    hosts = [seen.host_of(cloud, instance) for instance in twelve.instances]
+    assert sorted(hosts) == ['host2'] * 4 + ['host3'] * 4 + ['host4'] * 4
+
+
+def test_a_limit_that_is_raised_lets_the_next_ones_go_at_once(cloud):
+    twelve = Twelve(cloud, 1, memory_mb=2048)
+    for instance in twelve.instances:
+        cloud.live_migrate(instance)
+    cloud.simulation.advance(1)
+    running = [one for one in twelve.instances if seen.migration(cloud, one)['status'] == 'running']
+    assert len(running) == 1
+    compute = cloud.computes['host1']
+    compute.conf.set_override('max_concurrent_live_migrations', 4)
+    compute.reset()
+    cloud.simulation.run_ready()
+    assert len(cloud.world.hypervisors['host1'].jobs) == 4
+    cloud.wait()
+    for instance in twelve.instances:
+        seen.completed(cloud, instance, seen.host_of(cloud, instance))
+
+
+def test_many_moves_at_once_to_one_host_stop_at_what_fits_there(cloud):
+    """Museum 52, 54: N moves to one host at once; the books allow as many as there is room for."""
+    instances = [cloud.boot(f'vm{number}', 'host1', memory_mb=12000) for number in range(5)]
+    stayer = cloud.boot('stayer', 'host2', memory_mb=30000)
+    for instance in instances:
+        assert cloud.live_migrate(instance, 'host2').status_int == 202
+    cloud.wait()
+    ends = [seen.migration(cloud, instance)['status'] for instance in instances]
+    assert sorted(ends) == ['completed'] * 2 + ['failed'] * 3
+    assert {seen.host_of(cloud, one) for one in instances} == {'host1', 'host2'}
+    assert seen.host_of(cloud, stayer) == 'host2'
+
+
+def test_hosts_that_swap_their_guests_do_so_without_a_place_between(cloud):
+    pairs = [('host1', 'host2'), ('host2', 'host3'), ('host3', 'host1')]
+    moves = [(cloud.boot(f'{source}-{number}', source), to) for source, to in pairs for number in range(2)]
+    for instance, to in moves:
+        assert cloud.live_migrate(instance, to).status_int == 202
+    cloud.wait()
+    for instance, to in moves:
+        seen.completed(cloud, instance, to)
+
+
+@pytest.mark.seeds(1, 2, 3)
+def test_any_schedule_gives_the_same_end(cloud):
+    instances = [cloud.boot(f'vm{number}', 'host1') for number in range(4)]
+    for instance in instances:
+        assert cloud.live_migrate(instance).status_int == 202
+    cloud.wait()
+    for instance in instances:
+        seen.completed(cloud, instance, seen.host_of(cloud, instance))
+
+
+# --- the computes' trees ---------------------------------------------------------------------------------------------
+
+
+def test_the_providers_in_placement_are_what_the_computes_report(cloud):
+    """Museum 32, 33: inventory comes from the host, and is not recounted from guests."""
+    for host in cloud.world.hypervisors:
+        adapter = cloud.placement.adapter()
+        url = f'/resource_providers/{fake.node_uuid(host)}/inventories'
+        inventories = adapter.get(url, headers={'OpenStack-API-Version': 'placement 1.39'}).json()['inventories']
+        totals = {name: inventory['total'] for name, inventory in inventories.items()}
+        assert totals == {'VCPU': 16, 'MEMORY_MB': 65536, 'DISK_GB': 1000}
+
+
+def test_a_heartbeat_between_every_step_changes_nothing(cloud):
+    """Museum 32, 33: the periodic task ran between two steps, and counted wrong."""
+    instance = cloud.boot('one', 'host1')
+    ledger = Ledger(cloud)
+    beat = itertools.count()
+
+    def at(process, label):
+        if process.name == 'conductor1' and next(beat) % 3 == 0:
+            for host, compute in cloud.computes.items():
+                cloud.database.services.heartbeat(host, compute.boot_id)
+
+    cloud.simulation.on_checkpoint = at
+    cloud.live_migrate(instance)
+    cloud.wait()
+    cloud.simulation.on_checkpoint = None
+    assert len(ledger.pages) == 3
+    seen.completed(cloud, instance, 'host2')
+
+
+def test_a_cloud_without_work_does_nothing_but_say_that_it_lives(cloud):
+    cloud.simulation.advance(30)
+    before = len(cloud.placement.requests), len(cloud.recorder.messages)
+    cloud.simulation.advance(30)
+    assert len(cloud.placement.requests) == before[0]
+    assert {message.method for message in cloud.recorder.messages[before[1] :]} == {'compute_heartbeat'}
+
+
+def test_a_wait_for_what_never_comes_says_where_everybody_is(cloud):
+    cloud.world.hypervisors['host1'].faults.stall('copying')
+    instance = cloud.boot('one', 'host1')
+    cloud.live_migrate(instance)
+    with pytest.raises(sim.TimedOut, match='job-'):
+        cloud.wait(30)

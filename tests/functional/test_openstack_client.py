@@ -1,0 +1,111 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The real ``openstack`` client, unmodified, against a served demo cloud."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.functional import commands
+
+OPENSTACK = pathlib.Path(sys.executable).parent / 'openstack'
+
+pytestmark = pytest.mark.skipif(not OPENSTACK.exists(), reason='python-openstackclient is not installed')
+
+
+@pytest.fixture(scope='module')
+def served(tmp_path_factory):
+    directory = tmp_path_factory.mktemp('served')
+    with commands.Served(directory, '--instances', '4', '--guest-memory', '256', '--placement', '127.0.0.1:0') as cloud:
+        yield cloud
+        assert cloud.stop() == 0
+        assert 'Traceback' not in cloud.said
+
+
+@pytest.fixture
+def openstack(served, tmp_path):
+    """Run the client with the environment that the demo has told; returns its answer."""
+
+    def openstack(*words, listing=True):
+        command = [str(OPENSTACK), *words, *(['-f', 'json'] if listing else [])]
+        env = commands.environment(tmp_path, **served.exports())
+        ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=commands.PATIENCE)
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout) if listing else ended.stdout
+
+    return openstack
+
+
+def wait_for(openstack, server, status='completed', tries=100):
+    """Wait until the migrations of a server have this status, and return them."""
+    found = []
+    for _ in range(tries):
+        found = openstack('server', 'migration', 'list', '--server', server)
+        if found and {one['Status'] for one in found} == {status}:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f'migrations of {server}: {found}')
+
+
+def on_host1(openstack):
+    """Return the names of the servers on host1."""
+    return [one['Name'] for one in openstack('server', 'list', '--long', '--all-projects', '--host', 'host1')]
+
+
+def test_servers_services_and_hypervisors_are_listed(openstack):
+    servers = openstack('server', 'list')
+    assert [one['Name'] for one in servers] == ['vm-4', 'vm-3', 'vm-2', 'vm-1']
+    assert {one['Status'] for one in servers} == {'ACTIVE'}
+    services = openstack('compute', 'service', 'list')
+    up = {(one['Binary'], one['Host']) for one in services if one['State'] == 'up'}
+    assert up == {('nova-conductor', 'conductor1')} | {('nova-compute', f'host{number}') for number in range(1, 5)}
+    hypervisors = openstack('hypervisor', 'list')
+    assert {one['Hypervisor Hostname'] for one in hypervisors} == {f'host{number}' for number in range(1, 5)}
+
+
+def test_a_server_is_live_migrated_to_a_named_host(openstack):
+    name = on_host1(openstack)[0]
+    openstack('server', 'migrate', '--live-migration', '--host', 'host3', name, listing=False)
+    (migration,) = wait_for(openstack, name)
+    assert (migration['Source Compute'], migration['Dest Compute']) == ('host1', 'host3')
+    shown = openstack('server', 'show', name)
+    assert shown['OS-EXT-SRV-ATTR:host'] == 'host3'
+    assert shown['status'] == 'ACTIVE'
+    assert shown['OS-EXT-STS:task_state'] is None
+
+
+def test_a_server_is_live_migrated_without_a_host_and_the_client_can_wait(openstack):
+    name = on_host1(openstack)[-1]
+    openstack('server', 'migrate', '--live-migration', '--wait', name, listing=False)
+    (migration,) = wait_for(openstack, name)
+    assert migration['Source Compute'] == 'host1' != migration['Dest Compute']
+    assert openstack('server', 'show', name)['OS-EXT-SRV-ATTR:host'] == migration['Dest Compute']
+
+
+def test_the_lines_that_the_demo_prints_are_right_as_they_stand(served, openstack):
+    printed = [line.split()[1:] for line in served.said.splitlines() if line.startswith('openstack ')]
+    assert len(printed) == 6
+    for words in printed:
+        if 'migrate' not in words:
+            openstack(*words)
+
+
+def test_the_placement_is_in_the_catalog(openstack):
+    providers = openstack('resource', 'provider', 'list')
+    assert {one['name'] for one in providers} == {f'host{number}' for number in range(1, 5)}

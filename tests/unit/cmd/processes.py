@@ -1,0 +1,130 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A service's process under a test's hand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+#: Seconds. Nothing here takes as long, unless the machine is busy.
+PATIENCE = 60.0
+
+
+class Service:
+    """One command of migrator.cmd, with its output in a file."""
+
+    def __init__(self, directory: pathlib.Path, module: str, *arguments: str, **environment: str) -> None:
+        self.log = directory / f'{module}.log'
+        # as an operator's: nothing of the test run's own configuration
+        clean = {key: value for key, value in os.environ.items() if not key.startswith('OS_')}
+        with self.log.open('wb') as output:
+            self.child = subprocess.Popen(
+                [sys.executable, '-m', f'migrator.cmd.{module}', *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=directory,
+                env={**clean, 'PYTHONPATH': str(ROOT), **environment},
+            )
+
+    def text(self) -> str:
+        return self.log.read_text(errors='replace')
+
+    def lines(self) -> list[str]:
+        return self.text().splitlines()
+
+    def wait_for(self, word: str, times: int = 1) -> str:
+        """Wait until the log has a word, and return the first line with it."""
+        until = time.monotonic() + PATIENCE
+        while self.text().count(word) < times:
+            assert self.child.poll() is None, f'it has ended with {self.child.returncode}:\n{self.text()}'
+            assert time.monotonic() < until, f'no {word!r} in\n{self.text()}'
+            time.sleep(0.05)
+        return next(line for line in self.lines() if word in line)
+
+    def signal(self, number: int) -> None:
+        self.child.send_signal(number)
+
+    def status(self) -> int:
+        return self.child.wait(timeout=PATIENCE)
+
+
+@contextlib.contextmanager
+def running(directory: pathlib.Path, module: str, *arguments: str, **environment: str) -> Iterator[Service]:
+    """Run a service, and let nothing of it outlive the test."""
+    service = Service(directory, module, *arguments, **environment)
+    try:
+        yield service
+    finally:
+        service.child.kill()
+        service.child.wait()
+
+
+def refused(directory: pathlib.Path, module: str, *arguments: str, **environment: str) -> tuple[int, str]:
+    """Run a service that cannot start; return its status and the one line that it says about it."""
+    with running(directory, module, *arguments, **environment) as service:
+        status = service.status()
+        assert 'Traceback' not in service.text(), service.text()
+        said = [line for line in service.lines() if ' INFO ' not in line]
+    assert len(said) == 1, '\n'.join(said)
+    return status, said[0]
+
+
+def configure(directory: pathlib.Path, text: str = '', name: str = 'migrator.conf', schema: bool = True) -> list[str]:
+    """Write the configuration of a service that stands alone, and return the arguments that name it.
+
+    :param text: comes first, so that a section in it ends what there is of [DEFAULT].
+    """
+    database = directory / 'migrator.sqlite'
+    if schema:
+        done = subprocess.run(
+            [sys.executable, '-c', SYNC, f'sqlite:///{database}'], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    file = directory / name
+    sections = {
+        'DEFAULT': {'transport_url': 'fake://', 'host': 'h1'},
+        'database': {'connection': f'sqlite:///{database}'},
+        'placement': {'auth_type': 'none', 'endpoint_override': 'http://127.0.0.1:1'},
+        'api': {'auth_strategy': 'noauth2', 'listen_port': '0'},
+        'compute': {'driver': 'fake'},
+    }
+    section = 'DEFAULT'
+    for line in text.splitlines():
+        if line.startswith('['):
+            section = line.strip('[]')
+        elif line.strip():
+            key, _, value = line.partition('=')
+            sections.setdefault(section, {})[key.strip()] = value.strip()
+    file.write_text(
+        ''.join(
+            f'[{section}]\n' + ''.join(f'{key} = {value}\n' for key, value in values.items())
+            for section, values in sections.items()
+        )
+    )
+    return ['--config-file', str(file)]
+
+
+SYNC = """
+import sys
+from migrator import executors
+from migrator.db import engine, sync
+sync.sync(engine.Engine(sys.argv[1], executors.NativeThreads()))
+"""

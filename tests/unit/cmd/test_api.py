@@ -1,0 +1,83 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import signal
+import socket
+
+import requests
+
+from migrator.cmd import api
+from migrator.wsgi import api as wsgi_api
+from tests.unit.cmd.processes import configure, refused, running
+
+
+def url_of(service) -> str:
+    return next(word for word in service.wait_for('The API is at').split() if word.startswith('http://'))
+
+
+def test_it_answers_logs_each_request_with_its_id_and_ends_with_0_on_sigterm(tmp_path):
+    with running(tmp_path, 'api', *configure(tmp_path)) as service:
+        url = url_of(service)
+        answer = requests.get(f'{url}/servers', headers={'X-Auth-Token': 'admin'}, timeout=30)
+        assert answer.json() == {'servers': []}
+        line = service.wait_for('"GET /v2.1/servers"')
+        assert answer.headers['X-OpenStack-Request-Id'] in line
+        assert 'status: 200' in line
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+        assert 'Traceback' not in service.text()
+
+
+def test_a_port_in_use_is_one_line_and_status_2(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(('127.0.0.1', 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        status, line = refused(tmp_path, 'api', *configure(tmp_path, f'[api]\nlisten_port = {port}'))
+    assert status == 2
+    assert f'Option [api] listen_port is {port}: something else listens there' in line
+
+
+def test_an_address_that_is_not_ours_and_one_that_anybody_reaches_are_refused(tmp_path):
+    elsewhere = '[api]\nlisten = 192.0.2.1\nnoauth2_beyond_loopback = true'
+    status, line = refused(tmp_path, 'api', *configure(tmp_path, elsewhere))
+    assert (status, "[api] listen is '192.0.2.1'" in line) == (2, True)
+    status, line = refused(tmp_path, 'api', *configure(tmp_path, '[api]\nlisten = 0.0.0.0'))
+    assert (status, '[api] auth_strategy' in line) == (2, True)
+
+
+def test_a_line_break_in_a_path_makes_no_line_in_the_log():
+    assert '\n' not in api._path({'PATH_INFO': '/a\nCRITICAL all is lost', 'QUERY_STRING': 'b=\r'})
+
+
+def call(app) -> tuple[str, bytes, str]:
+    import io
+
+    errors, seen = io.StringIO(), []
+    environ = {'REQUEST_METHOD': 'GET', 'PATH_INFO': '/', 'wsgi.errors': errors, 'wsgi.url_scheme': 'http',
+               'SERVER_NAME': 'localhost', 'SERVER_PORT': '80', 'wsgi.input': io.BytesIO()}  # fmt: skip
+    body = b''.join(app(environ, lambda status, headers, *more: seen.append(status)))
+    return seen[0], body, errors.getvalue()
+
+
+def test_the_wsgi_module_makes_its_application_at_the_first_request_and_says_what_is_wrong(tmp_path, monkeypatch):
+    monkeypatch.setattr(wsgi_api, '_made', [])
+    monkeypatch.setenv('OS_MIGRATOR_CONFIG_DIR', str(tmp_path / 'nowhere'))
+    status, body, errors = call(wsgi_api.application)
+    assert status.startswith('503')
+    assert b'computeFault' in body
+    assert str(tmp_path / 'nowhere') in errors
+    monkeypatch.setattr(wsgi_api, '_make', lambda: lambda environ, start: (start('200 OK', []), [b'made'])[1])
+    assert call(wsgi_api.application)[:2] == ('200 OK', b'made')

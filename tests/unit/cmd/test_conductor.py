@@ -1,0 +1,80 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import signal
+
+from migrator.cmd import conductor
+from tests.unit.cmd.processes import configure, running
+
+
+def test_it_serves_while_placement_is_away_says_so_once_and_ends_with_0_on_sigterm(tmp_path):
+    with running(tmp_path, 'conductor', *configure(tmp_path)) as service:
+        service.wait_for('serves')
+        service.wait_for('Placement is not reachable')
+        # longer than two attempts
+        service.wait_for('migrator-conductor serves')
+        service.child.poll()
+        import time
+
+        time.sleep(4.5)
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+        assert service.text().count('Placement is not reachable') == 1
+        assert 'has stopped' in service.text()
+        assert 'Traceback' not in service.text()
+
+
+def test_sighup_changes_what_may_change_and_a_file_that_is_wrong_changes_nothing(tmp_path):
+    arguments = configure(tmp_path, '[conductor]\nsweep_interval = 5')
+    with running(tmp_path, 'conductor', *arguments) as service:
+        service.wait_for('serves')
+        configure(tmp_path, '[conductor]\nsweep_interval = 7', schema=False)
+        service.signal(signal.SIGHUP)
+        assert '[conductor] sweep_interval = 7' in service.wait_for('was reloaded')
+        configure(tmp_path, '[conductor]\nsweep_interval = never', schema=False)
+        service.signal(signal.SIGHUP)
+        line = service.wait_for('was not reloaded')
+        assert "[conductor] sweep_interval is 'never'" in line
+        service.signal(signal.SIGINT)
+        assert service.status() == 0
+        assert 'Traceback' not in service.text()
+
+
+def test_it_is_told_to_stop_while_it_waits_for_the_broker(tmp_path):
+    arguments = configure(tmp_path, 'transport_url = rabbit://guest:hush@127.0.0.1:1/')
+    with running(tmp_path, 'conductor', *arguments) as service:
+        service.wait_for('The message broker is not reachable')
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+        assert 'hush' not in service.text()
+        assert 'serves' not in service.text()
+
+
+def test_in_a_process_that_eventlet_has_patched_it_serves_and_stops_too(tmp_path):
+    import pytest
+
+    pytest.importorskip('eventlet')
+    arguments = configure(tmp_path, 'concurrency_backend = eventlet')
+    with running(tmp_path, 'conductor', *arguments) as service:
+        service.wait_for('serves')
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+
+
+def test_two_computes_of_one_name_are_noticed_and_a_boot_that_is_told_late_is_not():
+    boots = conductor.Boots()
+    assert [boots.began('h', boot) for boot in 'aabbab'] == [False, False, False, False, False, True]
+    assert not boots.began('h', 'a')
+    assert not any(boots.began('other', boot) for boot in ('a', 'b', 'a'))

@@ -1,0 +1,273 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from oslo_config import cfg
+
+from migrator import context, exception, executors
+from migrator.cmd import logs, process, settings, signals
+from migrator.conf import service as service_conf
+from tests.unit.cmd.processes import ROOT, configure, refused, running
+
+# --- what cannot start says why, in one line, with a status -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        ('max_concurrent_live_migrations = many', ['[DEFAULT] max_concurrent_live_migrations', "'many'", '1 or more']),
+        ('concurrency_backend = fibers', ['[DEFAULT] concurrency_backend', "'fibers'", 'auto or threading']),
+        ('[conductor]\nlease = 0', ['[conductor] lease', "'0'", 'of 1 or more']),
+        ('[api]\nlisten_port = 70000', ['[api] listen_port', "'70000'", '65535']),
+        ('[database]\nconnection = postgrsql://u:hush@h/d', ['[database] connection', 'postgrsql://***@h/d']),
+        ('transport_url = kaninchen://u:hush@h', ['[DEFAULT] transport_url', 'kaninchen://***@h', 'rabbit://']),
+        ('[placement]\nauth_type = magic', ['[placement] auth_type', "'magic'"]),
+        ('log_file = /proc/nothing/log', ['[DEFAULT] log_file', '/proc/nothing/log']),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_it_was_and_what_would_do(text, words, tmp_path):
+    status, line = refused(tmp_path, 'conductor', *configure(tmp_path, text))
+    assert status == 2
+    for word in ['migrator-conductor: ', *words]:
+        assert word in line
+    assert 'hush' not in line
+
+
+def test_a_wrong_option_of_the_environment_is_named_too(tmp_path):
+    status, line = refused(tmp_path, 'conductor', *configure(tmp_path), OS_CONDUCTOR__LEASE='soon')
+    assert status == 2
+    assert "Option [conductor] lease is 'soon'" in line
+
+
+def test_a_file_that_is_not_there_and_one_that_is_none_are_named(tmp_path):
+    status, line = refused(tmp_path, 'conductor', '--config-file', '/nowhere/migrator.conf')
+    assert (status, '/nowhere/migrator.conf' in line) == (2, True)
+    (tmp_path / 'odd.conf').write_text('what is this\n')
+    status, line = refused(tmp_path, 'conductor', '--config-file', str(tmp_path / 'odd.conf'))
+    assert (status, 'odd.conf' in line) == (2, True)
+
+
+def test_an_unknown_argument_is_status_2(tmp_path):
+    with running(tmp_path, 'conductor', '--no-such-thing') as service:
+        assert service.status() == 2
+        assert '--no-such-thing' in service.text()
+
+
+def test_a_schema_that_is_too_old_or_too_new_says_what_to_do(tmp_path):
+    status, line = refused(tmp_path, 'conductor', *configure(tmp_path, schema=False))
+    assert (status, "run 'migrator-manage db sync'" in line) == (2, True)
+    arguments = configure(tmp_path)
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / 'migrator.sqlite') as database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    database.close()
+    status, line = refused(tmp_path, 'conductor', *arguments)
+    assert (status, '9999' in line, 'run the release that wrote it' in line) == (2, True, True)
+
+
+# --- signals ---------------------------------------------------------------------------------------------------------
+
+
+def test_signals_and_words_of_threads_are_heard_in_their_order_and_handlers_are_given_back():
+    before = signal.getsignal(signal.SIGHUP)
+    with signals.Signals() as told:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert told.next() == signal.SIGHUP
+        threading.Thread(target=told.tell).start()
+        assert told.next() == signals.TOLD
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert told.next() in signals.STOP
+    assert signal.getsignal(signal.SIGHUP) is before
+    told.tell()
+
+
+def test_a_second_sigterm_ends_at_once_what_does_not_stop(tmp_path):
+    script = tmp_path / 'slow.py'
+    script.write_text("""
+import sys, threading
+from migrator.cmd import service
+def begin(process):
+    process.on_stop(threading.Event().wait)
+sys.exit(service.main(service.Kind('migrator-slow', lambda conf: None, begin), []))
+""")
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env={**os.environ, 'PYTHONPATH': str(ROOT)}
+    ) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if 'serves' in line or 'stops' in line:
+                child.terminate()
+        assert child.wait(timeout=30) == 128 + signal.SIGTERM
+
+
+# --- waiting ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_away_is_waited_for_and_said_once(monkeypatch, caplog):
+    monkeypatch.setattr(process, 'AGAIN', 0.01)
+    made = process.Process('migrator-test', cfg.ConfigOpts(), executors.NativeThreads())
+    tries = []
+
+    def attempt() -> str:
+        tries.append(1)
+        if len(tries) < 5:
+            raise exception.DatabaseUnreachable(reason='it sleeps')
+        return 'here'
+
+    with caplog.at_level(logging.INFO):
+        assert made.wait_for('The database', attempt) == 'here'
+    assert [record.levelname for record in caplog.records] == ['WARNING', 'INFO']
+    assert 'it sleeps. migrator-test waits for it.' in caplog.text
+
+
+def test_who_waits_is_woken_by_the_stop_and_one_failure_does_not_keep_the_rest_from_stopping(caplog):
+    made = process.Process('migrator-test', cfg.ConfigOpts(), executors.NativeThreads())
+    stopped = []
+    made.on_stop(lambda: stopped.append('first made, last stopped'))
+    made.on_stop(lambda: 1 / 0)
+
+    def attempt() -> None:
+        threading.Timer(0.05, made.stop).start()
+        raise exception.DatabaseUnreachable(reason='it sleeps')
+
+    with pytest.raises(process.Stopping):
+        made.wait_for('The database', attempt)
+    while not stopped:
+        made.stopping.wait(0.01)
+    assert 'could not be stopped' in caplog.text
+
+
+# --- the log ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log(tmp_path):
+    """A logger as a service has it, and what it wrote."""
+    conf = cfg.ConfigOpts()
+    logs.register(conf)
+    conf(['--log-file', str(tmp_path / 'log')], project='migrator', default_config_files=[], default_config_dirs=[])
+    root = logging.getLogger()
+    before = list(root.handlers), root.level, logging.raiseExceptions
+    logs.setup(conf)
+    yield logging.getLogger('migrator.test'), lambda: (tmp_path / 'log').read_text().splitlines()
+    root.handlers[:], root.level, logging.raiseExceptions = before
+
+
+def test_a_line_has_the_request_the_migration_and_the_instance_that_it_is_about(log):
+    logger, lines = log
+    # another's, as a pool's thread has it left over
+    context.RequestContext(request_id='req-stale', overwrite=True)
+    with logs.about(context.RequestContext(request_id='req-1', overwrite=False), 'mig-1', 'inst-1'):
+        logger.info('within')
+    logger.info('without')
+    logger.info('by its call', extra={'migration': 'mig-2'})
+    within, without, by_call = lines()
+    assert 'req-1 ' in within
+    assert '[migration: mig-1] [instance: inst-1] within' in within
+    assert '[-] without' in without
+    assert '[migration: mig-2] by its call' in by_call
+
+
+def test_a_handler_that_is_called_over_rpc_logs_what_its_call_is_about(log):
+    logger, lines = log
+    served = {}
+
+    class RPC:
+        def serve(self, target, endpoint):
+            served[target] = endpoint
+
+    class Endpoint:
+        def wake(self, context, migration_uuid):
+            logger.info('woken')
+            return migration_uuid
+
+        wake.exposed = True
+
+    logs.TracedRPC(RPC()).serve('topic', Endpoint())
+    assert served['topic'].wake.exposed
+    assert not hasattr(served['topic'], 'sleep')
+    called = served['topic'].wake(context.RequestContext(request_id='req-9', overwrite=False), migration_uuid='mig-9')
+    assert called == 'mig-9'
+    assert 'req-9' in lines()[0]
+    assert '[migration: mig-9] woken' in lines()[0]
+
+
+def test_no_password_is_logged_neither_in_a_message_nor_in_a_traceback(log):
+    logger, lines = log
+    logger.info('to %s', 'postgresql://user:hush@host/db and rabbit://u:hush@h')
+    try:
+        raise RuntimeError('rabbit://user:hush@host')
+    except RuntimeError:
+        logger.exception('it failed')
+    text = '\n'.join(lines())
+    assert 'hush' not in text
+    assert 'postgresql://***@host/db' in text
+
+
+def test_an_outage_is_one_line_without_a_traceback_for_as_long_as_it_lasts(log):
+    logger, lines = log
+    for attempt in range(3):
+        try:
+            raise exception.DatabaseUnreachable(reason=f'attempt {attempt}')
+        except exception.DatabaseUnreachable:
+            logger.exception('The sweep failed')
+        logging.getLogger('oslo.messaging._drivers.impl_rabbit').error('refused (retrying in %s seconds)', attempt)
+    assert len(lines()) == 2
+    assert lines()[0].endswith('The sweep failed: The database is not reachable: attempt 0')
+
+
+def test_an_outage_after_a_while_of_silence_is_another_and_other_errors_are_each_told():
+    now = [0.0]
+    once = logs.OncePerOutage(clock=lambda: now[0])
+
+    def said(name: str) -> bool:
+        return once.filter(logging.LogRecord(name, logging.ERROR, '', 1, 'refused', (), None))
+
+    assert [said('oslo.messaging.x'), said('oslo.messaging.x')] == [True, False]
+    now[0] = 61.0
+    assert said('oslo.messaging.x')
+    assert [said('migrator.x'), said('migrator.x')] == [True, True]
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('opt', 'words'),
+    [
+        (cfg.BoolOpt('o'), 'true or false'),
+        (cfg.IntOpt('o', min=1), 'a whole number of 1 or more'),
+        (cfg.FloatOpt('o', min=0.5, max=2), 'a number of 0.5 or more, 2 at most'),
+        (cfg.StrOpt('o', choices=['a', 'b']), 'a or b'),
+        (cfg.HostAddressOpt('o'), 'a host name or an address'),
+    ],
+)
+def test_what_would_do_is_said_of_each_type(opt, words):
+    assert settings.would_do(opt) == words
+
+
+def test_every_option_says_its_type_and_default_and_what_changes():
+    for _section, options in service_conf.list_opts():
+        for option in options:
+            assert 'default' in option.help, option.name
+            assert len(option.help) > 100, option.name

@@ -1,0 +1,94 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from oslo_config import cfg
+
+from migrator import executors
+from migrator.api import server
+from migrator.cmd import status
+from migrator.db import api as db_api
+from tests.unit.cmd.processes import configure
+
+
+def placement_of(version):
+    """Return what a Placement of a version answers, as far as it is asked here."""
+
+    def app(environ, start_response):
+        start_response('200 OK', [('Content-Type', 'application/json')])
+        document = {'versions': [{'max_version': version}], 'resource_classes': []}
+        return [json.dumps(document).encode()]
+
+    return app
+
+
+@pytest.fixture
+def placement():
+    running = []
+
+    def at(version):
+        running.append(server.serve(placement_of(version), '127.0.0.1', 0))
+        return f'[placement]\nendpoint_override = {running[-1].url}\n'
+
+    yield at
+    for one in running:
+        one.stop()
+
+
+def check(arguments, capsys):
+    found = status.main([*arguments, 'upgrade', 'check', '--json'])
+    return found, {one['check']: (one['result'], one['details']) for one in json.loads(capsys.readouterr().out)['checks']}
+
+
+def test_all_is_well(tmp_path, placement, capsys):
+    found, checks = check(configure(tmp_path, placement('1.39')), capsys)
+    assert found == 0
+    assert {result for result, _details in checks.values()} == {0}
+
+
+def test_a_schema_that_is_too_old_and_a_placement_that_is_away_are_failures(tmp_path, capsys):
+    found, checks = check(configure(tmp_path, schema=False), capsys)
+    assert found == 2
+    assert checks['Database schema'][0] == checks['Placement'][0] == 2
+    assert "run 'migrator-manage db sync'" in checks['Database schema'][1]
+
+
+def test_a_placement_that_is_too_old_is_a_failure(tmp_path, placement, capsys):
+    found, checks = check(configure(tmp_path, placement('1.9')), capsys)
+    assert found == 2
+    assert '1.9 at most, and 1.39 is needed' in checks['Placement'][1]
+
+
+def test_a_compute_of_an_older_version_is_a_warning(tmp_path, placement, capsys):
+    arguments = configure(tmp_path, placement('1.39'))
+    database = db_api.Database(f'sqlite:///{tmp_path}/migrator.sqlite', executors.NativeThreads())
+    database.services.report('old1', 'nova-compute', 2, 'boot')
+    database.close()
+    found, checks = check(arguments, capsys)
+    assert found == 1
+    assert 'old1 (2)' in checks['Compute service versions'][1]
+
+
+def test_a_wrong_option_is_one_line_and_status_2(tmp_path, capsys):
+    assert status.main([*configure(tmp_path, '[conductor]\nlease = soon'), 'upgrade', 'check']) == 2
+    said = capsys.readouterr().err
+    assert "Option [conductor] lease is 'soon'" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_the_checks_register_nothing_globally():
+    assert 'database' not in cfg.CONF._groups

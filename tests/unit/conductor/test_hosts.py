@@ -1,0 +1,225 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from migrator import exception
+from migrator.conductor import hosts as conductor_hosts
+from migrator.objects import command
+from migrator.testing import threads as sim_threads
+
+
+class API:
+    """The compute hosts' door, with a host behind it that answers, hangs or is away."""
+
+    def __init__(self, threads: sim_threads.SimThreads) -> None:
+        self.gate = threads.event()
+        self.gate.set()
+        self.error: Exception | None = None
+        self.under_way = 0
+        self.most = 0
+        self.acks: list[list[dict[str, Any]]] = []
+
+    def _be_called(self) -> None:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            self.gate.wait()
+            if self.error is not None:
+                raise self.error
+        finally:
+            self.under_way -= 1
+
+    def pre_live_migration(self, context: Any, host: str, order: command.Command, **payload: Any) -> command.Answer:
+        self._be_called()
+        return command.Answer(seen=order.epoch)
+
+    def poll_live_migrations(
+        self, context: Any, host: str, commands: list[command.Command], acks: list[Any], timeout: float
+    ) -> list[command.Observation]:
+        self.acks.append(acks)
+        self._be_called()
+        return [
+            command.Observation(
+                migration_uuid=one.migration_uuid, host=host, boot_id='b', epoch=one.epoch,
+                guest=command.Guest(instance_uuid=one.instance_uuid),
+            )
+            for one in commands
+        ]  # fmt: skip
+
+
+def order(number: int = 1) -> command.Command:
+    return command.Command(
+        migration_uuid=f'm{number}', instance_uuid='i', step='pre_live_migration', epoch=1, owner='o', reply_to='r',
+        boot_id='b',
+    )  # fmt: skip
+
+
+def report(step: str = 'pre_live_migration', host: str = 'host1') -> command.Report:
+    return command.Report(migration_uuid='m1', host=host, boot_id='b', step=step, epoch=1, state='done')
+
+
+class Scene:
+    def __init__(self, simulation: sim_threads.Simulation) -> None:
+        self.simulation = simulation
+        self.threads = simulation.process('conductor')
+        self.api = API(self.threads)
+        self.hosts = conductor_hosts.Hosts(self.api, self.threads, lambda: 2.0)
+
+    def call(self, host: str, number: int, busy: list[int]) -> None:
+        def call() -> None:
+            try:
+                self.hosts.tell(host, 'pre_live_migration', order(number))
+            except conductor_hosts.HostBusy:
+                busy.append(number)
+
+        self.threads.start(call, name=f'call-{number}')
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with sim_threads.Simulation(seed=1) as simulation:
+        yield Scene(simulation)
+
+
+class TestPlaces:
+    def test_four_calls_at_most_are_outstanding_to_one_host(self, scene: Scene) -> None:
+        scene.api.gate.clear()
+        busy: list[int] = []
+        for number in range(7):
+            scene.call('host1', number, busy)
+        scene.simulation.run_ready()
+        assert (scene.api.under_way, len(busy)) == (4, 3)
+        scene.api.gate.set()
+        scene.simulation.run_ready()
+        assert (scene.api.under_way, scene.api.most) == (0, 4)
+
+    def test_another_host_is_not_held_up(self, scene: Scene) -> None:
+        scene.api.gate.clear()
+        busy: list[int] = []
+        for number in range(6):
+            scene.call(f'host{number % 2}', number, busy)
+        scene.simulation.run_ready()
+        assert (scene.api.under_way, busy) == (6, [])
+        scene.api.gate.set()
+
+    def test_who_found_no_place_is_told_of_a_free_one_once(self, scene: Scene) -> None:
+        told: list[str] = []
+        scene.hosts.on_free = told.append
+        scene.api.gate.clear()
+        busy: list[int] = []
+        for number in range(6):
+            scene.call('host1', number, busy)
+        scene.simulation.run_ready()
+        assert told == []
+        scene.api.gate.set()
+        scene.simulation.run_ready()
+        assert sorted(told) == sorted(f'm{number}' for number in busy)
+
+    def test_a_place_is_free_again_after_an_error(self, scene: Scene) -> None:
+        scene.api.error = exception.RPCTimeout(target='host1', method='pre', timeout=60)
+        for number in range(6):
+            with pytest.raises(exception.ServiceUnreachable):
+                scene.hosts.tell('host1', 'pre_live_migration', order(number))
+        scene.api.error = None
+        assert scene.hosts.tell('host1', 'pre_live_migration', order()).seen == 1
+
+    def test_a_poll_takes_a_place_too(self, scene: Scene) -> None:
+        scene.api.gate.clear()
+        busy: list[int] = []
+        for number in range(4):
+            scene.call('host1', number, busy)
+        scene.simulation.run_ready()
+        with pytest.raises(conductor_hosts.HostBusy):
+            scene.hosts.ask('host1', [order()])
+        scene.api.gate.set()
+
+
+class TestAcknowledgements:
+    def test_they_travel_with_the_next_poll_of_that_host_and_only_once(self, scene: Scene) -> None:
+        scene.hosts.acknowledge(report())
+        scene.hosts.acknowledge(report('live_migration'))
+        scene.hosts.acknowledge(report(host='host2'))
+        assert sorted(scene.hosts.unacknowledged()) == ['host1', 'host2']
+        scene.hosts.ask('host1', [order()])
+        assert [ack['step'] for ack in scene.api.acks[0]] == ['pre_live_migration', 'live_migration']
+        assert scene.api.acks[0][0] == {'migration_uuid': 'm1', 'step': 'pre_live_migration', 'epoch': 1}
+        assert scene.hosts.unacknowledged() == ['host2']
+        scene.hosts.ask('host1', [])
+        assert scene.api.acks[1] == []
+
+    @pytest.mark.parametrize(
+        'error',
+        [
+            exception.RPCTimeout(target='host1', method='poll', timeout=2),
+            exception.RemoteError(target='host1', method='poll', kind='ValueError', reason='odd'),
+        ],
+    )
+    def test_they_are_kept_when_the_poll_fails_before_those_that_came_meanwhile(
+        self, scene: Scene, error: Exception
+    ) -> None:
+        scene.hosts.acknowledge(report('first'))
+        scene.api.error = error
+        assert scene.hosts.ask('host1', [order()]) is None
+        scene.hosts.acknowledge(report('second'))
+        scene.api.error = None
+        scene.hosts.ask('host1', [])
+        assert [ack['step'] for ack in scene.api.acks[-1]] == ['first', 'second']
+
+    def test_they_are_kept_when_the_host_is_too_busy_to_be_asked(self, scene: Scene) -> None:
+        scene.hosts.acknowledge(report())
+        scene.api.gate.clear()
+        for number in range(4):
+            scene.call('host1', number, [])
+        scene.simulation.run_ready()
+        with pytest.raises(conductor_hosts.HostBusy):
+            scene.hosts.ask('host1', [order()])
+        assert scene.hosts.unacknowledged() == ['host1']
+        scene.api.gate.set()
+
+
+class TestSilence:
+    def test_it_is_counted_from_the_last_answer_and_at_most_from_its_own_start(self, scene: Scene) -> None:
+        scene.simulation.advance(10)
+        assert scene.hosts.silent_for('host1') == pytest.approx(10)
+        scene.hosts.ask('host1', [])
+        assert scene.hosts.silent_for('host1') == 0
+        scene.simulation.advance(7)
+        assert scene.hosts.silent_for('host1') == pytest.approx(7)
+        assert scene.hosts.silent_for('host2') == pytest.approx(17)
+
+    def test_a_question_without_an_answer_does_not_end_it_and_any_answer_does(self, scene: Scene) -> None:
+        scene.simulation.advance(10)
+        scene.api.error = exception.RPCTimeout(target='host1', method='poll', timeout=2)
+        assert scene.hosts.ask('host1', [order()]) is None
+        assert scene.hosts.silent_for('host1') == pytest.approx(10)
+        scene.api.error = None
+        scene.hosts.tell('host1', 'pre_live_migration', order())
+        assert scene.hosts.silent_for('host1') == 0
+
+    def test_unanswered_is_counted_from_the_first_question_that_was_not_answered(self, scene: Scene) -> None:
+        scene.simulation.advance(10)
+        assert scene.hosts.unanswered_for('host1') == 0
+        scene.api.error = exception.RPCTimeout(target='host1', method='poll', timeout=2)
+        scene.hosts.ask('host1', [order()])
+        scene.simulation.advance(5)
+        scene.hosts.ask('host1', [order()])
+        assert scene.hosts.unanswered_for('host1') == pytest.approx(5)
+        scene.api.error = None
+        scene.hosts.ask('host1', [order()])
+        assert scene.hosts.unanswered_for('host1') == 0

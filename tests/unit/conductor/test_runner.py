@@ -1,0 +1,317 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from migrator import exception, executors
+from migrator.conductor import runner as runners
+from migrator.saga import log
+from migrator.saga.saga import Saga
+from migrator.saga.step import Kind, Parked, Step, Stuck
+from migrator.testing import threads as sim_threads
+
+
+class Subject:
+    """A migration whose story is what the test says."""
+
+    def __init__(self, uuid: str = 'm1') -> None:
+        self.row = types.SimpleNamespace(
+            uuid=uuid, migration_type='live-migration', stuck_reason=None, checked_at=None, status='running', epoch=1
+        )
+        self.journal = log.Journal()
+        self.attempt, self.outcome, self.ended, self.against = 1, None, False, None
+        self.waits_on: set[str] = set()
+        self.must_ask: set[str] = set()
+        self.wake_at: float | None = None
+        self.parked_for = ''
+        self.taken: list[Any] = []
+        self.became: list[Subject] = []
+
+    def take_report(self, report: Any) -> None:
+        self.taken.append(report)
+
+    def take_observation(self, observation: Any) -> None:
+        self.taken.append(observation)
+
+    def become(self, fresh: Subject) -> None:
+        self.became.append(fresh)
+
+    def note_stuck(self, reason: str) -> None:
+        self.row.stuck_reason = reason
+
+    def commit(self, records: Any, outcome: Any = None) -> None:
+        raise AssertionError('this story writes nothing')
+
+
+class Scene:
+    def __init__(self, simulation: sim_threads.Simulation) -> None:
+        self.simulation = simulation
+        self.threads = simulation.process('conductor')
+        self.act: Callable[[Subject], Any] = lambda subject: Parked('nothing')
+        self.runs: list[str] = []
+        self.fresh: Subject | None = Subject()
+        self.reloads = 0
+        step = Step('act', Kind.PIVOT, do=self.do)
+        saga: Saga[Any] = Saga(step, settle=lambda subject: Parked('nothing'))
+        pool = executors.BoundedExecutor(8, self.threads)
+        self.runner = runners.Runner(self.threads, pool, lambda kind: saga, self.reload)
+
+    def do(self, subject: Subject) -> Any:
+        self.runs.append(subject.row.uuid)
+        return self.act(subject)
+
+    def reload(self, uuid: str) -> Any:
+        self.reloads += 1
+        return self.fresh
+
+
+@pytest.fixture(params=[None, 1, 2, 3])
+def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    with sim_threads.Simulation(seed=request.param) as simulation:
+        yield Scene(simulation)
+
+
+def test_what_is_taken_up_runs_at_once_and_then_waits_without_a_thread(scene: Scene) -> None:
+    scene.runner.take(Subject())
+    scene.simulation.run_ready()
+    assert scene.runs == ['m1']
+    assert scene.runner.holds('m1')
+    assert [subject.parked_for for subject in scene.runner.held()] == ['nothing']
+    assert list(scene.threads.threads) == []
+
+
+def test_one_migration_never_runs_twice_at_once_and_woken_meanwhile_runs_again(scene: Scene) -> None:
+    gate = scene.threads.event()
+    running, most = [0], [0]
+
+    def act(subject: Subject) -> Parked:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        gate.wait()
+        running[0] -= 1
+        return Parked('nothing')
+
+    scene.act = act
+    scene.runner.take(Subject())
+    scene.simulation.run_ready()
+    for _ in range(5):
+        scene.threads.start(lambda: scene.runner.wake('m1'), name='wake')
+    scene.simulation.run_ready()
+    assert scene.runs == ['m1']
+    gate.set()
+    scene.simulation.run_ready()
+    assert (scene.runs, most) == (['m1', 'm1'], [1])
+
+
+def test_another_migration_runs_beside_it(scene: Scene) -> None:
+    gate = scene.threads.event()
+    scene.act = lambda subject: gate.wait() and Parked('nothing')
+    for uuid in ('m1', 'm2'):
+        scene.runner.take(Subject(uuid))
+    scene.simulation.run_ready()
+    assert sorted(scene.runs) == ['m1', 'm2']
+    gate.set()
+
+
+def test_who_is_not_here_cannot_be_woken(scene: Scene) -> None:
+    assert not scene.runner.wake('m1')
+    scene.runner.take(Subject())
+    assert scene.runner.wake('m1')
+
+
+def test_an_event_and_an_answer_are_taken_in_before_the_next_run(scene: Scene) -> None:
+    subject = Subject()
+    scene.runner.take(subject)
+    scene.simulation.run_ready()
+    scene.runner.wake('m1', report='an event')
+    scene.runner.wake('m1', observation='an answer')
+    scene.simulation.run_ready()
+    assert sorted(subject.taken) == ['an answer', 'an event']
+
+
+def test_it_is_read_anew_only_where_others_may_have_changed_it(scene: Scene) -> None:
+    subject = Subject()
+    scene.runner.take(subject)
+    scene.runner.wake('m1')
+    scene.simulation.run_ready()
+    assert scene.reloads == 0
+    scene.runner.wake('m1', reread=True)
+    scene.simulation.run_ready()
+    assert (scene.reloads, subject.became) == (1, [scene.fresh])
+
+
+def test_a_change_that_comes_while_it_is_read_is_read_once_more(scene: Scene) -> None:
+    reload = scene.reload
+
+    def reload_and_change(uuid: str) -> Any:
+        found = reload(uuid)
+        if scene.reloads == 1:
+            scene.runner.wake('m1', reread=True)
+        return found
+
+    scene.runner._reload = reload_and_change
+    scene.runner.take(Subject())
+    scene.simulation.run_ready()
+    scene.runner.wake('m1', reread=True)
+    scene.simulation.run_ready()
+    assert scene.reloads == 2
+
+
+def test_a_write_that_was_refused_is_read_anew_and_observed_again(scene: Scene) -> None:
+    def act(subject: Subject) -> Parked:
+        if len(scene.runs) == 1:
+            raise exception.NotOwner(migration_uuid='m1', owner='o', epoch=1)
+        return Parked('nothing')
+
+    scene.act = act
+    subject = Subject()
+    scene.runner.take(subject)
+    scene.simulation.run_ready()
+    assert (scene.runs, subject.became) == (['m1', 'm1'], [scene.fresh])
+
+
+def test_what_another_one_owns_by_now_is_let_go(scene: Scene) -> None:
+    scene.fresh = None
+    scene.runner.take(Subject())
+    scene.simulation.run_ready()
+    scene.runner.wake('m1', reread=True)
+    scene.simulation.run_ready()
+    assert not scene.runner.holds('m1')
+    assert scene.runs == ['m1']
+
+
+@pytest.mark.parametrize(
+    'error', [exception.DatabaseUnreachable(reason='it is away'), ZeroDivisionError('a mistake of ours')]
+)
+def test_an_error_is_tried_again_later_from_what_is_stored(scene: Scene, error: Exception) -> None:
+    def act(subject: Subject) -> Parked:
+        raise error
+
+    scene.act = act
+    subject = Subject()
+    scene.runner.take(subject)
+    scene.simulation.run_ready()
+    assert scene.runner.holds('m1')
+    assert subject.wake_at is not None
+    assert subject.wake_at > scene.threads.clock.monotonic()
+    assert subject.parked_for
+    scene.act = lambda subject: Parked('nothing')
+    scene.runner.wake('m1')
+    scene.simulation.run_ready()
+    assert (len(scene.runs), scene.reloads) == (2, 1)
+
+
+def test_an_error_while_it_is_read_is_tried_again_too(scene: Scene) -> None:
+    def fail(uuid: str) -> Any:
+        raise exception.DatabaseUnreachable(reason='it is away')
+
+    subject = Subject()
+    scene.runner.take(subject)
+    scene.simulation.run_ready()
+    reload, scene.runner._reload = scene.runner._reload, fail
+    scene.runner.wake('m1', reread=True)
+    scene.simulation.run_ready()
+    assert (scene.runner.holds('m1'), subject.wake_at is None) == (True, False)
+    scene.runner._reload = reload
+    scene.runner.wake('m1')
+    scene.simulation.run_ready()
+    assert subject.became == [scene.fresh]
+
+
+def test_what_is_stuck_is_noted_once_and_kept(scene: Scene) -> None:
+    noted: list[str] = []
+    subject = Subject()
+    subject.note_stuck = lambda reason: noted.append(reason) or setattr(subject.row, 'stuck_reason', reason)
+    scene.act = lambda subject: Stuck('odd')
+    scene.runner.take(subject)
+    scene.simulation.run_ready()
+    scene.runner.wake('m1')
+    scene.simulation.run_ready()
+    assert noted == ['odd']
+    assert scene.runner.holds('m1')
+
+
+def test_what_has_ended_is_let_go(scene: Scene) -> None:
+    subject = Subject()
+    subject.ended = True
+    scene.runner.take(subject)
+    scene.simulation.run_ready()
+    assert not scene.runner.holds('m1')
+    assert scene.runs == []
+
+
+def test_a_life_that_is_over_lets_everything_go_and_what_runs_stops_at_its_next_pause(scene: Scene) -> None:
+    gate = scene.threads.event()
+    scene.act = lambda subject: gate.wait() and Parked('nothing')
+    scene.runner.take(Subject())
+    scene.simulation.run_ready()
+    scene.runner.wake('m1')
+    scene.runner.drop_all()
+    gate.set()
+    scene.simulation.run_ready()
+    assert (scene.runs, scene.runner.held()) == (['m1'], [])
+
+
+class TestWaitChecked:
+    def wait(self, scene: Scene) -> list[float]:
+        """Wait in a thread, and return the list that gets the moment of its return."""
+        returned: list[float] = []
+
+        def wait() -> None:
+            scene.runner.wait_checked('m1', 60)
+            returned.append(scene.threads.clock.monotonic())
+
+        scene.threads.start(wait, name='wait')
+        scene.simulation.run_ready()
+        return returned
+
+    def test_it_returns_at_once_for_what_is_not_here_or_is_checked_already(self, scene: Scene) -> None:
+        assert self.wait(scene)
+        subject = Subject()
+        subject.row.checked_at = 'now'
+        scene.runner.take(subject)
+        assert self.wait(scene)
+
+    def test_it_returns_when_the_checks_are_done(self, scene: Scene) -> None:
+        subject = Subject()
+        scene.runner.take(subject)
+        scene.simulation.run_ready()
+        returned = self.wait(scene)
+        assert not returned
+        scene.act = lambda one: setattr(one.row, 'checked_at', 'now') or Parked('nothing')
+        scene.runner.wake('m1')
+        scene.simulation.run_ready()
+        assert returned
+
+    def test_it_returns_when_it_has_ended(self, scene: Scene) -> None:
+        subject = Subject()
+        scene.runner.take(subject)
+        scene.simulation.run_ready()
+        returned = self.wait(scene)
+        subject.ended = True
+        scene.runner.wake('m1')
+        scene.simulation.run_ready()
+        assert returned
+
+    def test_it_returns_when_its_time_is_over(self, scene: Scene) -> None:
+        scene.runner.take(Subject())
+        scene.simulation.run_ready()
+        returned = self.wait(scene)
+        scene.simulation.advance(61)
+        assert returned

@@ -1,0 +1,137 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What every test of this folder stands on: a database in a file, and its clock in the test's hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import pathlib
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from migrator import context, executors
+from migrator.db import api, sync
+from migrator.objects import command, compute_node
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+
+START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+class Clock:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now(self) -> datetime.datetime:
+        return START + datetime.timedelta(seconds=self.seconds)
+
+
+@dataclasses.dataclass
+class Scene:
+    """A database with the usual things to put into it."""
+
+    database: api.Database
+    clock: Clock
+    threads: executors.NativeThreads
+    connection: str
+    numbers: int = 0
+
+    def uuid(self) -> str:
+        self.numbers += 1
+        return f'00000000-0000-4000-8000-{self.numbers:012d}'
+
+    def instance(self, host: str = 'host1', **fields: Any) -> instance_objects.Instance:
+        """Store an instance."""
+        wanted = {
+            'uuid': self.uuid(),
+            'name': f'guest{self.numbers}',
+            'project_id': 'blue',
+            'user_id': 'ada',
+            'flavor': instance_objects.Flavor(name='small'),
+            **fields,
+        }
+        return self.database.instances.create(instance_objects.Instance(host=host, node=host, **wanted))
+
+    def wanted(self, instance: instance_objects.Instance, **fields: Any) -> migration_objects.Migration:
+        """Return a migration of an instance that is not stored."""
+        return migration_objects.Migration(
+            **{
+                'uuid': self.uuid(),
+                'instance_uuid': instance.uuid,
+                'project_id': 'blue',
+                'user_id': 'ada',
+                'source_compute': instance.host,
+                'source_node': instance.node,
+                **fields,
+            }
+        )
+
+    def migration(
+        self, instance: instance_objects.Instance | None = None, request_id: str | None = None, **fields: Any
+    ) -> migration_objects.Migration:
+        """Accept a migration, of a new instance if none is given."""
+        wanted = self.wanted(instance or self.instance(), **fields)
+        self.database.migrations.accept(context.admin_context(request_id), wanted, 'live-migration')
+        return self.database.migrations.get(wanted.uuid)
+
+    def conductor(self, name: str = 'conductor1', lease: float = 15.0) -> str:
+        """Register a conductor, and return its id."""
+        found = self.uuid()
+        self.database.conductors.register(found, name, lease)
+        return found
+
+    def owned(self, owner: str | None = None, **fields: Any) -> migration_objects.Migration:
+        """Accept a migration, and have a conductor adopt it."""
+        migration = self.migration(**fields)
+        adopted = self.database.migrations.adopt(migration.uuid, 0, owner or self.conductor())
+        assert adopted is not None
+        return adopted.migration
+
+    def host(self, name: str, boot_id: str | None = None, node: bool = True, version: int = 4) -> str:
+        """Have a compute host report its start, and return its boot_id."""
+        boot = boot_id or self.uuid()
+        found = compute_node.ComputeNode(uuid=self.uuid(), host=name, node=name) if node else None
+        report = command.HostReport(host=name, boot_id=boot, version=version, node=found)
+        self.database.migrations.begin_boot(report, self.database.services)
+        return boot
+
+
+@pytest.fixture(scope='session')
+def template(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Make one empty database, to be copied."""
+    file = tmp_path_factory.mktemp('template') / 'migrator.sqlite'
+    database = api.Database(f'sqlite:///{file}', executors.NativeThreads())
+    sync.sync(database.engine)
+    database.close()
+    return file
+
+
+@pytest.fixture
+def scene(template: pathlib.Path, tmp_path: pathlib.Path) -> Iterator[Scene]:
+    file = tmp_path / 'migrator.sqlite'
+    shutil.copy(template, file)
+    clock = Clock()
+    threads = executors.NativeThreads(clock)
+    database = api.Database(f'sqlite:///{file}', threads)
+    yield Scene(database, clock, threads, f'sqlite:///{file}')
+    database.close()

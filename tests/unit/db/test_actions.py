@@ -1,0 +1,71 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from migrator import exception
+from migrator.db import actions
+from tests.unit.db import conftest
+
+Scene = conftest.Scene
+
+
+def test_an_action_is_found_by_the_request_that_it_was(scene: Scene) -> None:
+    instance = scene.instance()
+    migration = scene.migration(instance, 'req-one')
+    found = scene.database.actions.get(instance.uuid, 'req-one')
+    assert (found.action, found.migration_uuid, found.start_time) == ('live-migration', migration.uuid, conftest.START)
+    assert (found.finish_time, found.result) == (None, None)
+    with pytest.raises(exception.ActionNotFound):
+        scene.database.actions.get(instance.uuid, 'req-two')
+    with pytest.raises(exception.ActionNotFound):
+        scene.database.actions.get('nobody', 'req-one')
+
+
+def test_an_end_finishes_only_the_action_that_it_names_and_only_once(scene: Scene) -> None:
+    migration = scene.migration(scene.instance(), 'req-one')
+    with scene.database.engine.writer() as session:
+        actions.finish(session, 'another', migration.uuid, None)
+    assert scene.database.actions.list(migration.instance_uuid)[0].result is None
+    scene.clock.seconds = 3
+    for message in ('no room', None):
+        with scene.database.engine.writer() as session:
+            actions.finish(session, actions.LIVE_MIGRATION, migration.uuid, message)
+    found = scene.database.actions.list(migration.instance_uuid)[0]
+    assert (found.result, found.message) == (actions.ERROR, 'no room')
+    assert found.finish_time == conftest.START + datetime.timedelta(seconds=3)
+
+
+def test_the_newest_come_first_in_pages(scene: Scene) -> None:
+    instance = scene.instance()
+    with scene.database.engine.writer() as session:
+        from migrator import context
+
+        for number in range(5):
+            actions.start(session, context.admin_context(f'req-{number}'), 'act', instance.uuid, None)
+    first = scene.database.actions.list(instance.uuid, limit=3)
+    rest = scene.database.actions.list(instance.uuid, limit=3, marker=first[-1].request_id)
+    assert [one.request_id for one in [*first, *rest]] == [f'req-{number}' for number in (4, 3, 2, 1, 0)]
+    with pytest.raises(exception.MarkerNotFound):
+        scene.database.actions.list(instance.uuid, marker='req-nobody')
+
+
+def test_changes_since_and_before(scene: Scene) -> None:
+    migration = scene.migration()
+    after = conftest.START + datetime.timedelta(seconds=1)
+    assert scene.database.actions.list(migration.instance_uuid, changes_since=after) == []
+    assert len(scene.database.actions.list(migration.instance_uuid, changes_before=after)) == 1

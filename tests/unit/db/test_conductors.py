@@ -1,0 +1,57 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+from tests.unit.db import conftest
+
+
+def test_a_life_is_alive_until_its_lease_runs_out_on_the_databases_clock(scene: conftest.Scene) -> None:
+    one = scene.conductor('one', lease=15)
+    scene.clock.seconds = 14.9
+    assert scene.database.conductors.server_of(one) == 'one'
+    scene.clock.seconds = 15
+    assert scene.database.conductors.server_of(one) is None
+
+
+def test_a_renewal_extends_the_lease_from_now(scene: conftest.Scene) -> None:
+    one = scene.conductor(lease=15)
+    scene.clock.seconds = 10
+    assert scene.database.conductors.renew(one, 15)
+    scene.clock.seconds = 24.9
+    assert scene.database.conductors.server_of(one) == 'conductor1'
+
+
+def test_a_lease_that_has_run_out_cannot_be_renewed(scene: conftest.Scene) -> None:
+    one = scene.conductor(lease=15)
+    scene.clock.seconds = 15
+    assert not scene.database.conductors.renew(one, 15)
+    assert scene.database.conductors.server_of(one) is None
+
+
+def test_who_was_never_registered_cannot_renew(scene: conftest.Scene) -> None:
+    assert not scene.database.conductors.renew('nobody', 15)
+    assert scene.database.conductors.server_of('nobody') is None
+
+
+def test_a_retired_life_is_over_at_once_and_for_ever(scene: conftest.Scene) -> None:
+    one = scene.conductor()
+    scene.database.conductors.retire(one)
+    assert scene.database.conductors.server_of(one) is None
+    assert not scene.database.conductors.renew(one, 15)
+
+
+def test_two_lives_of_one_server_have_leases_of_their_own(scene: conftest.Scene) -> None:
+    first, second = scene.conductor('same'), scene.conductor('same')
+    scene.database.conductors.retire(first)
+    assert scene.database.conductors.server_of(second) == 'same'

@@ -1,0 +1,63 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import pytest
+from oslo_db import exception as db_exception
+
+from migrator.db import debts
+from migrator.db.migrations import Write
+from tests.unit.db import conftest
+
+Scene = conftest.Scene
+
+
+def owe(scene: Scene, host: str, step: str = 'post') -> debts.Debt:
+    known = scene.owned()
+    debt = debts.Debt(
+        host=host,
+        migration_uuid=known.uuid,
+        instance_uuid=known.instance_uuid,
+        step=step,
+        reason='it is down',
+        epoch=known.epoch,
+        owner=known.owner,
+        input={'migrate_data': {'a': 1}},
+    )
+    scene.database.migrations.commit(known, Write(debts=[debt]))
+    return debt
+
+
+def test_a_debt_comes_back_as_it_went_in_with_its_owner_and_epoch(scene: Scene) -> None:
+    debt = owe(scene, 'host1')
+    found = scene.database.debts.list()[0]
+    assert found.created_at == conftest.START
+    assert found.id > 0
+    assert debts.dataclasses.replace(found, id=0, created_at=None) == debt
+
+
+def test_they_are_found_by_host_and_by_instance_oldest_first(scene: Scene) -> None:
+    first, second, third = owe(scene, 'host1'), owe(scene, 'host2'), owe(scene, 'host1')
+    uuids = [debt.instance_uuid for debt in scene.database.debts.list(host='host1')]
+    assert uuids == [first.instance_uuid, third.instance_uuid]
+    found = scene.database.debts.list(instance_uuid=second.instance_uuid)
+    assert [debt.host for debt in found] == ['host2']
+    assert scene.database.debts.list(host='host2', instance_uuid=first.instance_uuid) == []
+
+
+def test_a_host_owes_one_step_of_one_migration_once(scene: Scene) -> None:
+    debt = owe(scene, 'host1')
+    with pytest.raises(db_exception.DBDuplicateEntry), scene.database.engine.writer() as session:
+        debts.write(session, debt)
+    assert len(scene.database.debts.list()) == 1

@@ -1,0 +1,121 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import pathlib
+import sqlite3
+
+import pytest
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from migrator import exception, executors
+from migrator.db import engine as engines
+from tests.unit.db import conftest
+
+
+class TestUnreachable:
+    @pytest.mark.parametrize(
+        'connection',
+        [
+            'sqlite:////nowhere/at/all/migrator.sqlite',
+            'postgresql+psycopg2://migrator:secret@127.0.0.1:1/migrator',
+        ],
+    )
+    def test_a_database_that_is_not_there_is_an_error_of_ours_without_a_password(self, connection: str) -> None:
+        if 'psycopg2' in connection:
+            pytest.importorskip('psycopg2')
+        engine = engines.Engine(connection, executors.NativeThreads(), max_retries=0)
+        with pytest.raises(exception.DatabaseUnreachable) as caught, engine.reader() as session:
+            session.execute(sa.text('SELECT 1'))
+        assert 'secret' not in str(caught.value)
+        assert '\n' not in str(caught.value)
+
+    def test_a_file_that_is_no_database_is_said_to_be_away_or_wrong_and_never_a_bare_sqlite_error(
+        self, tmp_path: pathlib.Path
+    ) -> None:
+        file = tmp_path / 'broken.sqlite'
+        file.write_text('this is not a database, but a text that is long enough to be read as a header' * 20)
+        engine = engines.Engine(f'sqlite:///{file}', executors.NativeThreads())
+        with pytest.raises((exception.DatabaseUnreachable, db_exception.DBError)), engine.reader() as session:
+            session.execute(sa.text('SELECT 1 FROM migrations'))
+
+    def test_a_database_that_somebody_else_keeps_locked_is_unreachable(self, scene: conftest.Scene) -> None:
+        engine = scene.database.engine
+        other = sqlite3.connect(scene.connection.removeprefix('sqlite:///'))
+        other.execute('BEGIN IMMEDIATE')
+        try:
+            with pytest.raises(exception.DatabaseUnreachable) as caught:
+                _write_without_patience(engine)
+            assert 'locked' in str(caught.value)
+        finally:
+            other.close()
+
+    def test_a_duplicate_and_a_mistake_of_ours_stay_what_they_are(self, scene: conftest.Scene) -> None:
+        scene.conductor()
+        with pytest.raises(db_exception.DBDuplicateEntry), scene.database.engine.writer() as session:
+            session.execute(sa.text('INSERT INTO conductors SELECT * FROM conductors'))
+
+
+def _write_without_patience(engine: engines.Engine) -> None:
+    with engine.writer() as session:
+        session.execute(sa.text('PRAGMA busy_timeout = 1'))
+        session.execute(sa.text("UPDATE instances SET name = ''"))
+
+
+def _write_and_raise(engine: engines.Engine) -> None:
+    with engine.writer() as session:
+        session.execute(sa.text("UPDATE instances SET name = 'other'"))
+        raise ZeroDivisionError
+
+
+class TestTransactions:
+    def test_a_block_that_raises_writes_nothing(self, scene: conftest.Scene) -> None:
+        instance = scene.instance()
+        with pytest.raises(ZeroDivisionError):
+            _write_and_raise(scene.database.engine)
+        assert scene.database.instances.get(instance.uuid).name == instance.name
+
+    def test_each_transaction_has_a_boundary_before_and_after_it(self, scene: conftest.Scene) -> None:
+        seen: list[str] = []
+        scene.database.engine.boundary = seen.append
+        scene.instance()
+        assert seen == ['begin', 'committed']
+
+    def test_one_that_fails_was_begun_and_not_committed(self, scene: conftest.Scene) -> None:
+        seen: list[str] = []
+        scene.database.engine.boundary = seen.append
+        with pytest.raises(exception.InstanceNotFound):
+            scene.database.instances.delete('nobody')
+        assert seen == ['begin']
+
+    def test_a_deadlock_is_tried_again(self) -> None:
+        tries: list[int] = []
+
+        @engines.retried
+        def transaction() -> str:
+            tries.append(1)
+            if len(tries) < 3:
+                raise db_exception.DBDeadlock
+            return 'written'
+
+        assert transaction() == 'written'
+        assert len(tries) == 3
+
+    def test_readers_see_the_last_commit_while_somebody_writes(self, scene: conftest.Scene) -> None:
+        instance = scene.instance()
+        with scene.database.engine.writer() as session:
+            session.execute(sa.text("UPDATE instances SET name = 'other'"))
+            assert scene.database.instances.get(instance.uuid).name == instance.name
+        assert scene.database.instances.get(instance.uuid).name == 'other'

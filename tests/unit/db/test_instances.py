@@ -1,0 +1,102 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from migrator import exception
+from migrator.objects import instance as instance_objects
+from tests.unit.db import conftest
+
+Scene = conftest.Scene
+
+
+def test_an_instance_comes_back_as_it_went_in(scene: Scene) -> None:
+    flavor = instance_objects.Flavor(name='big', vcpus=4, extra_specs={'resources:PGPU': '1'})
+    stored = scene.instance(flavor=flavor, locked_by='admin', locked_reason='moving house')
+    found = scene.database.instances.get(stored.uuid)
+    assert found == stored
+    assert found.flavor == flavor
+    assert (found.locked, found.vm_state, found.task_state) == (True, 'active', None)
+    assert found.created_at == found.launched_at == conftest.START
+    assert found.id > 0
+
+
+def test_a_uuid_is_taken_once(scene: Scene) -> None:
+    stored = scene.instance()
+    with pytest.raises(exception.InstanceExists):
+        scene.instance(uuid=stored.uuid)
+
+
+def test_one_that_is_not_there_is_not_found(scene: Scene) -> None:
+    for act in (
+        lambda: scene.database.instances.get('nobody'),
+        lambda: scene.database.instances.update('nobody', vm_state='error'),
+        lambda: scene.database.instances.delete('nobody'),
+    ):
+        with pytest.raises(exception.InstanceNotFound):
+            act()
+
+
+def test_a_change_changes_what_it_names_and_when(scene: Scene) -> None:
+    stored = scene.instance()
+    scene.clock.seconds = 5
+    scene.database.instances.update(stored.uuid, vm_state='paused')
+    found = scene.database.instances.get(stored.uuid)
+    assert found == stored.replace(vm_state='paused', updated_at=conftest.START + datetime.timedelta(seconds=5))
+
+
+def test_one_that_is_being_migrated_cannot_be_deleted(scene: Scene) -> None:
+    stored = scene.instance()
+    migration = scene.migration(stored)
+    with pytest.raises(exception.MigrationInProgress):
+        scene.database.instances.delete(stored.uuid)
+    owned = scene.database.migrations.adopt(migration.uuid, 0, scene.conductor())
+    from migrator.db.migrations import Write
+
+    scene.database.migrations.commit(owned.migration, Write(fields={'status': 'failed'}))
+    scene.database.instances.delete(stored.uuid)
+    with pytest.raises(exception.InstanceNotFound):
+        scene.database.instances.get(stored.uuid)
+
+
+def test_pages_neither_skip_nor_repeat_and_the_newest_come_first(scene: Scene) -> None:
+    made = [scene.instance().uuid for _ in range(5)]
+    pages, marker = [], None
+    while page := scene.database.instances.list(limit=2, marker=marker):
+        pages += [one.uuid for one in page]
+        marker = page[-1].uuid
+    assert pages == list(reversed(made))
+    with pytest.raises(exception.MarkerNotFound):
+        scene.database.instances.list(marker='nobody')
+
+
+def test_filters_are_equalities(scene: Scene) -> None:
+    one, other = scene.instance('host1', name='a'), scene.instance('host2', name='b')
+    scene.instance('host2', name='c')
+    assert [found.uuid for found in scene.database.instances.list({'host': 'host1'})] == [one.uuid]
+    both = scene.database.instances.list({'name': ['a', 'b']})
+    assert {found.uuid for found in both} == {one.uuid, other.uuid}
+    assert scene.database.instances.list({'host': 'host1', 'name': 'b'}) == []
+
+
+def test_changes_since_looks_at_the_last_change(scene: Scene) -> None:
+    one = scene.instance()
+    scene.instance()
+    scene.clock.seconds = 10
+    scene.database.instances.update(one.uuid, power_state=4)
+    since = conftest.START + datetime.timedelta(seconds=5)
+    assert [found.uuid for found in scene.database.instances.list(changes_since=since)] == [one.uuid]

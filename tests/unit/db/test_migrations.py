@@ -1,0 +1,490 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import concurrent.futures
+import datetime
+
+import pytest
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from migrator import context, exception
+from migrator.db import debts, models, types
+from migrator.db.migrations import Write
+from migrator.objects import command
+from migrator.objects import migration as migration_objects
+from migrator.saga import log
+from tests.unit.db import conftest
+
+Scene = conftest.Scene
+CONTEXT = context.admin_context('req-one')
+
+
+def record(step: str = 'move_allocation', state: str = 'intent', **more: object) -> log.StepRecord:
+    fields = {'direction': 'do', 'attempt': 1, **more}
+    return log.StepRecord(step=step, state=state, **fields)
+
+
+def write(scene: Scene, known: migration_objects.Migration, **fields: object) -> migration_objects.Migration:
+    return scene.database.migrations.commit(known, Write(fields=fields))[0]
+
+
+def stored(scene: Scene) -> tuple:
+    """Return everything that is stored, to see that nothing was written."""
+    tables = ('migrations', 'instances', 'saga_steps', 'host_debts', 'instance_actions')
+    with scene.database.engine.reader() as session:
+        return tuple(tuple(map(tuple, session.execute(sa.text(f'SELECT * FROM {name}')))) for name in tables)  # noqa: S608 -- names of ours
+
+
+class TestAccept:
+    def test_row_task_state_and_action_are_one_promise(self, scene: Scene) -> None:
+        instance = scene.instance()
+        migration = scene.migration(instance, 'req-seven')
+        assert (migration.status, migration.owner, migration.epoch, migration.attempt) == ('accepted', None, 0, 1)
+        assert [entry['status'] for entry in migration.history] == ['accepted']
+        assert migration.created_at == conftest.START
+        assert scene.database.instances.get(instance.uuid).task_state == 'migrating'
+        action = scene.database.actions.get(instance.uuid, 'req-seven')
+        assert (action.action, action.migration_uuid, action.result) == ('live-migration', migration.uuid, None)
+
+    def test_a_second_one_of_an_instance_is_refused_and_writes_nothing(self, scene: Scene) -> None:
+        instance = scene.instance()
+        scene.migration(instance)
+        before = stored(scene)
+        with pytest.raises(exception.InstanceInvalidState) as caught:
+            scene.migration(instance)
+        assert caught.value.kwargs['attr'] == 'task_state'
+        assert stored(scene) == before
+
+    def test_at_most_one_in_progress_is_held_by_the_database_itself(self, scene: Scene) -> None:
+        instance = scene.instance()
+        scene.migration(instance)
+        scene.database.instances.update(instance.uuid, task_state=None)
+        before = stored(scene)
+        with pytest.raises(exception.MigrationInProgress):
+            scene.migration(instance)
+        assert stored(scene) == before
+
+    def test_two_at_the_same_moment_are_one_promise(self, scene: Scene) -> None:
+        instance = scene.instance()
+        wanted = [scene.wanted(instance) for _ in range(8)]
+
+        def accept(one: migration_objects.Migration) -> bool:
+            try:
+                scene.database.migrations.accept(CONTEXT, one, 'live-migration')
+            except exception.Conflict:
+                return False
+            return True
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            assert sum(pool.map(accept, wanted)) == 1
+        assert len(scene.database.migrations.list()) == 1
+
+    @pytest.mark.parametrize(
+        ('change', 'attr'),
+        [
+            ({'vm_state': 'error'}, 'vm_state'),
+            ({'vm_state': 'stopped'}, 'vm_state'),
+            ({'task_state': 'rebuilding'}, 'task_state'),
+            ({'host': 'host2'}, 'host'),
+        ],
+    )
+    def test_an_instance_in_another_state_is_refused_by_that_state(self, scene: Scene, change: dict, attr: str) -> None:
+        instance = scene.instance()
+        scene.database.instances.update(instance.uuid, **change)
+        before = stored(scene)
+        with pytest.raises(exception.InstanceInvalidState) as caught:
+            scene.migration(instance)
+        assert caught.value.kwargs['attr'] == attr
+        assert stored(scene) == before
+
+    def test_an_instance_that_is_gone_is_not_found(self, scene: Scene) -> None:
+        instance = scene.instance()
+        scene.database.instances.delete(instance.uuid)
+        with pytest.raises(exception.InstanceNotFound):
+            scene.migration(instance)
+        assert scene.database.migrations.list() == []
+
+    def test_a_paused_one_may_move_and_another_type_may_take_other_states(self, scene: Scene) -> None:
+        scene.migration(scene.instance(vm_state='paused'))
+        broken = scene.instance(vm_state='error')
+        wanted = scene.wanted(broken, migration_type='evacuation')
+        scene.database.migrations.accept(CONTEXT, wanted, 'evacuate', task_state='rebuilding', vm_states=('error',))
+        assert scene.database.instances.get(broken.uuid).task_state == 'rebuilding'
+
+
+class TestAdopt:
+    def test_who_adopts_owns_it_in_the_next_epoch(self, scene: Scene) -> None:
+        migration, owner = scene.migration(), scene.conductor()
+        owned = scene.database.migrations.adopt(migration.uuid, 0, owner)
+        assert (owned.migration.owner, owned.migration.epoch) == (owner, 1)
+        assert owned.instance.uuid == migration.instance_uuid
+        assert owned.records == []
+
+    def test_of_many_at_once_one_gets_it(self, scene: Scene) -> None:
+        migration = scene.migration()
+        owners = [scene.conductor(f'conductor{number}') for number in range(8)]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda owner: scene.database.migrations.adopt(migration.uuid, 0, owner), owners))
+        winners = [owned.migration.owner for owned in found if owned is not None]
+        assert len(winners) == 1
+        row = scene.database.migrations.get(migration.uuid)
+        assert (row.owner, row.epoch) == (winners[0], 1)
+
+    def test_it_needs_the_epoch_that_was_seen(self, scene: Scene) -> None:
+        migration, owner = scene.migration(), scene.conductor()
+        for epoch in (1, 2):
+            assert scene.database.migrations.adopt(migration.uuid, epoch, owner) is None
+
+    def test_a_living_owner_keeps_it_until_its_lease_runs_out(self, scene: Scene) -> None:
+        first, second = scene.conductor('one', lease=15), scene.conductor('two', lease=1000)
+        migration = scene.owned(first)
+        assert scene.database.migrations.orphans() == []
+        assert scene.database.migrations.adopt(migration.uuid, 1, second) is None
+        scene.clock.seconds = 14.9
+        assert scene.database.migrations.adopt(migration.uuid, 1, second) is None
+        scene.clock.seconds = 15
+        assert scene.database.migrations.orphans() == [(migration.uuid, 1)]
+        adopted = scene.database.migrations.adopt(migration.uuid, 1, second)
+        assert (adopted.migration.owner, adopted.migration.epoch) == (second, 2)
+
+    def test_an_owner_that_is_not_registered_at_all_is_dead(self, scene: Scene) -> None:
+        migration = scene.owned('a life that nobody knows')
+        assert scene.database.migrations.orphans() == [(migration.uuid, 1)]
+
+    def test_what_has_ended_is_nobodys_to_adopt(self, scene: Scene) -> None:
+        known = scene.owned()
+        write(scene, known, status='failed')
+        scene.clock.seconds = 100
+        assert scene.database.migrations.orphans() == []
+        assert scene.database.migrations.adopt(known.uuid, 1, scene.conductor()) is None
+
+    def test_the_adopter_reads_the_journal(self, scene: Scene) -> None:
+        known = scene.owned()
+        scene.database.migrations.commit(known, Write(records=[record(input={'host': 'host2'})]))
+        scene.clock.seconds = 100
+        owned = scene.database.migrations.adopt(known.uuid, 1, scene.conductor('two'))
+        assert [(found.step, found.state, found.epoch) for found in owned.records] == [('move_allocation', 'intent', 1)]
+        assert owned.records[0].input == {'host': 'host2'}
+        assert owned.records[0].stored
+
+    def test_orphans_come_oldest_first(self, scene: Scene) -> None:
+        uuids = [scene.migration().uuid for _ in range(3)]
+        assert [uuid for uuid, _ in scene.database.migrations.orphans()] == uuids
+
+    def test_an_instance_that_was_deleted_meanwhile_is_none(self, scene: Scene) -> None:
+        migration = scene.migration()
+        with scene.database.engine.writer() as session:
+            session.execute(sa.delete(models.Instance))
+        assert scene.database.migrations.adopt(migration.uuid, 0, scene.conductor()).instance is None
+
+    def test_only_its_owner_can_load_it_and_only_while_it_is_in_progress(self, scene: Scene) -> None:
+        known = scene.owned()
+        assert scene.database.migrations.load(known.uuid, known.owner).migration == known
+        assert scene.database.migrations.load(known.uuid, 'another') is None
+        write(scene, known, status='failed')
+        assert scene.database.migrations.load(known.uuid, known.owner) is None
+
+    def test_an_owner_finds_what_it_owns_with_its_epoch_and_whether_an_abort_is_wished(self, scene: Scene) -> None:
+        owner = scene.conductor()
+        first, second = scene.owned(owner), scene.owned(owner)
+        scene.owned()
+        scene.database.wishes.request_abort(CONTEXT, second, ['accepted'])
+        assert sorted(scene.database.migrations.owned_by(owner)) == sorted(
+            [(first.uuid, 1, False), (second.uuid, 1, True)]
+        )
+
+
+class TestCommit:
+    def test_fields_records_instance_and_debts_are_one_transaction(self, scene: Scene) -> None:
+        known = scene.owned()
+        debt = debts.Debt(
+            host='host1', migration_uuid=known.uuid, instance_uuid=known.instance_uuid, step='post', reason='down',
+            epoch=1, owner=known.owner,
+        )  # fmt: skip
+        all_of_it = Write(
+            fields={'status': 'preparing', 'dest_compute': 'host2'},
+            records=[record()],
+            instance={'host': 'host2'},
+            debts=[debt],
+        )
+        fresh, _ = scene.database.migrations.commit(known, all_of_it)
+        assert (fresh.status, fresh.dest_compute, fresh.epoch) == ('preparing', 'host2', 1)
+        row = scene.database.migrations.get(known.uuid)
+        assert row.replace(updated_at=None) == fresh.replace(updated_at=None)
+        assert scene.database.instances.get(known.instance_uuid).host == 'host2'
+        assert [found.step for found in scene.database.migrations.steps(known.uuid)] == ['move_allocation']
+        assert [found.host for found in scene.database.debts.list()] == ['host1']
+
+    @pytest.mark.parametrize('change', ['owner', 'epoch', 'status', 'abort'])
+    def test_whoever_does_not_know_the_present_row_writes_nothing(self, scene: Scene, change: str) -> None:
+        known = scene.owned()
+        if change == 'abort':
+            scene.database.wishes.request_abort(CONTEXT, known, ['accepted'])
+        else:
+            values = {'owner': scene.conductor('two'), 'epoch': 2, 'status': 'preparing'}
+            with scene.database.engine.writer() as session:
+                session.execute(sa.update(models.Migration).values({change: values[change]}))
+        before = stored(scene)
+        everything = Write(fields={'status': 'failed'}, records=[record()], instance={'host': 'host2'}, raise_epoch=9)
+        with pytest.raises(exception.NotOwner):
+            scene.database.migrations.commit(known, everything)
+        assert stored(scene) == before
+
+    def test_even_an_empty_write_is_refused_so_that_it_can_serve_as_a_guard(self, scene: Scene) -> None:
+        known = scene.owned()
+        scene.database.migrations.commit(known, Write())
+        scene.clock.seconds = 100
+        scene.database.migrations.adopt(known.uuid, 1, scene.conductor('two'))
+        with pytest.raises(exception.NotOwner):
+            scene.database.migrations.commit(known, Write())
+
+    def test_an_owner_that_knows_of_the_wish_may_write(self, scene: Scene) -> None:
+        known = scene.owned()
+        scene.database.wishes.request_abort(CONTEXT, known, ['accepted'])
+        fresh = scene.database.migrations.get(known.uuid)
+        assert write(scene, fresh, status='cancelled').status == 'cancelled'
+
+    def test_once_the_outcome_is_written_a_wish_holds_up_nobody(self, scene: Scene) -> None:
+        known = write(scene, scene.owned(), status='preparing', outcome='back')
+        scene.database.wishes.request_abort(CONTEXT, known, ['preparing'])
+        assert write(scene, known, status='failed').status == 'failed'
+
+    def test_an_illegal_move_is_refused_and_writes_nothing(self, scene: Scene) -> None:
+        known = scene.owned()
+        before = stored(scene)
+        with pytest.raises(exception.IllegalMove):
+            scene.database.migrations.commit(known, Write(fields={'status': 'completed'}, records=[record()]))
+        assert stored(scene) == before
+
+    def test_an_error_in_the_middle_writes_nothing(self, scene: Scene) -> None:
+        known = scene.owned()
+        before = stored(scene)
+        twice = [record(), record()]
+        with pytest.raises(db_exception.DBDuplicateEntry):
+            scene.database.migrations.commit(known, Write(fields={'status': 'preparing'}, records=twice))
+        assert stored(scene) == before
+
+    @pytest.mark.parametrize('status', ['failed', 'cancelled'])
+    def test_an_end_lets_the_instance_go_and_finishes_the_action(self, scene: Scene, status: str) -> None:
+        known = write(scene, scene.owned(), status='preparing', stuck_reason='odd', waits_for='host2')
+        scene.clock.seconds = 7
+        ended = write(scene, known, status=status, failure='no room')
+        assert (ended.stuck_reason, ended.waits_for, ended.in_progress) == (None, None, False)
+        assert scene.database.instances.get(known.instance_uuid).task_state is None
+        action = scene.database.actions.list(known.instance_uuid)[0]
+        assert (action.result, action.message) == ('Error', 'no room')
+        assert action.finish_time == conftest.START + datetime.timedelta(seconds=7)
+        scene.migration(scene.database.instances.get(known.instance_uuid))
+
+    def test_completed_is_a_success_of_the_action(self, scene: Scene) -> None:
+        known = scene.owned()
+        for status in ('preparing', 'queued', 'running', 'post-migrating', 'completed'):
+            known = write(scene, known, status=status)
+        action = scene.database.actions.list(known.instance_uuid)[0]
+        assert (action.result, action.message) == ('Success', None)
+
+    def test_each_status_enters_the_history_once_with_time_owner_and_epoch(self, scene: Scene) -> None:
+        known = scene.owned()
+        scene.clock.seconds = 3
+        known = write(scene, known, status='preparing')
+        write(scene, known, status='preparing', dest_compute='host2')
+        history = scene.database.migrations.get(known.uuid).history
+        assert [entry['status'] for entry in history] == ['accepted', 'preparing']
+        assert history[1]['owner'] == known.owner
+        assert history[1]['epoch'] == 1
+        assert history[1]['at'] == (conftest.START + datetime.timedelta(seconds=3)).isoformat()
+
+    def test_raising_the_epoch_shuts_out_who_knows_the_old_one(self, scene: Scene) -> None:
+        known = scene.owned()
+        fresh, _ = scene.database.migrations.commit(known, Write(raise_epoch=5))
+        assert (fresh.epoch, scene.database.migrations.get(known.uuid).epoch) == (5, 5)
+        with pytest.raises(exception.NotOwner):
+            scene.database.migrations.commit(known, Write())
+
+    def test_the_boots_of_the_hosts_are_read_in_the_same_transaction(self, scene: Scene) -> None:
+        boot = scene.host('host1')
+        known = scene.owned()
+        _, boots = scene.database.migrations.commit(known, Write(boots_of=['host1', 'unknown']))
+        assert boots == {'host1': boot}
+
+    def test_a_record_that_is_stored_is_changed_and_a_new_one_inserted(self, scene: Scene) -> None:
+        known = scene.owned()
+        scene.database.migrations.commit(known, Write(records=[record(input={'a': 1})]))
+        scene.clock.seconds = 5
+        changed = record(state='done', input={'a': 1}, result={'b': 2}, stored=True, tries=3)
+        scene.database.migrations.commit(known, Write(records=[changed, record('check', 'failed')]))
+        first, second = scene.database.migrations.steps(known.uuid)
+        assert (first.state, first.input, first.result, first.tries) == ('done', {'a': 1}, {'b': 2}, 3)
+        assert first.started_at == conftest.START
+        assert first.ended_at == conftest.START + datetime.timedelta(seconds=5)
+        assert (second.step, second.state, second.stored) == ('check', 'failed', True)
+
+    def test_one_step_has_one_row_for_each_attempt_and_direction(self, scene: Scene) -> None:
+        known = scene.owned()
+        records = [record(), record(attempt=2), record(direction='undo')]
+        scene.database.migrations.commit(known, Write(records=records))
+        assert len(scene.database.migrations.steps(known.uuid)) == 3
+
+    def test_a_time_of_the_database_is_written_by_the_database_and_known_after_a_look(self, scene: Scene) -> None:
+        known = write(scene, scene.owned(), status='preparing', checked_at=types.now())
+        assert scene.database.migrations.get(known.uuid).checked_at == conftest.START
+        assert known.checked_at == conftest.START
+
+    def test_progress_is_written_only_while_one_is_still_the_owner(self, scene: Scene) -> None:
+        known = scene.owned()
+        assert scene.database.migrations.note_progress(known, {'memory_total': 7})
+        assert scene.database.migrations.get(known.uuid).memory_total == 7
+        scene.clock.seconds = 100
+        scene.database.migrations.adopt(known.uuid, 1, scene.conductor('two'))
+        assert not scene.database.migrations.note_progress(known, {'memory_total': 8})
+        assert scene.database.migrations.get(known.uuid).memory_total == 7
+
+
+class TestBoots:
+    def moving(self, scene: Scene, destination: str | None = None, **fields: object) -> migration_objects.Migration:
+        known = write(scene, scene.owned(), status='preparing', dest_compute=destination)
+        return write(scene, known, status='queued', **fields) if fields else known
+
+    def test_a_new_boot_raises_the_epoch_of_everything_in_progress_that_names_the_host(self, scene: Scene) -> None:
+        outbound = self.moving(scene)
+        inbound = write(
+            scene, scene.owned(source_compute='host3', instance=scene.instance('host3')), status='preparing',
+            dest_compute='host1',
+        )  # fmt: skip
+        ended = write(scene, scene.owned(), status='failed')
+        elsewhere = scene.owned(instance=scene.instance('host3'))
+        accepted = scene.migration()
+        boot = scene.host('host1')
+        epochs = {one.uuid: scene.database.migrations.get(one.uuid).epoch for one in
+                  (outbound, inbound, ended, elsewhere, accepted)}  # fmt: skip
+        assert epochs == {outbound.uuid: 2, inbound.uuid: 2, ended.uuid: 1, elsewhere.uuid: 1, accepted.uuid: 0}
+        assert scene.database.migrations.get(outbound.uuid).owner == outbound.owner
+        assert scene.database.services.get_compute('host1').boot_id == boot
+
+    def test_they_are_answered_in_the_order_in_which_they_were_queued_with_their_owners_server(
+        self, scene: Scene
+    ) -> None:
+        moments = [conftest.START + datetime.timedelta(seconds=seconds) for seconds in (30, 10, 20)]
+        queued = [self.moving(scene, 'host2', queued_at=moment) for moment in moments]
+        report = command.HostReport(host='host1', boot_id='new', version=4)
+        found = scene.database.migrations.begin_boot(report, scene.database.services)
+        assert [one.owned.migration.uuid for one in found] == [queued[1].uuid, queued[2].uuid, queued[0].uuid]
+        assert {one.owner_server for one in found} == {'conductor1'}
+        assert {one.owned.migration.epoch for one in found} == {2}
+        assert all(one.owned.instance is not None for one in found)
+
+    def test_an_owner_whose_epoch_was_raised_so_is_refused_and_finds_itself_still_the_owner(self, scene: Scene) -> None:
+        known = self.moving(scene)
+        scene.host('host1')
+        with pytest.raises(exception.NotOwner):
+            scene.database.migrations.commit(known, Write())
+        fresh, boots = scene.database.migrations.reread(known)
+        assert (fresh.owner, fresh.epoch) == (known.owner, 2)
+        assert boots == {'host1': scene.database.services.get_compute('host1').boot_id}
+
+
+class TestStops:
+    def test_a_planned_stop_wishes_an_abort_for_what_it_has_cancelled(self, scene: Scene) -> None:
+        boot = scene.host('host1')
+        known = scene.owned()
+        assert scene.database.migrations.wish_aborts('host1', boot, [known.uuid]) == [known.uuid]
+        row = scene.database.migrations.get(known.uuid)
+        assert (row.abort_requested_at, row.abort_requested_by) == (conftest.START, 'host stop')
+        with pytest.raises(exception.NotOwner):
+            scene.database.migrations.commit(known, Write())
+
+    def test_a_wish_that_somebody_had_before_stays_theirs(self, scene: Scene) -> None:
+        boot = scene.host('host1')
+        known = scene.owned()
+        scene.database.wishes.request_abort(context.RequestContext(user_id='ada'), known, ['accepted'])
+        assert scene.database.migrations.wish_aborts('host1', boot, [known.uuid]) == [known.uuid]
+        assert scene.database.migrations.get(known.uuid).abort_requested_by == 'ada'
+
+    def test_another_boot_another_host_the_settled_and_the_ended_are_left_alone(self, scene: Scene) -> None:
+        boot = scene.host('host1')
+        elsewhere = scene.owned(instance=scene.instance('host3'))
+        settled = write(scene, scene.owned(), status='preparing', outcome='back')
+        ended = write(scene, scene.owned(), status='failed')
+        mine = scene.owned()
+        assert scene.database.migrations.wish_aborts('host1', boot, [elsewhere.uuid, settled.uuid, ended.uuid]) == []
+        assert scene.database.migrations.wish_aborts('host1', 'an earlier boot', [mine.uuid]) == []
+        for one in (elsewhere, settled, ended, mine):
+            assert scene.database.migrations.get(one.uuid).abort_requested_at is None
+
+
+class TestReaders:
+    def test_the_newest_come_first_and_pages_neither_skip_nor_repeat(self, scene: Scene) -> None:
+        made = []
+        for number in range(7):
+            scene.clock.seconds = number // 3  # some share a moment
+            made.append(scene.migration().uuid)
+        everything = [one.uuid for one in scene.database.migrations.list()]
+        assert everything == list(reversed(made))
+        pages, marker = [], None
+        while page := scene.database.migrations.list(limit=2, marker=marker):
+            pages += [one.uuid for one in page]
+            marker = page[-1].uuid
+        assert pages == everything
+
+    def test_a_marker_that_nobody_has_is_not_found(self, scene: Scene) -> None:
+        with pytest.raises(exception.MarkerNotFound):
+            scene.database.migrations.list(marker='nobody')
+
+    def test_filters(self, scene: Scene) -> None:
+        one = write(scene, scene.owned(), status='preparing', dest_compute='host2')
+        other = scene.migration(scene.instance('host2'))
+        ended = write(scene, scene.owned(), status='failed')
+
+        def uuids(**filters: object) -> set[str]:
+            return {found.uuid for found in scene.database.migrations.list(filters)}
+
+        assert uuids(host='host2') == {one.uuid, other.uuid}
+        assert uuids(status='preparing') == {one.uuid}
+        assert uuids(status=['preparing', 'failed']) == {one.uuid, ended.uuid}
+        assert uuids(instance_uuid=other.instance_uuid) == {other.uuid}
+        progress = scene.database.migrations.list(in_progress=True)
+        assert {found.uuid for found in progress} == {one.uuid, other.uuid}
+        assert [found.uuid for found in scene.database.migrations.list(in_progress=False)] == [ended.uuid]
+
+    def test_changes_since_and_before_look_at_the_last_change(self, scene: Scene) -> None:
+        old = scene.migration()
+        scene.clock.seconds = 10
+        known = scene.owned()
+        scene.clock.seconds = 14
+        write(scene, known, status='preparing')
+        at = conftest.START + datetime.timedelta(seconds=12)
+        assert [one.uuid for one in scene.database.migrations.list(changes_since=at)] == [known.uuid]
+        assert [one.uuid for one in scene.database.migrations.list(changes_before=at)] == [old.uuid]
+
+    def test_one_is_found_by_uuid_or_id_and_only_as_its_instances(self, scene: Scene) -> None:
+        one, other = scene.migration(), scene.migration()
+        assert scene.database.migrations.get_by_id(one.id) == one
+        assert scene.database.migrations.get_by_id(one.id, one.instance_uuid) == one
+        for lookup in (
+            lambda: scene.database.migrations.get('nobody'),
+            lambda: scene.database.migrations.get_by_id(4711),
+            lambda: scene.database.migrations.get_by_id(one.id, other.instance_uuid),
+        ):
+            with pytest.raises(exception.MigrationNotFound):
+                lookup()
+
+    def test_what_waits_to_leave_a_host_is_counted(self, scene: Scene) -> None:
+        scene.migration()
+        queued = write(scene, write(scene, scene.owned(), status='preparing'), status='queued')
+        scene.migration(scene.instance('host2'))
+        assert scene.database.migrations.count_queued('host1') == 2
+        write(scene, queued, status='running')
+        assert scene.database.migrations.count_queued('host1') == 1

@@ -1,0 +1,135 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from migrator import exception
+from migrator.db.migrations import Write
+from tests.unit.db import conftest
+
+Scene = conftest.Scene
+
+
+class TestReports:
+    def test_a_first_report_makes_a_row_and_the_next_changes_it(self, scene: Scene) -> None:
+        scene.database.services.report('host1', 'nova-compute', 4, 'boot')
+        first = scene.database.services.get_compute('host1')
+        scene.clock.seconds = 10
+        scene.database.services.report('host1', 'nova-compute', 5)
+        second = scene.database.services.get_compute('host1')
+        assert (second.id, second.uuid, second.version, second.boot_id) == (first.id, first.uuid, 5, 'boot')
+        assert second.last_seen_up - first.last_seen_up == datetime.timedelta(seconds=10)
+
+    def test_a_heartbeat_counts_only_in_the_boot_that_is_known(self, scene: Scene) -> None:
+        boot = scene.host('host1')
+        scene.clock.seconds = 10
+        assert not scene.database.services.heartbeat('host1', 'an earlier boot')
+        assert scene.database.services.get_compute('host1').last_seen_up == conftest.START
+        assert scene.database.services.heartbeat('host1', boot)
+        assert scene.database.services.get_compute('host1').last_seen_up == scene.clock.now()
+        assert not scene.database.services.heartbeat('unknown', boot)
+
+    def test_one_host_may_have_services_of_several_kinds(self, scene: Scene) -> None:
+        scene.database.services.report('host1', 'nova-compute', 4)
+        scene.database.services.report('host1', 'nova-conductor', 4)
+        assert len(scene.database.services.list(host='host1')) == 2
+        assert [one.binary for one in scene.database.services.list(binary='nova-conductor')] == ['nova-conductor']
+
+    def test_what_is_not_there_is_not_found(self, scene: Scene) -> None:
+        scene.database.services.report('host1', 'nova-conductor', 4)
+        for error, act in (
+            (exception.ServiceNotFound, lambda: scene.database.services.get(4711)),
+            (exception.ServiceNotFound, lambda: scene.database.services.get('nobody')),
+            (exception.ComputeHostNotFound, lambda: scene.database.services.get_compute('host1')),
+            (exception.HypervisorNotFound, lambda: scene.database.services.get_node(4711)),
+        ):
+            with pytest.raises(error):
+                act()
+
+    def test_an_operator_changes_what_is_the_operators(self, scene: Scene) -> None:
+        scene.host('host1')
+        service = scene.database.services.get_compute('host1')
+        scene.database.services.update(service.id, disabled=True, disabled_reason='disk', forced_down=True)
+        found = scene.database.services.get(service.uuid)
+        assert (found.disabled, found.disabled_reason, found.forced_down) == (True, 'disk', True)
+        scene.host('host1')
+        assert scene.database.services.get(service.uuid).forced_down, 'a start does not take the word back'
+
+
+class TestNodes:
+    def test_a_node_comes_back_with_its_tree_and_is_renewed_at_the_next_start(self, scene: Scene) -> None:
+        scene.host('host1')
+        first = scene.database.services.list_nodes()
+        scene.host('host1')
+        second = scene.database.services.list_nodes()
+        assert [node.id for node in first] == [node.id for node in second]
+        assert scene.database.services.get_node(second[0].uuid) == second[0]
+
+    def test_pages(self, scene: Scene) -> None:
+        for number in range(3):
+            scene.host(f'host{number}')
+        first = scene.database.services.list_nodes(limit=2)
+        rest = scene.database.services.list_nodes(limit=2, marker=first[-1].uuid)
+        assert [node.host for node in [*first, *rest]] == ['host0', 'host1', 'host2']
+        with pytest.raises(exception.MarkerNotFound):
+            scene.database.services.list_nodes(marker='nobody')
+
+
+class TestPlaces:
+    def test_inbound_counts_what_is_in_progress_and_on_its_way_there(self, scene: Scene) -> None:
+        for name in ('host1', 'host2', 'host3'):
+            scene.host(name)
+        moving = scene.owned()
+        scene.database.migrations.commit(moving, Write(fields={'status': 'preparing', 'dest_compute': 'host2'}))
+        ended = scene.owned()
+        scene.database.migrations.commit(ended, Write(fields={'status': 'failed', 'dest_compute': 'host2'}))
+        places = {place.host: place.inbound for place in scene.database.services.places('anyone')}
+        assert places == {'host1': 0, 'host2': 1, 'host3': 0}
+
+    def test_a_host_owes_for_the_instance_that_its_debt_is_about(self, scene: Scene) -> None:
+        from migrator.db import debts
+
+        scene.host('host1')
+        scene.host('host2')
+        known = scene.owned()
+        debt = debts.Debt(
+            host='host1', migration_uuid=known.uuid, instance_uuid=known.instance_uuid, step='post', reason='down',
+            epoch=1,
+        )  # fmt: skip
+        scene.database.migrations.commit(known, Write(debts=[debt]))
+        owes = {place.host: place.owes for place in scene.database.services.places(known.instance_uuid)}
+        assert owes == {'host1': True, 'host2': False}
+        assert not any(place.owes for place in scene.database.services.places('another'))
+
+    def test_they_can_be_narrowed_to_a_host_or_to_roots(self, scene: Scene) -> None:
+        scene.host('host1')
+        scene.host('host2')
+        scene.host('without', node=False)
+        everything = scene.database.services.places('anyone')
+        assert [place.host for place in everything] == ['host1', 'host2']
+        assert scene.database.services.places('anyone', host='host2') == [everything[1]]
+        assert scene.database.services.places('anyone', uuids=[everything[0].uuid]) == [everything[0]]
+        assert scene.database.services.places('anyone', uuids=[]) == []
+        assert scene.database.services.places('anyone', host='nowhere') == []
+
+    def test_a_place_says_when_it_was_read(self, scene: Scene) -> None:
+        scene.host('host1')
+        scene.clock.seconds = 70
+        place = scene.database.services.places('anyone')[0]
+        assert place.seen_at == scene.clock.now()
+        assert not place.service.is_up(place.seen_at, 60)
+        assert place.service.is_up(place.seen_at, 71)

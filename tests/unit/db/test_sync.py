@@ -1,0 +1,79 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+import sqlalchemy as sa
+
+from migrator import exception, executors
+from migrator.db import engine as engines
+from migrator.db import models, sync
+from tests.unit.db import conftest
+
+
+@pytest.fixture
+def empty(tmp_path: pathlib.Path) -> engines.Engine:
+    return engines.Engine(f'sqlite:///{tmp_path}/empty.sqlite', executors.NativeThreads())
+
+
+def test_an_empty_database_comes_up_to_the_newest_schema(empty: engines.Engine) -> None:
+    assert sync.version(empty) is None
+    assert sync.sync(empty) == sync.head() == sync.version(empty)
+    sync.check(empty)
+
+
+def test_a_second_time_there_is_nothing_to_do(empty: engines.Engine) -> None:
+    sync.sync(empty)
+    assert sync.sync(empty) == sync.head()
+
+
+def test_the_schema_that_is_written_is_the_one_that_the_models_describe(scene: conftest.Scene) -> None:
+    inspector = sa.inspect(scene.database.engine.sa_engine)
+    assert set(models.Base.metadata.tables) == set(inspector.get_table_names()) - {'alembic_version'}
+    for name, table in models.Base.metadata.tables.items():
+        written = {column['name']: column for column in inspector.get_columns(name)}
+        assert set(written) == {column.name for column in table.columns}, name
+        for column in table.columns:
+            assert written[column.name]['nullable'] == column.nullable, (name, column.name)
+        unique = {tuple(one['column_names']) for one in inspector.get_unique_constraints(name)}
+        unique |= {tuple(one['column_names']) for one in inspector.get_indexes(name) if one['unique']}
+        for column in table.columns:
+            if column.unique:
+                assert (column.name,) in unique, (name, column.name)
+
+
+def test_an_empty_one_is_too_old_to_work_with(empty: engines.Engine) -> None:
+    with pytest.raises(exception.SchemaTooOld) as caught:
+        sync.check(empty)
+    assert 'db sync' in str(caught.value)
+
+
+def test_one_of_a_later_release_is_refused_and_left_alone(empty: engines.Engine) -> None:
+    sync.sync(empty)
+    with empty.sa_engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    for act in (sync.check, sync.sync):
+        with pytest.raises(exception.SchemaTooNew) as caught:
+            act(empty)
+        assert '9999' in str(caught.value)
+    assert sync.version(empty) == '9999'
+
+
+def test_a_database_that_is_away_is_unreachable() -> None:
+    engine = engines.Engine('sqlite:////nowhere/at/all/migrator.sqlite', executors.NativeThreads(), max_retries=0)
+    for act in (sync.version, sync.check, sync.sync):
+        with pytest.raises(exception.DatabaseUnreachable):
+            act(engine)

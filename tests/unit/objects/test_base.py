@@ -1,0 +1,141 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import json
+from typing import Any
+
+import pytest
+
+from migrator.objects import base, command, compute_node, migrate_data, service
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+
+
+class Colour(enum.StrEnum):
+    RED = 'red'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Thing(base.Versioned):
+    name: str
+    size: int = 3
+    parts: list[Any] = dataclasses.field(default_factory=list)
+
+
+GUEST = command.Guest(instance_uuid='i', state='running', job=True)
+REPORT = command.Report(
+    migration_uuid='m', host='h', boot_id='b', step='s', epoch=2, state='done',
+    result=migrate_data.LiveMigrateData(source={'a': 1}),
+)  # fmt: skip
+COMMAND = command.Command(
+    migration_uuid='m', instance_uuid='i', step='s', epoch=1, owner='o', reply_to='r', boot_id='b'
+)
+INSTANCE = instance_objects.Instance(
+    uuid='i', name='n', project_id='p', user_id='u', host='h', node='h',
+    flavor=instance_objects.Flavor(name='small', extra_specs={'a': 'b'}),
+    created_at=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+)  # fmt: skip
+NODE = compute_node.ComputeNode(
+    uuid='n', host='h', node='h', providers=[compute_node.ProviderInventory(uuid='p', name='p')]
+)
+EVERYTHING = [
+    Thing(name='a', parts=[Thing(name='b'), {'c': [1, None, True, 2.5]}]),
+    GUEST,
+    REPORT,
+    COMMAND,
+    INSTANCE,
+    NODE,
+    command.Answer(report=REPORT, seen=4),
+    command.Observation(migration_uuid='m', host='h', boot_id='b', epoch=1, guest=GUEST, reports=[REPORT]),
+    command.HostReport(host='h', boot_id='b', version=4, node=NODE, guests=[GUEST]),
+    command.Assignment(command=COMMAND, role='source', instance=INSTANCE),
+    service.Service(uuid='s', host='h'),
+    migration_objects.Migration(
+        uuid='m', instance_uuid='i', project_id='p', user_id='u', source_compute='h', source_node='h'
+    ),
+]
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize('thing', EVERYTHING, ids=lambda thing: type(thing).__name__)
+    def test_an_object_survives_the_wire(self, thing: base.Versioned) -> None:
+        wire = json.loads(json.dumps(thing.to_primitive()))
+        assert base.from_primitive(wire) == thing
+        assert type(thing).from_primitive(wire) == thing
+
+    def test_every_object_there_is_has_been_tried_here(self) -> None:
+        tried = {type(thing).__name__ for thing in EVERYTHING}
+        inside = {'Flavor', 'ProviderInventory', 'LiveMigrateData'}
+        ours = {name for name, cls in base._REGISTRY.items() if cls.__module__.startswith('migrator.objects')}
+        assert ours <= tried | inside
+
+    def test_times_keep_their_zone_and_enumerations_become_their_text(self) -> None:
+        moment = datetime.datetime(2026, 1, 1, 12, 30, 0, 5, tzinfo=datetime.UTC)
+        assert base.from_primitive(base.to_primitive({'at': moment, 'colour': Colour.RED})) == {
+            'at': moment,
+            'colour': 'red',
+        }
+
+    def test_tuples_and_sets_become_lists_and_keys_become_text(self) -> None:
+        assert base.to_primitive({1: (1, 2), 'x': frozenset({3})}) == {'1': [1, 2], 'x': [3]}
+
+    def test_what_cannot_go_over_the_wire_says_what_it_is(self) -> None:
+        with pytest.raises(TypeError) as caught:
+            base.to_primitive({'a': object()})
+        assert 'object' in str(caught.value)
+
+    def test_a_plain_dict_that_merely_looks_a_little_like_an_object_stays_one(self) -> None:
+        for plain in ({'object': 'Thing'}, {'time': 'x', 'zone': 'y'}, {}):
+            assert base.from_primitive(plain) == plain
+
+
+class TestVersions:
+    def wire(self, **changes: Any) -> dict[str, Any]:
+        return {**Thing(name='a').to_primitive(), **changes}
+
+    def test_a_field_that_is_not_known_is_ignored(self) -> None:
+        assert Thing.from_primitive(self.wire(data={'name': 'a', 'weight': 7})) == Thing(name='a')
+
+    def test_a_field_that_is_missing_has_its_default(self) -> None:
+        assert Thing.from_primitive(self.wire(data={'name': 'a'})).size == 3
+
+    def test_one_that_has_no_default_cannot_be_missing(self) -> None:
+        with pytest.raises(TypeError):
+            Thing.from_primitive(self.wire(data={}))
+
+    def test_a_later_minor_version_is_read_and_another_major_one_refused(self) -> None:
+        assert Thing.from_primitive(self.wire(version='1.9')) == Thing(name='a')
+        for version in ('2.0', '0.9', None):
+            with pytest.raises(ValueError) as caught:
+                Thing.from_primitive(self.wire(version=version))
+            assert 'not compatible' in str(caught.value)
+
+    def test_another_object_is_refused_by_name(self) -> None:
+        with pytest.raises(ValueError) as caught:
+            Thing.from_primitive(GUEST.to_primitive())
+        assert 'Guest' in str(caught.value)
+        assert 'Thing' in str(caught.value)
+
+
+class TestFrozen:
+    def test_an_object_is_replaced_and_never_changed(self) -> None:
+        thing = Thing(name='a')
+        assert thing.replace(size=4) == Thing(name='a', size=4)
+        assert thing.size == 3
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            thing.size = 5

@@ -1,0 +1,73 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import pytest
+
+from migrator.objects.instance import Flavor, Instance
+
+
+class TestResourceGroups:
+    def test_a_flavor_claims_its_own_amounts(self) -> None:
+        assert Flavor(name='f', vcpus=2, memory_mb=512, root_gb=10).resource_groups() == {
+            '': {'VCPU': 2, 'MEMORY_MB': 512, 'DISK_GB': 10}
+        }
+
+    def test_disk_is_root_and_ephemeral_and_swap_rounded_up_to_a_gib(self) -> None:
+        assert Flavor(name='f', root_gb=1, ephemeral_gb=2, swap=1025).resource_groups()['']['DISK_GB'] == 5
+        assert Flavor(name='f', root_gb=1, swap=1024).resource_groups()['']['DISK_GB'] == 2
+
+    def test_nothing_is_claimed_of_a_class_of_which_it_needs_nothing(self) -> None:
+        assert 'DISK_GB' not in Flavor(name='f', root_gb=0).resource_groups()['']
+
+    def test_an_extra_spec_adds_a_class_overrides_one_or_takes_it_away(self) -> None:
+        specs = {'resources:CUSTOM_FAST': '3', 'resources:MEMORY_MB': '64', 'resources:DISK_GB': '0'}
+        assert Flavor(name='f', extra_specs=specs).resource_groups() == {
+            '': {'VCPU': 1, 'MEMORY_MB': 64, 'CUSTOM_FAST': 3}
+        }
+
+    def test_numbered_and_named_groups_are_kept_apart(self) -> None:
+        specs = {'resources1:PGPU': '1', 'resources2:PGPU': '1', 'resources_NET:NET_BW': '5'}
+        groups = Flavor(name='f', extra_specs=specs).resource_groups()
+        assert {group: wanted for group, wanted in groups.items() if group} == {
+            '1': {'PGPU': 1},
+            '2': {'PGPU': 1},
+            '_NET': {'NET_BW': 5},
+        }
+
+    def test_a_group_of_nothing_is_no_group(self) -> None:
+        assert list(Flavor(name='f', extra_specs={'resources1:PGPU': '0'}).resource_groups()) == ['']
+
+    def test_other_extra_specs_say_nothing_of_resources(self) -> None:
+        specs = {'hw:cpu_policy': 'dedicated', 'trait:CUSTOM_FAST': 'required', 'resources': '1'}
+        assert Flavor(name='f', extra_specs=specs).resource_groups() == Flavor(name='f').resource_groups()
+
+    def test_in_all_it_is_the_sum_over_the_groups(self) -> None:
+        specs = {'resources1:PGPU': '1', 'resources2:PGPU': '2', 'resources1:VCPU': '4'}
+        assert Flavor(name='f', vcpus=2, extra_specs=specs).resources() == {
+            'VCPU': 6,
+            'MEMORY_MB': 512,
+            'DISK_GB': 1,
+            'PGPU': 3,
+        }
+
+
+@pytest.mark.parametrize(('locked_by', 'locked'), [(None, False), ('admin', True), ('owner', True)])
+def test_an_instance_is_locked_when_somebody_has_locked_it(locked_by: str | None, locked: bool) -> None:
+    one = Instance(
+        uuid='i', name='n', project_id='p', user_id='u', host='h', node='h', flavor=Flavor(name='f'),
+        locked_by=locked_by,
+    )  # fmt: skip
+    assert one.locked == locked
+    assert one.identity() == {'uuid': 'i', 'name': 'n'}

@@ -1,0 +1,86 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from migrator import exception
+from migrator.objects import migration as migrations
+from migrator.objects.migration import ENDS, IN_PROGRESS, LEGAL_MOVES, MigrationStatus
+
+
+class TestLegalMoves:
+    def test_ends_absorb(self) -> None:
+        assert not [move for move in LEGAL_MOVES if move[0] in ENDS]
+
+    def test_every_status_can_be_reached_and_from_each_an_end(self) -> None:
+        reached = {MigrationStatus.ACCEPTED}
+        while more := {to for start, to in LEGAL_MOVES if start in reached} - reached:
+            reached |= more
+        assert reached == set(MigrationStatus)
+        for status in IN_PROGRESS:
+            ahead = {status}
+            while more := {to for start, to in LEGAL_MOVES if start in ahead} - ahead:
+                ahead |= more
+            assert ahead & ENDS
+
+    def test_no_move_leads_back(self) -> None:
+        order = list(MigrationStatus)
+        for start, to in LEGAL_MOVES:
+            assert order.index(start) < order.index(to), (start, to)
+
+    def test_every_move_has_a_remark(self) -> None:
+        assert all(remark.strip() for remark in LEGAL_MOVES.values())
+
+    def test_once_the_guest_runs_at_the_destination_there_is_no_way_back(self) -> None:
+        for start in (MigrationStatus.RUNNING_POST_COPY, MigrationStatus.POST_MIGRATING):
+            ends = {to for one, to in LEGAL_MOVES if one is start}
+            assert not ends & {MigrationStatus.CANCELLED, MigrationStatus.FAILED}
+
+    def test_completed_comes_only_after_the_post_steps(self) -> None:
+        assert {start for start, to in LEGAL_MOVES if to is MigrationStatus.COMPLETED} == {
+            MigrationStatus.POST_MIGRATING
+        }
+
+    @pytest.mark.parametrize(('old', 'new'), list(itertools.product(MigrationStatus, MigrationStatus)))
+    def test_a_move_is_refused_unless_the_table_has_it(self, old: MigrationStatus, new: MigrationStatus) -> None:
+        legal = (old, new) in LEGAL_MOVES or (old is new and old in IN_PROGRESS)
+        if legal:
+            migrations.check_move('m', old, new)
+            return
+        with pytest.raises(exception.IllegalMove) as caught:
+            migrations.check_move('m', old.value, new.value)
+        assert caught.value.kwargs == {'migration_uuid': 'm', 'old': old, 'new': new}
+
+
+class TestStatuses:
+    def test_a_status_is_in_progress_or_an_end_and_never_both(self) -> None:
+        assert set(MigrationStatus) == ENDS | IN_PROGRESS
+        assert not ENDS & IN_PROGRESS
+        assert {status.value for status in ENDS} == {'completed', 'cancelled', 'failed', 'error'}
+
+    def test_the_words_are_novas(self) -> None:
+        assert MigrationStatus.RUNNING_POST_COPY == 'running (post-copy)'
+        assert MigrationStatus.POST_MIGRATING == 'post-migrating'
+
+    @pytest.mark.parametrize('status', MigrationStatus)
+    def test_a_migration_knows_whether_it_has_ended(self, status: MigrationStatus) -> None:
+        one = migrations.Migration(
+            uuid='m', instance_uuid='i', project_id='p', user_id='u', source_compute='h', source_node='h',
+            status=status.value,
+        )  # fmt: skip
+        assert one.ended == (status in ENDS)
+        assert one.in_progress == (not one.ended)

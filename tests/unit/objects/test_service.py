@@ -1,0 +1,45 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from migrator.objects import service
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize(('silent', 'up'), [(0, True), (60, True), (60.001, False), (-30, True), (-61, False)])
+def test_a_service_is_up_as_long_as_it_has_been_heard_of_lately(silent: float, up: bool) -> None:
+    seen = NOW - datetime.timedelta(seconds=silent)
+    assert service.Service(uuid='s', host='h', last_seen_up=seen).is_up(NOW, 60) == up
+
+
+def test_one_that_is_declared_down_is_down_however_lately_it_was_heard_of() -> None:
+    assert not service.Service(uuid='s', host='h', last_seen_up=NOW, forced_down=True).is_up(NOW, 60)
+
+
+def test_one_that_was_never_heard_of_is_down() -> None:
+    assert not service.Service(uuid='s', host='h').is_up(NOW, 60)
+
+
+def test_a_disabled_one_is_up_all_the_same() -> None:
+    assert service.Service(uuid='s', host='h', last_seen_up=NOW, disabled=True).is_up(NOW, 60)
+
+
+def test_service_versions_are_one_list_without_gaps_and_a_remark_each() -> None:
+    assert list(service.SERVICE_VERSIONS) == list(range(1, service.CURRENT_VERSION + 1))
+    assert all(service.SERVICE_VERSIONS.values())
