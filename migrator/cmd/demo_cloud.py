@@ -224,6 +224,9 @@ class DemoCloud(cloud.Cloud):
             compute.cleanup_host()
         for conductor in self.conductors.values():
             conductor.stop()
+        # So that it may be called again.
+        self.computes.clear()
+        self.conductors.clear()
 
     def population(self) -> dict[str, int]:
         """Return how many guests run on each host, as the hypervisors say."""

@@ -70,14 +70,12 @@ def run(settings: demo_options.Settings, directory: str) -> int:
         print(f'{PROG}: interrupted, stopping ...', file=sys.stderr)
         cloud.stop_services()
         print(f'{PROG}: {demo_summary.interrupted(demo_screen.look(cloud))}', file=sys.stderr)
-        cloud.close()
         return getattr(stop, 'status', INTERRUPTED)
-    except BaseException:
+    else:
+        _hear_no_more()
+    finally:
+        cloud.stop_services()
         cloud.close()
-        raise
-    _hear_no_more()
-    cloud.stop_services()
-    cloud.close()
     if settings.json:
         print(json.dumps(report.as_json(), indent=2))
     else:

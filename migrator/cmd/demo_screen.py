@@ -254,6 +254,8 @@ def _share(migration: Migration) -> float:
 def _copied(migration: Migration) -> str:
     if not migration.memory_total or migration.memory_processed is None:
         return ''
+    if migration.status in _MOVED and migration.memory_processed < migration.memory_total:
+        return ''  # what was last heard was not the end of it
     return f'{migration.memory_processed // _MIB} of {migration.memory_total // _MIB} MiB'
 
 

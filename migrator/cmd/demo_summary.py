@@ -97,12 +97,15 @@ def _costs(report: demo_report.Report, box: rich.box.Box | None) -> rich.table.T
     return table
 
 
+def _count(findings: int) -> str:
+    return f'{findings or "no"} finding{"" if findings == 1 else "s"}.'
+
+
 def _audit(console: rich.console.Console, report: demo_report.Report) -> None:
     looked = report.looked_at
     console.print(
         f'Audit: {looked["allocations"]} allocations of {looked["consumers"]} consumers in Placement, held against '
-        f'{looked["instances"]} instances and {looked["migrations"]} migrations: '
-        + (f'{len(report.findings)} findings.' if report.findings else 'no findings.'),
+        f'{looked["instances"]} instances and {looked["migrations"]} migrations: ' + _count(len(report.findings)),
         style=_BAD if report.findings else _GOOD,
     )
     for finding in report.findings:

@@ -41,7 +41,7 @@ from migrator import exception
 
 #: A message that has not been heard for so many seconds is said again.
 OUTAGE_IS_OVER_AFTER = 60.0
-#: Loggers of libraries that say with each attempt that something is away.
+#: Loggers of libraries that say with each attempt, and for each connection, that something is away, or is back.
 _REPEATING = ('oslo.messaging', 'oslo_messaging', 'oslo_db.sqlalchemy.engines', 'keystoneauth')
 #: Libraries that tell by INFO what interests nobody who runs a service, or by WARN what we tell as an error.
 _QUIET = ('alembic=WARN', 'oslo_service=WARN', 'cotyledon=WARN', 'stevedore=ERROR')
@@ -165,7 +165,7 @@ class OncePerOutage(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line is to be written."""
-        if record.levelno < logging.WARNING or not self._of_an_outage(record):
+        if record.levelno < logging.INFO or not self._of_an_outage(record):
             return True
         key, now = (record.name, _NUMBER.sub('#', record.getMessage())), self._clock()
         with self._lock:

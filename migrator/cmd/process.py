@@ -153,6 +153,7 @@ class Process:
             raise self._bad_transport(
                 f'{" ".join(str(error).split())}; rabbit://USER:PASSWORD@HOST:5672/VHOST is how it looks.'
             ) from None
+        rpc.say_outages_once()
         self.on_stop(made.cleanup)
         return made
 

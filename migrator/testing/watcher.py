@@ -39,7 +39,7 @@ from migrator.testing.invariants import Violation
 from migrator.testing.world import World
 from migrator.virt import fake_hypervisor
 
-#: What is not in the table's own way looked at after every event: see :meth:`Watcher._note_start`.
+#: What is looked at when a job starts, and not by the table's function: see :meth:`Watcher._note_start`.
 APART = 'I10'
 #: Seconds that a planned stop may take, besides ``stop_timeout``.
 STOP = 2.0

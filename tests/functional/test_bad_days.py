@@ -11,7 +11,7 @@
 # under the License.
 
 
-"""Bad days: whatever fails, is lost or dies on the way, a migration ends, its guest runs once, and the books are right."""
+"""Bad days: whatever fails or dies on the way, a migration ends, its guest runs once, and the books are right."""
 
 import itertools
 

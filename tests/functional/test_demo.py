@@ -37,6 +37,12 @@ def ask(url, token=None):
     return answer
 
 
+def wrapped(first, *words):
+    """Return the command line of a demo before which something else is done."""
+    program = f'import signal, sys\nfrom migrator.cmd import demo\n{first}\nsys.exit(demo.main())'
+    return [sys.executable, '-u', '-c', program, *words]
+
+
 def test_the_json_report_is_all_that_is_on_stdout_and_everything_in_it_is_right(tmp_path):
     ended = commands.demo(tmp_path, *SMALL, '--json')
     assert ended.returncode == 0, ended.stderr
@@ -81,15 +87,16 @@ def test_what_is_no_terminal_gets_plain_lines_whatever_the_environment_says(tmp_
 
 
 def test_an_interrupted_demo_says_where_things_stand_and_leaves_nothing_behind(tmp_path):
-    command = [sys.executable, '-u', '-m', 'migrator.cmd.demo', '--bandwidth', '16', '--dirty-rate', '0']
+    # A shell that starts a job in the background has it ignore SIGINT, and so may who runs this test.
+    command = wrapped(
+        'signal.signal(signal.SIGINT, signal.default_int_handler)', '--bandwidth', '16', '--dirty-rate', '0'
+    )
     process = subprocess.Popen(
         command,
         env=commands.environment(tmp_path),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell that starts a job in the background has it ignore SIGINT, and so may who runs this test.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         for line in process.stdout:
@@ -104,6 +111,31 @@ def test_an_interrupted_demo_says_where_things_stand_and_leaves_nothing_behind(t
     assert 'running' in said
     assert 'Traceback' not in said
     assert commands.left_behind(tmp_path) == []
+
+
+PLANT = """
+from migrator.cmd import demo_cloud
+from migrator.placement_client import allocations, pairs
+populate = demo_cloud.DemoCloud.populate
+
+def and_plant(cloud):
+    populate(cloud)
+    stranger = pairs.Consumer(uuid=cloud.world_threads.new_uuid(), consumer_type='X', project_id='p', user_id='u')
+    provider = cloud.database.services.list_nodes()[0].uuid
+    allocations.claim(cloud.placement_client, stranger, {provider: {'VCPU': 1}}, generation=None)
+
+demo_cloud.DemoCloud.populate = and_plant
+"""
+
+
+def test_books_that_are_wrong_are_told_and_end_in_1(tmp_path):
+    env = commands.environment(tmp_path)
+    ended = subprocess.run(wrapped(PLANT, *SMALL), env=env, capture_output=True, text=True, timeout=commands.PATIENCE)
+    assert ended.returncode == 1, ended.stderr
+    assert '2 of 2 migrations completed' in ended.stdout
+    assert ' 1 finding.' in ended.stdout
+    assert 'unknown consumer' in ended.stdout
+    assert 'Remedy: ' in ended.stdout
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])

@@ -14,8 +14,8 @@
 
 Run as a program of its own, it reads one command a line::
 
-    process PID START SIGNAL   from now on that process and its descendants are to end, by a signal to the first; SIGKILL
-                               is for all
+    process PID START SIGNAL   from now on that process and its descendants are to end, by a signal to the first;
+                               SIGKILL is for all
     forget PID                 it has ended
     directory PATH             is to be deleted last
 

@@ -14,15 +14,13 @@
 from __future__ import annotations
 
 import inspect
-import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from migrator.conductor.tasks import live_migrate
 from migrator.db import actions
-from migrator.testing import placement_faults
 from migrator.testing.placement_faults import Fault
 from tests.unit.conductor import stage as stages
 
@@ -39,27 +37,7 @@ ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
 
 
 #: How many boundaries are struck here; all of them are the crash matrix's business.
-SAMPLES = 12
-
-
-@pytest.fixture
-def build(tmp_path: pathlib.Path) -> Iterator[Callable[..., Stage]]:
-    made: list[Stage] = []
-
-    def make(**options: Any) -> Stage:
-        directory = tmp_path / str(len(made))
-        directory.mkdir()
-        made.append(Stage(directory, **options))
-        return made[-1]
-
-    yield make
-    for stage in made:
-        stage.cloud.stop()
-
-
-@pytest.fixture
-def stage(build: Callable[..., Stage]) -> Stage:
-    return build()
+SAMPLES = 5
 
 
 class TestTheStory:
@@ -139,7 +117,7 @@ class TestSuccess:
         assert stage.end(migration).status == 'completed'
         stage.check(migration, 'host1')
 
-    @pytest.mark.parametrize('seed', range(5))
+    @pytest.mark.parametrize('seed', [1])
     def test_many_at_once_all_arrive(self, build: Callable[..., Stage], seed: int) -> None:
         stage = build(seed=seed, options={'max_concurrent_live_migrations': 2})
         guests = [stage.instance] + [stage.cloud.boot(f'guest{n}', 'host1', dirty_rate=5.0) for n in range(4)]
@@ -514,11 +492,10 @@ class TestTheMove:
 class TestAfterTheMove:
     @pytest.mark.parametrize(('step', 'host'), [(POST_SOURCE, 'host1'), (POST_DESTINATION, 'host2')])
     @pytest.mark.parametrize('after', [False, True])
-    @pytest.mark.parametrize('times', [1, 4])
     def test_a_post_step_that_fails_is_done_again_until_it_is_done(
-        self, stage: Stage, step: str, host: str, after: bool, times: int
+        self, stage: Stage, step: str, host: str, after: bool
     ) -> None:
-        for _ in range(times):
+        for _ in range(3):
             stage.host(host).faults.fail(step, 'busy', after=after)
         migration = stage.begin()
         assert stage.end(migration).status == 'completed'
@@ -576,7 +553,10 @@ class TestAfterTheMove:
 
 
 class TestBack:
-    def test_a_destination_that_cannot_be_cleaned_owes_it_and_the_migration_ends(self, stage: Stage) -> None:
+    def test_a_destination_that_cannot_be_cleaned_owes_it_and_the_migration_ends(
+        self, build: Callable[..., Stage]
+    ) -> None:
+        stage = build(options={'conductor.post_max_attempts': 2})
         stage.host('host1').faults.fail('copying')
         stage.host('host2').faults.fail(ROLLBACK_DESTINATION, 'busy', sticky=True)
         migration = stage.begin()
@@ -594,7 +574,7 @@ class TestBack:
     def test_a_source_that_is_up_and_cannot_be_restored_is_stuck_and_owes_nothing(
         self, build: Callable[..., Stage]
     ) -> None:
-        stage = build(leave_paused=True)
+        stage = build(leave_paused=True, options={'conductor.post_max_attempts': 2})
         stage.host('host1').faults.fail('cutover')
         stage.host('host1').faults.fail(ROLLBACK_SOURCE, 'busy', sticky=True)
         migration = stage.begin()
@@ -666,11 +646,10 @@ class TestPlacement:
         ],
     )
     @pytest.mark.parametrize('method', ['GET', 'POST', 'PUT'])
-    @pytest.mark.parametrize('times', [1, 3])
     def test_trouble_with_any_request_is_looked_into_and_the_guest_arrives(
-        self, stage: Stage, fault: Fault, method: str, times: int
+        self, stage: Stage, fault: Fault, method: str
     ) -> None:
-        stage.cloud.adapter.inject(fault, method=method, url='^/allocation', times=times)
+        stage.cloud.adapter.inject(fault, method=method, url='^/allocation', times=2)
         migration = stage.begin()
         assert stage.end(migration).status == 'completed'
         stage.check(migration, 'host2')
@@ -973,6 +952,3 @@ def _at_each_boundary(stage: Stage, act: Callable[[Any], None]) -> None:
 
     stage.simulation.on_checkpoint = on_checkpoint
     stage.cloud.engine.boundary = boundary
-
-
-__all__ = ['placement_faults']

@@ -1,0 +1,92 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from migrator import context
+from tests.unit.conductor import stage as stages
+
+Stage = stages.Stage
+
+
+class TestLife:
+    def test_a_conductor_has_a_lease_that_it_renews_and_gives_back_when_it_stops(self, stage: Stage) -> None:
+        owner = stage.tools.owner
+        stage.simulation.advance(60)
+        assert stage.tools.owner == owner
+        assert stage.database.conductors.server_of(owner) == 'conductor1'
+        stage.do(stage.cloud.conductors['conductor1'].stop)
+        assert stage.database.conductors.server_of(owner) is None
+
+    def test_a_conductor_whose_lease_has_run_out_takes_a_new_id_and_lets_everything_go(self, stage: Stage) -> None:
+        owner = stage.tools.owner
+        process = stage.cloud.processes['conductor1']
+        stage.simulation.pause(process)
+        stage.simulation.advance(20)
+        stage.simulation.resume(process)
+        stage.simulation.advance(10)
+        assert stage.tools.owner != owner
+        assert stage.database.conductors.server_of(stage.tools.owner) == 'conductor1'
+
+    def test_it_reports_itself_among_the_services(self, stage: Stage) -> None:
+        service = stage.database.services.list(binary='nova-conductor')[0]
+        stage.simulation.advance(30)
+        assert (service.host, service.version) == ('conductor1', 4)
+        assert stage.database.services.get(service.id).last_seen_up > service.last_seen_up
+
+    def test_what_it_was_doing_when_it_stopped_another_one_goes_on_with_at_once(
+        self, build: Callable[..., Stage]
+    ) -> None:
+        stage = build(conductors=2)
+        stall = stage.host('host1').faults.stall('copying')
+        migration = stage.begin()
+        stage.until(stall.reached.is_set)
+        server = stage.database.conductors.server_of(stage.row(migration).owner or '') or ''
+        stage.cloud.processes[server].start(stage.cloud.conductors.pop(server).stop, name='stop')
+        stage.until(lambda: stage.row(migration).epoch == 2, 8)
+        stall.release()
+        assert stage.end(migration).status == 'completed'
+        stage.check(migration, 'host2')
+
+
+class TestTheApisCalls:
+    def test_waiting_for_the_checks_does_not_mean_waiting_for_the_end(self, stage: Stage) -> None:
+        stall = stage.host('host1').faults.stall('copying')
+        migration = stage.accept()
+        answered: list[float] = []
+
+        def call() -> None:
+            stage.door.live_migrate_and_wait(context.admin_context(), migration.uuid, timeout=60)
+            answered.append(stage.simulation.time)
+
+        stage.cloud.processes['api'].start(call, name='call')
+        stage.until(lambda: answered, 10)
+        assert stage.row(migration).checked_at is not None
+        assert stage.row(migration).in_progress
+        stall.release()
+        stage.end(migration)
+
+    def test_waiting_for_the_checks_ends_when_there_is_nowhere_to_go(self, build: Callable[..., Stage]) -> None:
+        stage = build(hosts=1)
+        migration = stage.accept()
+        stage.do(lambda: stage.door.live_migrate_and_wait(context.admin_context(), migration.uuid, timeout=60), 5)
+        assert stage.row(migration).status == 'failed'
+
+    def test_told_twice_it_takes_it_up_once(self, stage: Stage) -> None:
+        migration = stage.begin()
+        stage.door.live_migrate(context.admin_context(), migration.uuid)
+        assert stage.end(migration).status == 'completed'
+        assert stage.row(migration).epoch == 1
+        stage.check(migration, 'host2')

@@ -1,0 +1,138 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from migrator.conductor import periodics
+from migrator.objects import command
+from tests.unit.conductor import stage as stages
+
+Stage = stages.Stage
+ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
+
+
+def observation(**more: object) -> command.Observation:
+    fields = {'guest': command.Guest(instance_uuid='i', state='running', job=True), **more}
+    return command.Observation(migration_uuid='m', host='host1', boot_id='b', epoch=1, **fields)
+
+
+class TestNews:
+    def test_a_first_answer_is_news_and_the_same_again_is_not(self) -> None:
+        assert periodics.has_news(None, observation())
+        assert not periodics.has_news(observation(), observation())
+
+    def test_progress_is_no_news_and_everything_else_is(self) -> None:
+        assert not periodics.has_news(observation(), observation(progress={'memory_total': 7}))
+        assert periodics.has_news(observation(), observation(entry='returned'))
+        assert periodics.has_news(observation(), observation(guest=command.Guest(instance_uuid='i')))
+
+
+class TestSweep:
+    def test_an_accepted_migration_of_which_no_conductor_was_told_is_taken_up(self, stage: Stage) -> None:
+        migration = stage.accept()
+        assert stage.end(migration, 20).status == 'completed'
+        stage.check(migration, 'host2')
+
+    def test_what_a_dead_conductor_owned_is_adopted_within_lease_and_sweep(self, build: Callable[..., Stage]) -> None:
+        stage = build(conductors=2, **ENDLESS)
+        migration = stage.begin()
+        stage.until_status(migration, 'running')
+        owner = stage.row(migration).owner or ''
+        stage.kill(stage.database.conductors.server_of(owner) or '')
+        stage.until(lambda: stage.row(migration).owner != owner, 15 + 5.5 + 0.1)
+        assert stage.row(migration).epoch == 2
+
+    def test_a_raised_epoch_of_which_nobody_told_is_noticed(self, build: Callable[..., Stage]) -> None:
+        stage = build(conductors=2, **ENDLESS)
+        migration = stage.begin()
+        stage.until_status(migration, 'running')
+        stage.cloud.bus.faults = lambda message: 'lose' if message.kind == 'cast' else None
+        stage.kill('host2')
+        stage.cloud.start_compute('host2')
+        stage.simulation.advance(15)
+        server = stage.database.conductors.server_of(stage.row(migration).owner or '') or ''
+        held = {subject.row.uuid: subject.row for subject in stage.cloud.conductors[server].runner.held()}
+        assert held[migration.uuid].epoch == stage.row(migration).epoch > 1
+
+    def test_what_waits_for_a_person_is_looked_at_each_sweep_and_not_more_often(
+        self, build: Callable[..., Stage]
+    ) -> None:
+        stage = build()
+        stall = stage.host('host1').faults.stall('arrived')
+        migration = stage.begin()
+        stage.until(stall.reached.is_set)
+        stage.host('host1').faults.lie('get_guest', lambda truth: truth.replace(state='running'), sticky=True)
+        stall.release()
+        stage.until_stuck(migration)
+        asked = len(stage.cloud.recorder.messages)
+        stage.simulation.advance(50)
+        sent = [
+            message
+            for message in stage.cloud.recorder.messages[asked:]
+            if message.method == 'post_live_migration_at_source' and message.kind == 'call'
+        ]
+        assert 8 <= len(sent) <= 12
+
+
+class TestPolls:
+    def test_only_what_has_been_silent_is_asked_and_one_call_a_host_does_for_all(
+        self, build: Callable[..., Stage]
+    ) -> None:
+        stage = build(options={'max_concurrent_live_migrations': 8}, **ENDLESS)
+        migrations = [stage.begin()]
+        for number in range(3):
+            migrations.append(stage.begin(instance=stage.cloud.boot(f'other{number}', 'host1', dirty_rate=10000.0)))
+        for migration in migrations:
+            stage.until_status(migration, 'running')
+        asked = len(stage.cloud.recorder.messages)
+        stage.simulation.advance(20)
+        polls = [
+            message
+            for message in stage.cloud.recorder.messages[asked:]
+            if message.method == 'poll_live_migrations' and message.kind == 'call'
+        ]
+        assert 6 <= len(polls) <= 12, 'one each poll interval, and not one a migration'
+
+    def test_what_the_copy_has_come_to_is_in_the_row(self, build: Callable[..., Stage]) -> None:
+        stage = build(**ENDLESS)
+        migration = stage.begin()
+        stage.until_status(migration, 'running')
+        stage.until(lambda: stage.row(migration).memory_total)
+        assert stage.row(migration).memory_total == 512 * 1024 * 1024
+        first = stage.row(migration).memory_processed
+        stage.simulation.advance(10)
+        assert (stage.row(migration).memory_processed or 0) > (first or 0)
+
+    def test_a_host_that_is_silent_does_not_delay_another(self, build: Callable[..., Stage]) -> None:
+        stage = build(hosts=4, **ENDLESS)
+        first = stage.begin('host3')
+        other = stage.cloud.boot('other', 'host2', dirty_rate=10000.0)
+        second = stage.begin('host4', instance=other)
+        for migration in (first, second):
+            stage.until_status(migration, 'running')
+        stage.cloud.bus.faults = lambda message: 'lose' if message.target.server == 'host1' else None
+        stage.simulation.advance(10)
+        before = stage.row(second).memory_processed or 0
+        stage.simulation.advance(10)
+        assert (stage.row(second).memory_processed or 0) > before
+
+    def test_what_was_taken_in_is_acknowledged_so_that_no_host_keeps_it(self, stage: Stage) -> None:
+        migration = stage.begin()
+        stage.end(migration)
+        stage.simulation.advance(10)
+        assert stage.cloud.conductors['conductor1'].tools.hosts.unacknowledged() == []
+        for host in ('host1', 'host2'):
+            works = stage.cloud.computes[host]._orders._records[migration.uuid].works
+            assert [step for step, work in works.items() if work.kept] in ([], ['live_migration'])

@@ -1,0 +1,104 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+from migrator.conductor import recovery
+from migrator.db.migrations import Write
+from migrator.objects import command
+from migrator.saga import log
+from tests.unit.conductor import stage as stages
+
+Stage = stages.Stage
+
+
+def test_what_nobody_ever_owned_has_sent_nothing_and_nobody_is_asked(still: Stage) -> None:
+    m = still.adopt(still.accept())
+    assert (m.row.epoch, m.settling, m.unsure, m.must_ask) == (1, False, set(), set())
+
+
+def test_who_comes_second_gets_nothing(still: Stage) -> None:
+    migration = still.accept()
+    still.adopt(migration)
+    assert still.do(lambda: recovery.adopt(still.tools, migration.uuid, 0)) is None
+    assert still.do(lambda: recovery.adopt(still.tools, migration.uuid, 1)) is None
+
+
+def dead_owners(still: Stage) -> stages.Migration:
+    """Return a migration whose owner has died in the middle of the preparation."""
+    m = still.adopt(still.accept())
+    m.will(status='preparing', dest_compute='host2', dest_node='host2')
+    done = log.StepRecord('move_allocation', 'do', 'done', 1, input={'host': 'host2'})
+    m.commit([done, log.StepRecord('pre_live_migration', 'do', 'intent', 1, input={})])
+    still.database.conductors.retire(m.row.owner or '')
+    return m.row
+
+
+def test_an_adopters_first_act_is_to_ask_every_host_that_the_row_names(still: Stage) -> None:
+    row = dead_owners(still)
+    still.tools.owner = 'second life'
+    still.database.conductors.register('second life', 'conductor1', 1e6)
+    m = still.adopt(row)
+    assert (m.row.owner, m.row.epoch, m.settling) == ('second life', 2, True)
+    assert m.must_ask == {'host1', 'host2'}
+    assert m.boots == {host: still.cloud.computes[host].boot_id for host in ('host1', 'host2')}
+
+
+def test_what_it_owns_it_can_read_anew_and_nobody_else(still: Stage) -> None:
+    m = still.adopt(still.accept())
+    found = still.do(lambda: recovery.reload(still.tools, m.row.uuid))
+    assert found.row == m.row
+    still.tools.owner = 'somebody else'
+    assert still.do(lambda: recovery.reload(still.tools, m.row.uuid)) is None
+
+
+class TestComputeStarted:
+    def queued(self, still: Stage, **fields: object) -> stages.Migration:
+        m = still.adopt(still.accept(instance=still.cloud.boot('other', 'host1')))
+        data = {'migrate_data': {'object': 'LiveMigrateData', 'version': '1.0', 'data': {'disk_over_commit': True}}}
+        m.will(status='preparing', dest_compute='host2', dest_node='host2')
+        m.commit([log.StepRecord('pre_live_migration', 'do', 'done', 1, result=data)])
+        m.will(status='queued', queued_at=still.tools.threads.clock.now())
+        m.commit([log.StepRecord('live_migration', 'do', 'intent', 1, input={})])
+        if fields:
+            still.database.migrations.commit(m.row, Write(fields=fields))
+        return m.row
+
+    def started(self, still: Stage, host: str) -> list[command.Assignment]:
+        report = command.HostReport(host=host, boot_id='new boot', version=4)
+        assignments, _ = still.do(lambda: recovery.compute_started(still.tools, report))
+        return assignments
+
+    def test_the_source_is_to_queue_what_was_queued_with_its_frozen_data_in_the_new_epoch(self, still: Stage) -> None:
+        row = self.queued(still)
+        (found,) = self.started(still, 'host1')
+        assert (found.role, found.queue, found.destination) == ('source', True, 'host2')
+        assert found.migrate_data.disk_over_commit
+        assert found.instance.uuid == row.instance_uuid
+        head = found.command
+        assert (head.epoch, head.owner, head.reply_to, head.boot_id) == (2, row.owner, 'conductor1', 'new boot')
+
+    def test_the_destination_is_told_of_it_and_queues_nothing(self, still: Stage) -> None:
+        self.queued(still)
+        (found,) = self.started(still, 'host2')
+        assert (found.role, found.queue) == ('destination', False)
+
+    def test_what_is_running_settled_or_to_be_aborted_is_not_queued_again(self, still: Stage) -> None:
+        for fields in ({'status': 'running'}, {'outcome': 'back'}):
+            self.queued(still, **fields)
+        still.abort(self.queued(still), wake=False)
+        assert [found.queue for found in self.started(still, 'host1')] == [False, False, False]
+
+    def test_a_host_that_nothing_names_has_nothing_to_do(self, still: Stage) -> None:
+        self.queued(still)
+        assert self.started(still, 'host3') == []

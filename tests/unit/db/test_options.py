@@ -1,0 +1,79 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+from oslo_db import options as oslo_db_options
+
+from migrator import exception, executors
+from migrator.db import options
+
+
+@pytest.fixture
+def conf():
+    conf = cfg.ConfigOpts()
+    options.register_opts(conf)
+    conf([], project='migrator', default_config_files=[], default_config_dirs=[])
+    return conf
+
+
+@pytest.fixture
+def threads():
+    return executors.NativeThreads()
+
+
+def test_the_engine_is_the_one_of_the_section(conf, threads, tmp_path):
+    conf.set_override('connection', f'sqlite:///{tmp_path}/x.sqlite', 'database')
+    engine = options.engine_from_conf(conf, threads, max_retries=0)
+    with engine.writer() as session:
+        session.execute(sa.text('CREATE TABLE t (a INTEGER)'))
+    engine.dispose()
+    assert (tmp_path / 'x.sqlite').exists()
+
+
+def test_no_option_of_the_section_is_one_that_the_engine_does_not_know(conf, threads, tmp_path, recwarn):
+    conf.set_override('connection', f'sqlite:///{tmp_path}/x.sqlite', 'database')
+    conf.set_override('max_pool_size', 7, 'database')
+    options.engine_from_conf(conf, threads).dispose()
+    assert not [warning for warning in recwarn if 'not supported' in str(warning.message)]
+
+
+@pytest.mark.parametrize('connection', [None, '', 'nowhere', 'nosuch://host/x', 'postgresql+nosuch://host/x'])
+def test_a_connection_that_cannot_be_names_the_option(conf, threads, connection):
+    conf.set_override('connection', connection, 'database')
+    with pytest.raises(exception.ConfigurationError, match=r'\[database\] connection is'):
+        options.engine_from_conf(conf, threads)
+
+
+def test_what_is_registered_is_nobody_elses(conf):
+    theirs = {opt.name: opt for opt in oslo_db_options.database_opts}
+    conf.set_default('connection', 'sqlite://', 'database')
+    assert theirs['connection'].default is None
+
+
+@pytest.mark.parametrize(
+    ('text', 'without'),
+    [
+        ('postgresql://u:p@h/x', 'postgresql://***@h/x'),
+        (
+            'could not reach postgresql+psycopg2://u:p@ss@h/x: refused',
+            'could not reach postgresql+psycopg2://***@h/x: refused',
+        ),
+        ('sqlite:////x.sqlite', 'sqlite:////x.sqlite'),
+        ('ask me @ noon', 'ask me @ noon'),
+    ],
+)
+def test_a_password_is_taken_out_of_a_text(text, without):
+    assert options.without_password(text) == without
