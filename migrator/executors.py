@@ -243,6 +243,10 @@ class BoundedExecutor(concurrent.futures.Executor):
         if wait:
             self._idle.wait()
 
+    def wait_idle(self, timeout: float) -> bool:
+        """Wait until nothing runs, at most ``timeout`` seconds; return whether nothing does."""
+        return self._idle.wait(timeout)
+
     def _start_workers(self) -> None:
         while self._waiting and self._running < self._max_workers:
             item = next(iter(self._waiting.items()))

@@ -38,6 +38,8 @@ LOG = logging.getLogger(__name__)
 
 #: How many stories run at a time; a parked one holds no thread.
 _RUNS = 64
+#: Seconds that a stop waits for stories which are in the middle of a call.
+_STOP_TIMEOUT = 5.0
 
 
 class ConductorManager:
@@ -141,14 +143,20 @@ class ConductorManager:
         self.report_alive()
 
     def stop(self) -> None:
-        """Stop listening, let what runs come to its next pause, and end this life, so that others may adopt at once."""
+        """Stop listening, let what runs come to its next pause, and end this life, so that others may adopt at once.
+
+        What still waits for a host after some seconds is left behind: its writes are refused once this life is over.
+        """
         for task in self._periodics:
             task.stop()
+        # First of all, so that nobody who waits for a story holds the server open.
+        self.runner.drop_all()
         for served in self._served:
             served.stop()
-        self.runner.drop_all()
-        self._pool.shutdown()
-        self._poll_pool.shutdown()
+        for pool in (self._pool, self._poll_pool):
+            pool.shutdown(wait=False)
+            if not pool.wait_idle(_STOP_TIMEOUT):
+                LOG.warning('Calls to hosts that do not answer are left behind at the stop of %s', self.tools.server)
         try:
             self.tools.database.conductors.retire(self.tools.owner)
         except exception.ServiceUnreachable as error:

@@ -118,6 +118,9 @@ class Runner:
         """Let go of everything: this life of the conductor is over."""
         with self._lock:
             self._tales.clear()
+            waiting = list(self._checked)
+        for uuid in waiting:
+            self._say_checked(uuid)
 
     def wait_checked(self, uuid: str, timeout: float) -> None:
         """Wait until a migration's checks are done, it has ended, or it is not here; at most ``timeout`` seconds."""

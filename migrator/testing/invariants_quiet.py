@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from migrator.objects import command
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
-from migrator.testing.world import Host, World
+from migrator.testing.reader import Host
+from migrator.testing.world import World
 from migrator.virt import fake_hypervisor
 
 GuestState = command.GuestState

@@ -10,7 +10,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""Reads a :class:`~migrator.testing.world.World` off a cloud, past everything that a test counts or breaks.
+"""Reads what a :class:`~migrator.testing.world.World` is made of, past everything that a test counts or breaks.
 
 The database is read by an engine of its own, Placement by an adapter of its own (and its list of requests is left as
 it was), the hypervisors past their drivers.
@@ -27,13 +27,58 @@ from typing import TYPE_CHECKING, Any
 
 from migrator.db import api as db_api
 from migrator.db import engine as engines
+from migrator.objects import command
 from migrator.placement_client import client as placement_client
 from migrator.placement_client import providers
 from migrator.testing import primitives
-from migrator.testing.world import Host, Provider, World
 
 if TYPE_CHECKING:  # the cloud needs none of this to run
     from migrator.testing.cloud import Cloud
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Provider:
+    """A resource provider, by Placement's word.
+
+    :ivar holders: consumer uuid -> resource class -> amount.
+    """
+
+    uuid: str
+    name: str
+    root: str
+    inventory: Mapping[str, Mapping[str, Any]]
+    used: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    holders: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Host:
+    """One host: what its hypervisor has, asked past every driver, and what its compute service has in hand.
+
+    :ivar guests: of everything that is there of a guest in any form, the guest as a driver would describe it.
+    :ivar parts: instance uuid -> what there is of it, the guest itself included.
+    :ivar persistent: the guests that would survive a restart of the hypervisor.
+    :ivar jobs: the guests that are on their way out.
+    :ivar alive: a compute service runs; what follows is empty otherwise.
+    :ivar waiting: the keys of ``_waiting_live_migrations``, in their order.
+    :ivar busy: name of an executor -> how many items it runs or holds.
+    :ivar limit: max_concurrent_live_migrations.
+    :ivar seen: migration uuid -> (epoch, owner), the highest that this boot has taken anything in.
+    """
+
+    name: str
+    powered: bool
+    guests: Mapping[str, command.Guest]
+    parts: Mapping[str, Sequence[str]]
+    persistent: frozenset[str]
+    jobs: tuple[str, ...]
+    alive: bool = False
+    boot_id: str = ''
+    waiting: tuple[str, ...] = ()
+    busy: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    limit: int = 0
+    closed: bool = False
+    seen: Mapping[str, tuple[int, str | None]] = dataclasses.field(default_factory=dict)
 
 
 class Reader:
@@ -58,33 +103,33 @@ class Reader:
             held: Any = _Held(session)
             yield db_api.Database('', self.cloud.world_threads, engine=held)
 
-    def snapshot(self, logs: Sequence[str] = ()) -> World:
-        """Return everything."""
+    def everything(self, logs: Sequence[str] = ()) -> dict[str, Any]:
+        """Return all of a world: the arguments of a :class:`~migrator.testing.world.World`."""
         connections = self._connections()
         with self.database() as database:
             migrations = {one.uuid: one for one in reversed(database.migrations.list())}
             instances = {one.uuid: one for one in reversed(database.instances.list())}
             known = {*instances, *(one.instance_uuid for one in migrations.values())}
-            return World(
-                instances=instances,
-                migrations=migrations,
-                marked=marked(database, known),
-                journal={uuid: database.migrations.steps(uuid) for uuid in migrations},
-                debts=database.debts.list(),
-                services=database.services.list(),
-                nodes={node.host: node for node in database.services.list_nodes()},
-                actions=[action for uuid in sorted(known) for action in database.actions.list(uuid)],
-                providers=self.providers(),
-                history=list(self.cloud.history),
-                logs=list(logs),
-                secrets=self.secrets(),
-                leftovers=self._leftovers(),
-                connections=connections,
+            return {
+                'instances': instances,
+                'migrations': migrations,
+                'marked': marked(database, known),
+                'journal': {uuid: database.migrations.steps(uuid) for uuid in migrations},
+                'debts': database.debts.list(),
+                'services': database.services.list(),
+                'nodes': {node.host: node for node in database.services.list_nodes()},
+                'actions': [action for uuid in sorted(known) for action in database.actions.list(uuid)],
+                'providers': self.providers(),
+                'history': list(self.cloud.history),
+                'logs': list(logs),
+                'secrets': self.secrets(),
+                'leftovers': self._leftovers(),
+                'connections': connections,
                 **self.outside(),
-            )
+            }
 
     def outside(self) -> dict[str, Any]:
-        """Return what is known without asking the database or Placement: arguments of a :class:`World`."""
+        """Return what is known without asking the database or Placement, likewise."""
         cloud = self.cloud
         simulation = cloud.simulation
         if simulation is not None:

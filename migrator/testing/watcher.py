@@ -86,7 +86,7 @@ class Watcher:
 
     def snapshot(self) -> World:
         """Return the whole world as it is now, with what was logged; hosts have the highest limit that they had."""
-        world = self._reader.snapshot(self.logs)
+        world = World(**self._reader.everything(self.logs))
         world.hosts = {
             name: readers.with_limit(host, max(host.limit, self._highest_limit.get(name, 0)))
             for name, host in world.hosts.items()

@@ -17,68 +17,25 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from migrator.db import actions as action_rows
 from migrator.db import debts as debt_rows
-from migrator.objects import command, compute_node
+from migrator.objects import compute_node
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
 from migrator.objects import service as service_objects
 from migrator.placement_client import pairs
 from migrator.saga import log
+from migrator.testing import reader as readers
 from migrator.testing import rpc as testing_rpc
+from migrator.testing.reader import Host, Provider
 from migrator.virt import fake_hypervisor
 
 if TYPE_CHECKING:  # the cloud needs none of this to run
     from migrator.testing.cloud import Cloud, Exchange
 
 Migration = migration_objects.Migration
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Provider:
-    """A resource provider, by Placement's word.
-
-    :ivar holders: consumer uuid -> resource class -> amount.
-    """
-
-    uuid: str
-    name: str
-    root: str
-    inventory: Mapping[str, Mapping[str, Any]]
-    used: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    holders: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Host:
-    """One host: what its hypervisor has, asked past every driver, and what its compute service has in hand.
-
-    :ivar guests: of everything that is there of a guest in any form, the guest as a driver would describe it.
-    :ivar parts: instance uuid -> what there is of it, the guest itself included.
-    :ivar persistent: the guests that would survive a restart of the hypervisor.
-    :ivar jobs: the guests that are on their way out.
-    :ivar alive: a compute service runs; what follows is empty otherwise.
-    :ivar waiting: the keys of ``_waiting_live_migrations``, in their order.
-    :ivar busy: name of an executor -> how many items it runs or holds.
-    :ivar limit: max_concurrent_live_migrations.
-    :ivar seen: migration uuid -> (epoch, owner), the highest that this boot has taken anything in.
-    """
-
-    name: str
-    powered: bool
-    guests: Mapping[str, command.Guest]
-    parts: Mapping[str, Sequence[str]]
-    persistent: frozenset[str]
-    jobs: tuple[str, ...]
-    alive: bool = False
-    boot_id: str = ''
-    waiting: tuple[str, ...] = ()
-    busy: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    limit: int = 0
-    closed: bool = False
-    seen: Mapping[str, tuple[int, str | None]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -127,11 +84,9 @@ class World:
 
         :param logs: what was logged so far, if somebody has kept it.
         """
-        from migrator.testing import reader as readers  # it makes what is declared here
-
         reader = readers.Reader(cloud)
         try:
-            return reader.snapshot(logs)
+            return cls(**reader.everything(logs))
         finally:
             reader.close()
 

@@ -1,0 +1,326 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The story of live_migrate.py from the move on: forward, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.unit.conductor import stage as stages
+
+Stage = stages.Stage
+ROLLBACK_SOURCE = 'rollback_live_migration_at_source'
+ROLLBACK_DESTINATION = 'rollback_live_migration_at_destination'
+POST_SOURCE = 'post_live_migration_at_source'
+POST_DESTINATION = 'post_live_migration_at_destination'
+#: A guest that dirties its memory faster than the link carries it, where nothing throttles it.
+ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
+
+
+class TestTheMove:
+    @pytest.mark.parametrize('phase', ['live_migration', 'starting', 'copying', 'cutover'])
+    @pytest.mark.parametrize('leave_paused', [False, True])
+    def test_a_driver_that_fails_is_unwound_and_the_guest_runs_where_it_was(
+        self, build: Callable[..., Stage], phase: str, leave_paused: bool
+    ) -> None:
+        stage = build(leave_paused=leave_paused)
+        stage.host('host1').faults.fail(phase, 'the link is down')
+        migration = stage.begin()
+        row = stage.end(migration)
+        assert row.status == 'failed'
+        assert row.failure
+        assert stage.host('host1').guests[stage.instance.uuid].state == 'running'
+        stage.check(migration, 'host1')
+
+    def test_a_guest_that_its_user_shuts_off_while_it_is_copied_stays_where_it_is_shut_off(
+        self, build: Callable[..., Stage]
+    ) -> None:
+        stage = build(**ENDLESS)
+        migration = stage.begin()
+        stage.until_status(migration, 'running')
+        stage.host('host1').shut_off(stage.instance.uuid)
+        assert stage.end(migration).status == 'failed'
+        assert stage.host('host1').guests[stage.instance.uuid].state == 'shutdown'
+        assert stage.host('host2').residue(stage.instance.uuid) == []
+
+    def test_in_post_copy_the_guest_is_the_destinations_at_once(self, build: Callable[..., Stage]) -> None:
+        stage = build(post_copy=True, **ENDLESS)
+        stall = stage.host('host1').faults.stall('postcopy')
+        migration = stage.begin()
+        stage.until_status(migration, 'running')
+        stage.host('host1').jobs[stage.instance.uuid].force_complete()
+        stage.until(stall.reached.is_set)
+        stage.simulation.advance(10)
+        assert stage.row(migration).status == 'running (post-copy)'
+        assert stage.database.instances.get(stage.instance.uuid).host == 'host2'
+        assert stage.host('host1').residue(stage.instance.uuid) != []
+        stall.release()
+        assert stage.end(migration).status == 'completed'
+        assert stage.statuses(migration)[-3:] == ['running (post-copy)', 'post-migrating', 'completed']
+        stage.check(migration, 'host2')
+
+    def test_an_abort_in_post_copy_is_too_late_at_once(self, build: Callable[..., Stage]) -> None:
+        stage = build(post_copy=True, **ENDLESS)
+        stall = stage.host('host1').faults.stall('postcopy')
+        migration = stage.begin()
+        stage.until_status(migration, 'running')
+        stage.host('host1').jobs[stage.instance.uuid].force_complete()
+        stage.until(stall.reached.is_set)
+        stage.abort(migration)
+        stage.simulation.advance(10)
+        assert stage.row(migration).status == 'running (post-copy)'
+        stall.release()
+        assert stage.end(migration).status == 'completed'
+        stage.check(migration, 'host2')
+
+    def test_post_copy_that_breaks_off_is_stuck_and_nothing_is_torn_down(self, build: Callable[..., Stage]) -> None:
+        stage = build(post_copy=True, **ENDLESS)
+        stall = stage.host('host1').faults.stall('postcopy')
+        migration = stage.begin()
+        stage.until_status(migration, 'running')
+        stage.host('host1').jobs[stage.instance.uuid].force_complete()
+        stage.until(stall.reached.is_set)
+        stage.until_status(migration, 'running (post-copy)')
+        stage.host('host1').break_post_copy(stage.instance.uuid)
+        assert 'Post-copy broke off' in stage.until_stuck(migration)
+        for host in ('host1', 'host2'):
+            assert stage.host(host).guests[stage.instance.uuid].state == 'post-copy broken off'
+
+    def test_while_the_destination_runs_it_and_the_job_has_not_ended_nothing_is_torn_down_at_the_source(
+        self, stage: Stage
+    ) -> None:
+        stall = stage.host('host1').faults.stall('arrived')
+        migration = stage.begin()
+        stage.until(stall.reached.is_set)
+        stage.simulation.advance(20)
+        assert stage.row(migration).stuck_reason is None
+        assert not stage.row(migration).ended
+        assert 'guest' in stage.host('host1').residue(stage.instance.uuid)
+        stall.release()
+        assert stage.end(migration).status == 'completed'
+        stage.check(migration, 'host2')
+
+    def test_an_answer_to_the_order_that_is_lost_is_not_missed(self, stage: Stage) -> None:
+        lost: list[Any] = []
+
+        def fault(message: Any) -> Any:
+            if message.method == 'live_migration' and not lost:
+                lost.append(message)
+                return 'lose_answer'
+            return None
+
+        stage.cloud.bus.faults = fault
+        migration = stage.begin()
+        assert stage.end(migration).status == 'completed'
+        assert len(stage.cloud.world.effects('job started', stage.instance.uuid)) == 1
+        stage.check(migration, 'host2')
+
+    def test_an_order_that_comes_after_everything_was_unwound_starts_no_job(self, build: Callable[..., Stage]) -> None:
+        """Also in the epoch of an adopter: what it has sent itself it must fence before it decides against it."""
+        stage = build(conductors=2)
+        late: list[Any] = []
+
+        def fault(message: Any) -> Any:
+            if message.method == 'live_migration' and message.kind == 'call':
+                late.append(message)
+                return 90.0
+            return None
+
+        stage.cloud.bus.faults = fault
+        stall = stage.host('host2').faults.stall('pre_live_migration')
+        migration = stage.begin()
+        stage.until(stall.reached.is_set)
+        server = stage.database.conductors.server_of(stage.row(migration).owner or '')
+        stage.kill(server or '')
+        stage.until(lambda: stage.row(migration).epoch > 1)
+        stall.release()
+        stage.until(lambda: late)
+        stage.abort(migration)
+        assert stage.end(migration).status == 'cancelled'
+        stage.simulation.advance(200)
+        assert stage.cloud.world.effects('job started', stage.instance.uuid) == []
+        stage.check(migration, 'host1')
+
+    def test_no_event_at_all_and_it_still_arrives(self, stage: Stage) -> None:
+        stage.cloud.bus.faults = lambda message: 'lose' if message.kind == 'cast' else None
+        migration = stage.begin()
+        assert stage.end(migration).status == 'completed'
+        stage.check(migration, 'host2')
+
+    def test_every_message_doubled_and_it_moves_once(self, stage: Stage) -> None:
+        stage.cloud.bus.faults = lambda message: 'duplicate' if message.kind != 'reply' else None
+        migration = stage.begin()
+        assert stage.end(migration).status == 'completed'
+        assert len(stage.cloud.world.effects('job started', stage.instance.uuid)) == 1
+        stage.check(migration, 'host2')
+
+    def test_a_guest_that_vanishes_from_the_queue_is_not_waited_for_in_silence(
+        self, build: Callable[..., Stage]
+    ) -> None:
+        stage = build(**ENDLESS)
+        first = stage.begin()
+        stage.until_status(first, 'running')
+        other = stage.cloud.boot('other', 'host1')
+        second = stage.begin(instance=other)
+        stage.until_status(second, 'queued')
+        stage.host('host1').delete(other.uuid)
+        stage.abort(first)
+        stage.end(first)
+        stage.simulation.advance(60)
+        row = stage.row(second)
+        assert row.ended or row.stuck_reason
+
+
+class TestAfterTheMove:
+    @pytest.mark.parametrize(('step', 'host'), [(POST_SOURCE, 'host1'), (POST_DESTINATION, 'host2')])
+    @pytest.mark.parametrize('after', [False, True])
+    def test_a_post_step_that_fails_is_done_again_until_it_is_done(
+        self, stage: Stage, step: str, host: str, after: bool
+    ) -> None:
+        for _ in range(3):
+            stage.host(host).faults.fail(step, 'busy', after=after)
+        migration = stage.begin()
+        assert stage.end(migration).status == 'completed'
+        stage.check(migration, 'host2')
+
+    @pytest.mark.parametrize(('step', 'host'), [(POST_SOURCE, 'host1'), (POST_DESTINATION, 'host2')])
+    def test_a_post_step_that_fails_for_good_is_owed_and_the_migration_ends(
+        self, stage: Stage, step: str, host: str
+    ) -> None:
+        stage.host(host).faults.fail(step, 'busy', sticky=True)
+        migration = stage.begin()
+        assert stage.end(migration, 900).status == 'completed'
+        stage.check(migration, 'host2', debris=(host,))
+        debt = stage.database.debts.list()[0]
+        assert (debt.step, debt.migration_uuid, debt.epoch) == (step, migration.uuid, stage.row(migration).epoch)
+        assert 'busy' in debt.reason
+        assert (debt.input or {})['migrate_data']
+
+    def test_it_is_tried_as_often_as_the_option_says(self, build: Callable[..., Stage]) -> None:
+        stage = build(options={'conductor.post_max_attempts': 3})
+        fault = stage.host('host1').faults.fail(POST_SOURCE, 'busy', sticky=True)
+        migration = stage.begin()
+        stage.end(migration)
+        assert fault.count == 3
+        stage.check(migration, 'host2', debris=('host1',))
+
+    def test_a_source_that_says_the_guest_is_here_is_stuck_and_goes_on_when_it_no_longer_says_so(
+        self, stage: Stage
+    ) -> None:
+        stall = stage.host('host1').faults.stall('arrived')
+        migration = stage.begin()
+        stage.until(stall.reached.is_set)
+        stage.host('host1').faults.lie('get_guest', lambda truth: truth.replace(state='running'), sticky=True)
+        stall.release()
+        reason = stage.until_stuck(migration)
+        assert 'host1' in reason
+        stage.simulation.advance(60)
+        assert stage.row(migration).status == 'post-migrating'
+        assert stage.database.instances.get(stage.instance.uuid).task_state == 'migrating'
+        assert stage.row(migration).stuck_reason == reason
+        stage.host('host1').faults.clear()
+        assert stage.end(migration, 60).status == 'completed'
+        stage.check(migration, 'host2')
+
+    def test_a_guest_that_is_gone_from_the_destination_after_the_move_is_stuck_and_never_called_completed(
+        self, stage: Stage
+    ) -> None:
+        stall = stage.host('host2').faults.stall(POST_DESTINATION)
+        migration = stage.begin()
+        stage.until(stall.reached.is_set)
+        stage.host('host2').delete(stage.instance.uuid)
+        stall.release()
+        assert 'host2' in stage.until_stuck(migration, 900)
+        assert stage.row(migration).status == 'post-migrating'
+
+
+class TestBack:
+    def test_a_destination_that_cannot_be_cleaned_owes_it_and_the_migration_ends(
+        self, build: Callable[..., Stage]
+    ) -> None:
+        stage = build(options={'conductor.post_max_attempts': 2})
+        stage.host('host1').faults.fail('copying')
+        stage.host('host2').faults.fail(ROLLBACK_DESTINATION, 'busy', sticky=True)
+        migration = stage.begin()
+        assert stage.end(migration, 900).status == 'failed'
+        stage.check(migration, 'host1', debris=('host2',))
+
+    def test_a_rollback_that_fails_once_is_done_again(self, stage: Stage) -> None:
+        stage.host('host1').faults.fail('copying')
+        stage.host('host2').faults.fail(ROLLBACK_DESTINATION, 'busy')
+        stage.host('host1').faults.fail(ROLLBACK_SOURCE, 'busy')
+        migration = stage.begin()
+        assert stage.end(migration).status == 'failed'
+        stage.check(migration, 'host1')
+
+    def test_a_source_that_is_up_and_cannot_be_restored_is_stuck_and_owes_nothing(
+        self, build: Callable[..., Stage]
+    ) -> None:
+        stage = build(leave_paused=True, options={'conductor.post_max_attempts': 2})
+        stage.host('host1').faults.fail('cutover')
+        stage.host('host1').faults.fail(ROLLBACK_SOURCE, 'busy', sticky=True)
+        migration = stage.begin()
+        assert 'host1' in stage.until_stuck(migration, 900)
+        assert stage.database.debts.list() == []
+        stage.host('host1').faults.clear()
+        assert stage.end(migration, 200).status == 'failed'
+        stage.check(migration, 'host1')
+
+    def test_a_destination_that_turns_out_to_run_the_guest_is_never_torn_down(self, stage: Stage) -> None:
+        stage.host('host1').faults.fail('copying')
+        stall = stage.host('host2').faults.stall(ROLLBACK_DESTINATION)
+        stage.host('host2').faults.lie('get_guest', lambda truth: truth, sticky=True)
+        migration = stage.begin()
+        stage.until(stall.reached.is_set)
+        stage.host('host2').guests[stage.instance.uuid].state = 'running'
+        stall.release()
+        assert 'host2' in stage.until_stuck(migration)
+        assert 'guest' in stage.host('host2').residue(stage.instance.uuid)
+        stage.host('host2').guests[stage.instance.uuid].state = 'waiting'
+        assert stage.end(migration, 60).status == 'failed'
+        stage.check(migration, 'host1')
+
+    @pytest.mark.parametrize(
+        'guest_too',
+        [
+            False,
+            pytest.param(
+                True, marks=pytest.mark.xfail(strict=True, reason='absent and waiting is stuck for a deleted one too')
+            ),
+        ],
+    )
+    def test_an_instance_deleted_meanwhile_stays_gone_and_nothing_is_left_at_the_destination(
+        self, build: Callable[..., Stage], guest_too: bool
+    ) -> None:
+        stage = build(**ENDLESS)
+        migration = stage.begin()
+        stage.until_status(migration, 'running')
+        with stage.cloud.engine.sa_engine.begin() as connection:
+            connection.exec_driver_sql('DELETE FROM instances')
+        client = stage.cloud.placement_client
+        held = stages.allocations.read(client, stage.instance.uuid)
+        owner = stages.allocations.pairs.Consumer(
+            uuid=stage.instance.uuid, consumer_type='INSTANCE', project_id='demo', user_id='demo'
+        )
+        stages.allocations.remove(client, owner, generation=held.generation or 0)
+        if guest_too:
+            stage.host('host1').delete(stage.instance.uuid)
+        stage.abort(migration)
+        row = stage.end(migration, 120)
+        assert row.status in ('cancelled', 'failed', 'error')
+        for consumer in (stage.instance.uuid, migration.uuid):
+            assert stages.allocations.read(client, consumer).allocations == {}
+        assert stage.host('host2').residue(stage.instance.uuid) == []
