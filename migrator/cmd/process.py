@@ -127,7 +127,7 @@ class Process:
         from migrator.db import options
 
         # oslo.db would say with each of its own attempts that there is one less, and give up after the last.
-        return options.engine_from_conf(self.conf, self.threads, max_retries=0)
+        return options.engine_from_conf(self.conf, self.threads, max_retries=0, lease=self.conf.conductor.lease)
 
     def placement(self) -> placement_client.PlacementClient:
         """Return the way to Placement.

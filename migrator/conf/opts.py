@@ -19,10 +19,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from migrator.conf import api
-from migrator.conf import compute
-from migrator.conf import conductor
-from migrator.conf import placement
+from migrator.conf import api, compute, conductor, placement
 
 _MODULES = (api, compute, conductor, placement)
 
