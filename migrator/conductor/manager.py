@@ -23,8 +23,8 @@ from oslo_log import log as logging
 from migrator import context as migrator_context
 from migrator import exception, executors, rpc
 from migrator.compute import rpcapi as compute_rpcapi
+from migrator.conductor import debts, owned, periodics, recovery, rpcapi
 from migrator.conductor import hosts as conductor_hosts
-from migrator.conductor import owned, periodics, recovery, rpcapi
 from migrator.conductor import runner as runners
 from migrator.conductor.tasks import live_migrate
 from migrator.db import api as db_api
@@ -122,7 +122,7 @@ class ConductorManager:
         self._served.append(self._rpc.serve(target, self))
         conf = self.conf.conductor
         self._every(conf.lease / 3, self._renew, 'lease')
-        self._every(conf.sweep_interval, lambda: periodics.sweep(self.tools, self.runner), 'sweep')
+        self._every(conf.sweep_interval, self._sweep, 'sweep')
         self._every(conf.poll_interval / 2, lambda: periodics.poll(self.tools, self.runner, self._poll_pool), 'poll')
 
     def _every(self, spacing: float, function: Callable[[], None], name: str) -> None:
@@ -134,6 +134,10 @@ class ConductorManager:
                 LOG.warning('%s', error)
 
         self._periodics.append(executors.Periodic(self._threads, spacing, tick, name).start())
+
+    def _sweep(self) -> None:
+        periodics.sweep(self.tools, self.runner)
+        debts.pay_all(self.tools, self._poll_pool)
 
     def _renew(self) -> None:
         """Renew the lease; a life whose lease has run out is over, and a new one begins that owns nothing."""
@@ -202,7 +206,8 @@ class ConductorManager:
     @rpc.expose
     def step_ended(self, context: migrator_context.RequestContext, report: command.Report) -> None:
         """Take in an event. One that is not for this conductor is dropped: the owner's poll stands behind it."""
-        self.runner.wake(report.migration_uuid, report=report)
+        if not self.runner.wake(report.migration_uuid, report=report):
+            debts.take_report(self.tools, report)
 
     @rpc.expose
     def compute_started(

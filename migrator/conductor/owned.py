@@ -117,8 +117,11 @@ class OwnedMigration:
             fresh._against = self._against
         self.__dict__.update(fresh.__dict__)
 
-    def note_stuck(self, reason: str) -> None:
-        """Commit why a person is needed; it keeps its status and both allocations, and is observed again."""
+    def note_stuck(self, reason: str | None) -> None:
+        """Commit why a person is needed; it keeps its status and both allocations, and is observed again.
+
+        :param reason: None: the world has become a case that is known.
+        """
         self.will(stuck_reason=reason)
         self.commit()
 
@@ -160,7 +163,7 @@ class OwnedMigration:
             fields['outcome'] = outcome
             if outcome == migration_objects.Outcome.BACK:
                 fields.setdefault('failure', self._reason_of(records))
-        if self.row.stuck_reason is not None:
+        if self.row.stuck_reason is not None and (outcome or any(r.state == log.StepState.DONE for r in records)):
             fields.setdefault('stuck_reason', None)
         if self.row.waits_for is not None:
             fields.setdefault('waits_for', None)
@@ -247,7 +250,6 @@ class OwnedMigration:
             step=step,
             reason=reason,
             epoch=self.row.epoch,
-            owner=self.row.owner,
             input=input_,
         )
         self._debts.append(debt)
@@ -267,15 +269,7 @@ class OwnedMigration:
     @property
     def guest(self) -> instance_objects.Instance:
         """The instance, or, where it was deleted meanwhile, as much of it as a host needs to clean up after it."""
-        return self.instance or instance_objects.Instance(
-            uuid=self.row.instance_uuid,
-            name=self.row.instance_uuid,
-            project_id=self.row.project_id,
-            user_id=self.row.user_id,
-            host=self.row.source_compute,
-            node=self.row.source_node,
-            flavor=instance_objects.Flavor(name='deleted'),
-        )
+        return self.instance or instance_objects.stand_in(self.row.instance_uuid, self.row.source_compute)
 
     @property
     def hosts(self) -> list[str]:

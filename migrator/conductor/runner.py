@@ -187,6 +187,9 @@ class Runner:
         if isinstance(pause, Stuck) and subject.row.stuck_reason != pause.reason:
             LOG.error('Migration %s is stuck: %s', subject.row.uuid, pause.reason)
             subject.note_stuck(pause.reason)
+        elif isinstance(pause, Parked) and subject.row.stuck_reason is not None:
+            LOG.info('Migration %s is no longer stuck: it waits for %s', subject.row.uuid, pause.why)
+            subject.note_stuck(None)
         elif pause is not None:
             LOG.debug('Migration %s waits for %s', subject.row.uuid, pause)
         if isinstance(pause, Parked):

@@ -145,4 +145,9 @@ def max_concurrent_live_migrations(conf: cfg.ConfigOpts) -> int:
             f'Option [DEFAULT] max_concurrent_live_migrations is not right: {error}; a whole number of 1 or more '
             'would do.'
         ) from error
+    if limit is None:
+        # What oslo.config makes of an option that is there and has no value.
+        raise exception.ConfigurationError(
+            option='[DEFAULT] max_concurrent_live_migrations', value='', detail='a whole number of 1 or more would do.'
+        )
     return limit

@@ -22,8 +22,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from migrator.db import conductors, models
 from migrator.db import engine as engines
-from migrator.db import models
 
 _T = models.HostDebt
 
@@ -57,11 +57,47 @@ def write(session: Any, debt: Debt) -> None:
     session.execute(sa.insert(_T).values(**values))
 
 
+def _same(debt: Debt) -> builtins.list[Any]:
+    return [_T.id == debt.id, _T.owner == debt.owner, _T.epoch == debt.epoch]
+
+
 class Debts:
     """The rows of ``host_debts``."""
 
     def __init__(self, engine: engines.Engine) -> None:
         self._engine = engine
+
+    @engines.retried
+    def adopt(self, debt: Debt, owner: str) -> Debt | None:
+        """Take a debt that no living conductor owns, its epoch raised by one; one that is already ours stays as it is.
+
+        :returns: the debt as it now is, or None: another owns it, or it has been paid.
+        """
+        free = sa.or_(_T.owner.is_(None), ~conductors.alive(_T.owner))
+        with self._engine.writer() as session:
+            row = session.execute(sa.select(_T).where(_T.id == debt.id)).scalar_one_or_none()
+            if row is None:
+                return None
+            seen: int = row.epoch
+            if row.owner == owner:
+                # Told again in the same epoch, the host answers with what became of the work that it has begun.
+                return dataclasses.replace(debt, owner=owner, epoch=seen)
+            taken: Any = session.execute(
+                sa.update(_T).where(_T.id == debt.id, _T.epoch == seen, free).values(owner=owner, epoch=seen + 1)
+            )
+            return dataclasses.replace(debt, owner=owner, epoch=seen + 1) if taken.rowcount else None
+
+    @engines.retried
+    def forget(self, debt: Debt) -> None:
+        """Take a debt that is paid off the list, if it is still its owner's in its epoch."""
+        with self._engine.writer() as session:
+            session.execute(sa.delete(_T).where(*_same(debt)))
+
+    @engines.retried
+    def raise_alarm(self, debt: Debt, why: str) -> None:
+        """Note that a debt cannot be paid without a person."""
+        with self._engine.writer() as session:
+            session.execute(sa.update(_T).where(*_same(debt)).values(alarm=why))
 
     def list(self, host: str | None = None, instance_uuid: str | None = None) -> builtins.list[Debt]:
         """Return debts, the oldest first."""

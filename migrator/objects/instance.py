@@ -92,3 +92,11 @@ class Instance(base.Versioned):
     def identity(self) -> dict[str, Any]:
         """Return what a log line or an RPC needs to name it."""
         return {'uuid': self.uuid, 'name': self.name}
+
+
+def stand_in(uuid: str, host: str) -> Instance:
+    """Return as much of an instance that was deleted meanwhile as a host needs to clean up after it."""
+    flavor = Flavor(name='deleted')
+    return Instance(
+        uuid=uuid, name=uuid, project_id='', user_id='', host=host, node=host, flavor=flavor, vm_state='deleted'
+    )

@@ -76,9 +76,13 @@ def read(client: placement.PlacementClient, consumer: str) -> pairs.ConsumerAllo
     """
     found = client.read(f'/allocations/{consumer}')
     return pairs.ConsumerAllocations(
-        uuid=consumer, generation=found.get('consumer_generation'),
+        uuid=consumer,
+        generation=found.get('consumer_generation'),
         allocations={uuid: dict(entry['resources']) for uuid, entry in found['allocations'].items()},
-        project_id=found.get('project_id'), user_id=found.get('user_id'), consumer_type=found.get('consumer_type'))
+        project_id=found.get('project_id'),
+        user_id=found.get('user_id'),
+        consumer_type=found.get('consumer_type'),
+    )
 
 
 def write_all(client: placement.PlacementClient, writes: Iterable[Write]) -> None:
@@ -97,8 +101,13 @@ def write_all(client: placement.PlacementClient, writes: Iterable[Write]) -> Non
     client.post('/allocations', bodies)
 
 
-def claim(client: placement.PlacementClient, consumer: pairs.Consumer, allocations: pairs.Allocations, *,
-          generation: int | None) -> None:
+def claim(
+    client: placement.PlacementClient,
+    consumer: pairs.Consumer,
+    allocations: pairs.Allocations,
+    *,
+    generation: int | None,
+) -> None:
     """Give one consumer an allocation: an instance's first, or the second half of nova's two-request move.
 
     :param generation: None only where the caller knows from the database that the instance is alive, for None makes
@@ -151,12 +160,18 @@ class AllocationStrategy(abc.ABC):
             migration = read(self.client, pair.migration.uuid)
             after = read(self.client, pair.instance.uuid)
             if after == before:
-                state = pairs.observe_pair(after.allocations, migration.allocations, pair.source, pair.destination,
-                                           self.name)
+                state = pairs.observe_pair(
+                    after.allocations, migration.allocations, pair.source, pair.destination, self.name
+                )
                 return PairReading(instance=after, migration=migration, state=state)
             before = after
-        raise exception.PlacementConflict(method='GET', url=f'/allocations/{pair.instance.uuid}', status=200,
-                                          reason='its allocations change all the time', placement_code=None)
+        raise exception.PlacementConflict(
+            method='GET',
+            url=f'/allocations/{pair.instance.uuid}',
+            status=200,
+            reason='its allocations change all the time',
+            placement_code=None,
+        )
 
     def check(self, pair: pairs.Pair) -> None:
         """Raise unless this strategy can tell such a pair apart.
@@ -164,8 +179,10 @@ class AllocationStrategy(abc.ABC):
         :raises NoValidHost: source and destination claim the same, or lie in one provider where that cannot be.
         """
         if pairs.normal(pair.source) == pairs.normal(pair.destination):
-            raise exception.NoValidHost(reason='Source and destination would hold the same resources of the same '
-                                               'resource providers, so the move could not be told from its end.')
+            raise exception.NoValidHost(
+                reason='Source and destination would hold the same resources of the same '
+                'resource providers, so the move could not be told from its end.'
+            )
 
     @abc.abstractmethod
     def move(self, pair: pairs.Pair, *, instance_generation: int, migration_generation: int | None = None) -> None:
@@ -177,8 +194,14 @@ class AllocationStrategy(abc.ABC):
         """
 
     @abc.abstractmethod
-    def revert(self, pair: pairs.Pair, *, instance_generation: int | None, migration_generation: int | None,
-               recreate: bool = False) -> None:
+    def revert(
+        self,
+        pair: pairs.Pair,
+        *,
+        instance_generation: int | None,
+        migration_generation: int | None,
+        recreate: bool = False,
+    ) -> None:
         """Hold the source only, by the instance.
 
         :param recreate: with ``instance_generation`` None, make the instance's consumer anew (CLAIM_MISSING): only for
@@ -205,8 +228,9 @@ class AllocationStrategy(abc.ABC):
     def _instance_holds(pair: pairs.Pair, allocations: pairs.Allocations | None, generation: int | None) -> Write:
         if not pairs.normal(allocations):
             raise ValueError(f'instance {pair.instance.uuid}: the pair does not say what it shall hold')
-        return Write(consumer=pair.instance, allocations=pairs.normal(allocations),
-                     generation=_known(generation, pair.instance))
+        return Write(
+            consumer=pair.instance, allocations=pairs.normal(allocations), generation=_known(generation, pair.instance)
+        )
 
 
 class MigrationOwned(AllocationStrategy):
@@ -217,17 +241,31 @@ class MigrationOwned(AllocationStrategy):
     def move(self, pair: pairs.Pair, *, instance_generation: int, migration_generation: int | None = None) -> None:
         """One POST: with two, the instance's consumer would be empty in between, and a late duplicate would succeed."""
         self.check(pair)
-        write_all(self.client, [
-            Write(consumer=pair.migration, allocations=pair.source, generation=migration_generation),
-            self._instance_holds(pair, pair.destination, instance_generation)])
+        write_all(
+            self.client,
+            [
+                Write(consumer=pair.migration, allocations=pair.source, generation=migration_generation),
+                self._instance_holds(pair, pair.destination, instance_generation),
+            ],
+        )
 
-    def revert(self, pair: pairs.Pair, *, instance_generation: int | None, migration_generation: int | None,
-               recreate: bool = False) -> None:
+    def revert(
+        self,
+        pair: pairs.Pair,
+        *,
+        instance_generation: int | None,
+        migration_generation: int | None,
+        recreate: bool = False,
+    ) -> None:
         """One POST back."""
         generation = instance_generation if recreate else _known(instance_generation, pair.instance)
-        write_all(self.client, [
-            Write(consumer=pair.instance, allocations=pair.source, generation=generation),
-            Write(consumer=pair.migration, allocations={}, generation=_known(migration_generation, pair.migration))])
+        write_all(
+            self.client,
+            [
+                Write(consumer=pair.instance, allocations=pair.source, generation=generation),
+                Write(consumer=pair.migration, allocations={}, generation=_known(migration_generation, pair.migration)),
+            ],
+        )
 
     def release(self, pair: pairs.Pair, *, instance_generation: int | None, migration_generation: int | None) -> None:
         """Take the source allocation from the migration; the instance is not written, so its generation is not used."""
@@ -243,8 +281,10 @@ class Doubled(AllocationStrategy):
         """Also refuse a move within the same providers: the sum would have to fit into one consumer's max_unit."""
         super().check(pair)
         if pairs.normal(pair.source).keys() == pairs.normal(pair.destination).keys():
-            raise exception.NoValidHost(reason='A move within the same resource providers needs migration-owned '
-                                               'allocations (compute service version 2).')
+            raise exception.NoValidHost(
+                reason='A move within the same resource providers needs migration-owned '
+                'allocations (compute service version 2).'
+            )
 
     def move(self, pair: pairs.Pair, *, instance_generation: int, migration_generation: int | None = None) -> None:
         """Write the sum."""
@@ -254,8 +294,14 @@ class Doubled(AllocationStrategy):
         both = pairs.total([pair.source, pair.destination or {}])
         _put(self.client, self._instance_holds(pair, both, instance_generation))
 
-    def revert(self, pair: pairs.Pair, *, instance_generation: int | None, migration_generation: int | None,
-               recreate: bool = False) -> None:
+    def revert(
+        self,
+        pair: pairs.Pair,
+        *,
+        instance_generation: int | None,
+        migration_generation: int | None,
+        recreate: bool = False,
+    ) -> None:
         """Write the source only."""
         _put(self.client, self._instance_holds(pair, pair.source, instance_generation))
 

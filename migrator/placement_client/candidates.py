@@ -42,9 +42,14 @@ class Candidate:
         return tuple(root for root in self.roots if root not in self.sharing_roots)
 
 
-def get_candidates(client: placement.PlacementClient, resource_groups: Mapping[str, Mapping[str, int]], *,
-                   limit: int | None = 1000, in_tree: str | None = None,
-                   group_policy: str = 'none') -> list[Candidate]:
+def get_candidates(
+    client: placement.PlacementClient,
+    resource_groups: Mapping[str, Mapping[str, int]],
+    *,
+    limit: int | None = 1000,
+    in_tree: str | None = None,
+    group_policy: str = 'none',
+) -> list[Candidate]:
     """Return where there is room, in Placement's order.
 
     :param resource_groups: what to claim by request group, as :meth:`~.Flavor.resource_groups` gives it; ``''`` is the
@@ -79,8 +84,13 @@ def by_compute_root(candidates: Iterable[Candidate]) -> dict[str, list[Candidate
     return grouped
 
 
-def _ask(client: placement.PlacementClient, resource_groups: Mapping[str, Mapping[str, int]], limit: int | None,
-         group_policy: str, in_tree: str | None) -> list[Candidate]:
+def _ask(
+    client: placement.PlacementClient,
+    resource_groups: Mapping[str, Mapping[str, int]],
+    limit: int | None,
+    group_policy: str,
+    in_tree: str | None,
+) -> list[Candidate]:
     query: list[tuple[str, str]] = []
     for group, wanted in resource_groups.items():
         query.append((f'resources{group}', ','.join(f'{name}:{amount}' for name, amount in wanted.items())))
@@ -103,5 +113,8 @@ def _candidate_of(request: dict[str, Any], summaries: dict[str, Any]) -> Candida
         shares = SHARING_TRAIT in summary['traits']
         root = summary['root_provider_uuid']
         roots[root] = roots.get(root, True) and shares
-    return Candidate(allocations=allocations, roots=tuple(roots),
-                     sharing_roots=frozenset(root for root, only_shares in roots.items() if only_shares))
+    return Candidate(
+        allocations=allocations,
+        roots=tuple(roots),
+        sharing_roots=frozenset(root for root, only_shares in roots.items() if only_shares),
+    )

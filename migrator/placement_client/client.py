@@ -81,10 +81,20 @@ class PlacementClient:
             # No retries and no exceptions of keystoneauth1's: it would send a write again that may have been done.
             # (A 401 is the exception: it fetches a new token and sends once more, and a 401 did nothing.)
             response = self.adapter.request(
-                url, method, json=json, raise_exc=False, connect_retries=0, status_code_retries=0,
-                headers={'OpenStack-API-Version': f'placement {MICROVERSION}', 'Accept': 'application/json'})
-        except (ks_exceptions.Unauthorized, ks_exceptions.Forbidden, ks_exceptions.AuthorizationFailure,
-                ks_exceptions.AuthPluginException) as error:
+                url,
+                method,
+                json=json,
+                raise_exc=False,
+                connect_retries=0,
+                status_code_retries=0,
+                headers={'OpenStack-API-Version': f'placement {MICROVERSION}', 'Accept': 'application/json'},
+            )
+        except (
+            ks_exceptions.Unauthorized,
+            ks_exceptions.Forbidden,
+            ks_exceptions.AuthorizationFailure,
+            ks_exceptions.AuthPluginException,
+        ) as error:
             raise exception.PlacementUnauthorized(reason=_public(error)) from error
         except (ks_exceptions.ClientException, requests.exceptions.RequestException, OSError) as error:
             raise exception.PlacementUnreachable(reason=_public(error)) from error
@@ -130,7 +140,8 @@ class PlacementClient:
         if response.status_code == 404 or not document:
             raise exception.PlacementUnreachable(
                 reason=f'what answered GET {url} with {response.status_code} is not Placement: look at '
-                       f'endpoint_override in [placement], or at the service catalog')
+                f'endpoint_override in [placement], or at the service catalog'
+            )
         return document
 
 
@@ -199,7 +210,12 @@ def _error_of(method: str, url: str, response: requests.Response) -> exception.M
     if status == 406:
         reason = f'migrator needs its microversion {MICROVERSION} (Yoga, 2022): {reason}'
     details: dict[str, Any] = {
-        'method': method, 'url': url, 'status': status, 'reason': reason, 'placement_code': first.get('code')}
+        'method': method,
+        'url': url,
+        'status': status,
+        'reason': reason,
+        'placement_code': first.get('code'),
+    }
     if status == 409 and first.get('code') == CONCURRENT_UPDATE:
         return exception.PlacementConflict(**details)
     return exception.PlacementRefused(**details)

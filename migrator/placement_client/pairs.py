@@ -98,8 +98,9 @@ def total(parts: Iterable[Allocations]) -> dict[str, dict[str, int]]:
     return result
 
 
-def observe_pair(instance: Allocations, migration: Allocations, source: Allocations, destination: Allocations | None,
-                 strategy: str) -> PairState:
+def observe_pair(
+    instance: Allocations, migration: Allocations, source: Allocations, destination: Allocations | None, strategy: str
+) -> PairState:
     """Return what a pair means: pure and total.
 
     :param instance: what the instance holds.

@@ -32,7 +32,12 @@ LOG = logging.getLogger(__name__)
 _CUSTOM = 'CUSTOM_'
 #: What Placement fills in where a report is silent.
 _INVENTORY_DEFAULTS: dict[str, float] = {
-    'reserved': 0, 'min_unit': 1, 'max_unit': 0x7FFFFFFF, 'step_size': 1, 'allocation_ratio': 1.0}
+    'reserved': 0,
+    'min_unit': 1,
+    'max_unit': 0x7FFFFFFF,
+    'step_size': 1,
+    'allocation_ratio': 1.0,
+}
 #: How often a tree that others write too is tried, and how long to wait before the next time: seconds, doubled each.
 _ATTEMPTS = 5
 _FIRST_WAIT = 0.05
@@ -55,8 +60,9 @@ def read_tree(client: placement.PlacementClient, member: str) -> list[Provider]:
     :param member: uuid of any provider of the tree.
     :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
     """
-    found = [_provider_of(entry) for entry in
-             client.read(f'/resource_providers?in_tree={member}')['resource_providers']]
+    found = [
+        _provider_of(entry) for entry in client.read(f'/resource_providers?in_tree={member}')['resource_providers']
+    ]
     return _parents_first(found)
 
 
@@ -100,8 +106,13 @@ def allocations_on(client: placement.PlacementClient, provider: str) -> dict[str
     return {consumer: dict(entry['resources']) for consumer, entry in found.items()}
 
 
-def ensure_tree(client: placement.PlacementClient, providers: Sequence[compute_node.ProviderInventory], *,
-                sleep: Callable[[float], None], attempts: int = _ATTEMPTS) -> bool:
+def ensure_tree(
+    client: placement.PlacementClient,
+    providers: Sequence[compute_node.ProviderInventory],
+    *,
+    sleep: Callable[[float], None],
+    attempts: int = _ATTEMPTS,
+) -> bool:
     """Make Placement's tree say what a host reports; it may be repeated at any time.
 
     :param providers: the report, in any order; each parent is in it or is in Placement already.
@@ -114,8 +125,10 @@ def ensure_tree(client: placement.PlacementClient, providers: Sequence[compute_n
     :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`; repeat it.
     :raises ValueError: the report's parents go in a circle.
     """
-    reported = [Provider(uuid=one.uuid, name=one.name, generation=0, parent_uuid=one.parent_uuid, root_uuid='')
-                for one in providers]
+    reported = [
+        Provider(uuid=one.uuid, name=one.name, generation=0, parent_uuid=one.parent_uuid, root_uuid='')
+        for one in providers
+    ]
     order = {one.uuid: number for number, one in enumerate(_parents_first(reported))}
     wanted = sorted(providers, key=lambda one: order[one.uuid])
     changed = False
@@ -147,8 +160,9 @@ def delete_tree(client: placement.PlacementClient, root: str) -> None:
         # Looked at before the first is deleted: a free child below a root in use would be lost.
         holders = allocations_on(client, provider.uuid)
         if holders:
-            raise exception.ProviderInUse(provider=f'{provider.name} ({provider.uuid})',
-                                          consumers=', '.join(sorted(holders)))
+            raise exception.ProviderInUse(
+                provider=f'{provider.name} ({provider.uuid})', consumers=', '.join(sorted(holders))
+            )
     for provider in reversed(tree):
         client.delete(f'/resource_providers/{provider.uuid}', allow=(404,))
 
@@ -172,8 +186,10 @@ def _ensure_provider(client: placement.PlacementClient, wanted: compute_node.Pro
     if (found['name'], found['parent_provider_uuid']) == (wanted.name, wanted.parent_uuid):
         return False
     client.put(f'/resource_providers/{wanted.uuid}', body)
-    LOG.info('Resource provider %(uuid)s is now %(name)s below %(parent)s',
-             {'uuid': wanted.uuid, 'name': wanted.name, 'parent': wanted.parent_uuid})
+    LOG.info(
+        'Resource provider %(uuid)s is now %(name)s below %(parent)s',
+        {'uuid': wanted.uuid, 'name': wanted.name, 'parent': wanted.parent_uuid},
+    )
     return True
 
 
@@ -188,8 +204,10 @@ def _ensure_inventory(client: placement.PlacementClient, wanted: compute_node.Pr
         if name.startswith(_CUSTOM) and name not in found['inventories']:
             client.put(f'/resource_classes/{name}')
     client.put(url, {'resource_provider_generation': found['resource_provider_generation'], 'inventories': inventory})
-    LOG.info('Set the inventory of resource provider %(name)s: %(totals)s',
-             {'name': wanted.name, 'totals': {name: fields.get('total') for name, fields in inventory.items()}})
+    LOG.info(
+        'Set the inventory of resource provider %(name)s: %(totals)s',
+        {'name': wanted.name, 'totals': {name: fields.get('total') for name, fields in inventory.items()}},
+    )
     return True
 
 
@@ -202,14 +220,21 @@ def _ensure_traits(client: placement.PlacementClient, wanted: compute_node.Provi
     for name in sorted(set(wanted.traits) - set(found['traits'])):
         if name.startswith(_CUSTOM):
             client.put(f'/traits/{name}')
-    client.put(url, {'resource_provider_generation': found['resource_provider_generation'],
-                     'traits': sorted(set(wanted.traits))})
+    client.put(
+        url,
+        {'resource_provider_generation': found['resource_provider_generation'], 'traits': sorted(set(wanted.traits))},
+    )
     return True
 
 
 def _provider_of(entry: dict[str, Any]) -> Provider:
-    return Provider(uuid=entry['uuid'], name=entry['name'], generation=entry['generation'],
-                    parent_uuid=entry['parent_provider_uuid'], root_uuid=entry['root_provider_uuid'])
+    return Provider(
+        uuid=entry['uuid'],
+        name=entry['name'],
+        generation=entry['generation'],
+        parent_uuid=entry['parent_provider_uuid'],
+        root_uuid=entry['root_provider_uuid'],
+    )
 
 
 def _parents_first(providers: Sequence[Provider]) -> list[Provider]:
@@ -222,7 +247,7 @@ def _parents_first(providers: Sequence[Provider]) -> list[Provider]:
     while waiting:
         ready = [one for one in waiting.values() if one.parent_uuid not in waiting]
         if not ready:
-            raise ValueError(f'resource providers that are each other\'s parents: {", ".join(sorted(waiting))}')
+            raise ValueError(f"resource providers that are each other's parents: {', '.join(sorted(waiting))}")
         for one in ready:
             ordered.append(waiting.pop(one.uuid))
     return ordered

@@ -65,9 +65,13 @@ class InProcessPlacement:
     #: A token with every right: Placement runs with auth_strategy noauth2.
     ADMIN_TOKEN = 'admin'
 
-    def __init__(self, directory: str | os.PathLike[str], *,
-                 lock: contextlib.AbstractContextManager[Any] | None = None,
-                 before_request: Callable[[str, str], None] | None = None) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        lock: contextlib.AbstractContextManager[Any] | None = None,
+        before_request: Callable[[str, str], None] | None = None,
+    ) -> None:
         self.before_request = before_request
         #: Everything that was answered, in order.
         self.requests: list[Request] = []
@@ -181,8 +185,9 @@ class _WSGITransport(requests.adapters.BaseAdapter):
         """Nothing is open."""
 
 
-def make_response(request: requests.PreparedRequest | None, status: int, headers: Iterable[tuple[str, str]],
-                  body: bytes) -> requests.Response:
+def make_response(
+    request: requests.PreparedRequest | None, status: int, headers: Iterable[tuple[str, str]], body: bytes
+) -> requests.Response:
     """Return a requests response of these parts.
 
     :param request: what it answers; None where nothing was sent.

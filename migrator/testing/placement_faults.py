@@ -123,4 +123,5 @@ class FaultyAdapter:
 def _answer(status: int, code: str) -> requests.Response:
     error = {'status': status, 'title': 'planned by the test', 'detail': 'planned by the test', 'code': code}
     return testing_placement.make_response(
-        None, status, [('Content-Type', 'application/json')], jsonlib.dumps({'errors': [error]}).encode())
+        None, status, [('Content-Type', 'application/json')], jsonlib.dumps({'errors': [error]}).encode()
+    )

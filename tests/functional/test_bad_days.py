@@ -492,6 +492,21 @@ def test_whichever_commit_of_a_rollback_is_refused_or_its_answer_lost_all_is_as_
     seen.failed(cloud, instance, before, '')
 
 
+def surprise():
+    raise RuntimeError('nobody has thought of this')
+
+
+@pytest.mark.parametrize('number', [1, 4, 8])
+def test_an_error_that_nobody_has_thought_of_costs_a_few_seconds_and_no_more(cloud, number):
+    """Museum 8, 62: an unknown exception left the server MIGRATING, and its own handling failed."""
+    instance = cloud.boot('one', 'host1')
+    at = AtCommit(cloud, number, 'begin', surprise)
+    migrate(cloud, instance)
+    cloud.wait()
+    assert at.struck
+    seen.completed(cloud, instance, seen.host_of(cloud, instance))
+
+
 # --- messages --------------------------------------------------------------------------------------------------------
 
 

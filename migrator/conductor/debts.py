@@ -1,0 +1,123 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Paying debts: what a host could not do for a migration that has ended without it, done when the host is back.
+
+A debt is paid like a step after the move: the host is told, observes first, and is told again at the next sweep until
+it is done. Nothing that is paid destroys an active guest: a host that answers so raises an alarm, and is left alone.
+"""
+
+from __future__ import annotations
+
+from oslo_log import log as logging
+
+from migrator import exception, executors
+from migrator.conductor import hosts as conductor_hosts
+from migrator.conductor.owned import Tools
+from migrator.db import debts as debt_rows
+from migrator.objects import base, command
+from migrator.objects import instance as instance_objects
+
+LOG = logging.getLogger(__name__)
+
+
+def pay_all(tools: Tools, pool: executors.BoundedExecutor) -> None:
+    """Have every host that is up pay what it owes.
+
+    :param pool: bounds how many hosts are told at a time.
+    """
+    debts = [debt for debt in tools.database.debts.list() if debt.alarm is None]
+    if not debts:
+        return
+    now = tools.database.services.now()
+    services = tools.database.services.list()
+    boots = {
+        service.host: service.boot_id
+        for service in services
+        if service.boot_id and service.is_up(now, tools.options.service_down_time)
+    }
+    for debt in debts:
+        boot_id = boots.get(debt.host)
+        if boot_id is not None:
+            pool.submit(_pay_and_tell, tools, debt, boot_id)
+
+
+def _pay_and_tell(tools: Tools, debt: debt_rows.Debt, boot_id: str) -> None:
+    try:
+        pay(tools, debt, boot_id)
+    except exception.ServiceUnreachable as error:
+        LOG.warning('%s still owes %s for migration %s: %s', debt.host, debt.step, debt.migration_uuid, error)
+    except Exception:  # a pool's error is seen by nobody else; the next sweep tries again
+        LOG.exception('%s could not pay %s for migration %s', debt.host, debt.step, debt.migration_uuid)
+
+
+def pay(tools: Tools, debt: debt_rows.Debt, boot_id: str) -> bool:
+    """Have a host pay one debt; done twice, the second time finds it paid.
+
+    :param boot_id: the host's present boot.
+    :returns: whether it is paid.
+    :raises migrator.exception.ServiceUnreachable: the host did not answer.
+    """
+    held = tools.database.debts.adopt(debt, tools.owner)
+    if held is None:
+        return False  # another conductor has it, or it has been paid
+    order = command.Command(
+        migration_uuid=held.migration_uuid,
+        instance_uuid=held.instance_uuid,
+        step=held.step,
+        epoch=held.epoch,
+        owner=tools.owner,
+        reply_to=tools.server,
+        boot_id=boot_id,
+    )
+    data = (held.input or {}).get('migrate_data')
+    try:
+        answer = tools.hosts.tell(
+            held.host,
+            held.step,
+            order,
+            instance=_instance(tools, held),
+            migrate_data=base.from_primitive(data) if data else None,
+        )
+    except conductor_hosts.HostBusy:
+        return False
+    return answer.report is not None and _take(tools, held, answer.report)
+
+
+def take_report(tools: Tools, report: command.Report) -> None:
+    """Take in an event about a migration that has ended: a host has paid, or cannot.
+
+    A lost event costs a sweep: told again, a host answers that it is done, or tries again.
+    """
+    for debt in tools.database.debts.list(host=report.host):
+        same = (debt.migration_uuid, debt.step, debt.epoch) == (report.migration_uuid, report.step, report.epoch)
+        if same and debt.owner == tools.owner:
+            _take(tools, debt, report)
+
+
+def _take(tools: Tools, debt: debt_rows.Debt, report: command.Report) -> bool:
+    if report.state == command.WorkState.DONE:
+        LOG.info('%s has paid %s for migration %s', debt.host, debt.step, debt.migration_uuid)
+        tools.database.debts.forget(debt)
+        return True
+    if report.state != command.WorkState.RUNNING and (report.result or {}).get('here'):
+        why = f'{debt.host} was to do {debt.step}, but the guest is there and could run: look which host runs it.'
+        LOG.error('Migration %s: %s', debt.migration_uuid, why)
+        tools.database.debts.raise_alarm(debt, why)
+    return False
+
+
+def _instance(tools: Tools, debt: debt_rows.Debt) -> instance_objects.Instance:
+    try:
+        return tools.database.instances.get(debt.instance_uuid)
+    except exception.InstanceNotFound:
+        return instance_objects.stand_in(debt.instance_uuid, debt.host)

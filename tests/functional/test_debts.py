@@ -1,0 +1,88 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A host that was away pays what it owes when it is back; told through the REST API."""
+
+import pytest
+
+from migrator.conductor import instances
+from migrator.objects.command import GuestState
+from tests.functional import seen
+
+#: Seconds of the cloud's clock: longer than a dead host is waited for.
+LONG = 600
+
+
+def owed(cloud):
+    return [(debt.host, debt.step) for debt in cloud.database.debts.list()]
+
+
+def completed_without_its_source(cloud):
+    """Migrate a server whose source dies while it copies; return the server."""
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    assert cloud.live_migrate(instance).status_int == 202
+    seen.when(cloud, instance, 'running')
+    seen.kill(cloud, 'host1')
+    cloud.wait(LONG)
+    assert seen.migration(cloud, instance)['status'] == 'completed'
+    assert owed(cloud) == [('host1', 'post_live_migration_at_source')]
+    return instance
+
+
+def test_a_source_that_comes_back_pays_what_it_owes_and_may_have_the_server_again(cloud):
+    instance = completed_without_its_source(cloud)
+    assert cloud.world.hypervisors['host1'].residue(instance.uuid)
+    seen.restart(cloud, 'host1')
+    cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
+    assert not cloud.world.hypervisors['host1'].residue(instance.uuid)
+    assert cloud.live_migrate(instance, 'host1').status_int == 202
+    cloud.wait(LONG)
+    seen.completed(cloud, instance, 'host1')
+
+
+@pytest.mark.breaks('I1', reason='the user deletes the guest, so what is left of it is its last copy')
+def test_a_debt_is_paid_for_a_server_that_was_deleted_meanwhile(cloud):
+    instance = completed_without_its_source(cloud)
+    instances.delete(cloud.database, cloud.placement_client, instance.uuid)
+    cloud.world.hypervisors['host2'].delete(instance.uuid)
+    seen.restart(cloud, 'host1')
+    cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
+    assert not cloud.world.hypervisors['host1'].residue(instance.uuid)
+
+
+@pytest.mark.cloud(options={'conductor.post_max_attempts': 2})
+def test_a_cleanup_that_failed_too_often_is_paid_once_it_can_be(cloud):
+    instance = cloud.boot('one', 'host1')
+    fault = cloud.world.hypervisors['host2'].faults
+    fault.fail('rollback_live_migration_at_destination', 'it will not go', sticky=True)
+    cloud.world.hypervisors['host1'].faults.fail('copying')
+    assert cloud.live_migrate(instance).status_int == 202
+    cloud.wait(LONG)
+    assert owed(cloud) == [('host2', 'rollback_live_migration_at_destination')]
+    cloud.simulation.advance(30)
+    assert owed(cloud) == [('host2', 'rollback_live_migration_at_destination')], 'it still fails'
+    fault.clear()
+    cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
+    assert not cloud.world.hypervisors['host2'].residue(instance.uuid)
+
+
+@pytest.mark.breaks('I1', 'I5', reason='the test runs the guest a second time, at the host that owes')
+def test_a_host_that_runs_the_guest_after_all_is_an_alarm_and_the_guest_lives(cloud):
+    instance = completed_without_its_source(cloud)
+    cloud.world.hypervisors['host1'].delete(instance.uuid)
+    cloud.world.hypervisors['host1'].spawn(instance)
+    seen.restart(cloud, 'host1')
+    cloud.simulation.run_until(lambda: cloud.database.debts.list()[0].alarm, timeout=60)
+    assert 'look which host runs it' in cloud.database.debts.list()[0].alarm
+    cloud.simulation.advance(30)
+    assert cloud.world.hypervisors['host1'].describe(instance.uuid).state == GuestState.RUNNING
+    cloud.world.hypervisors['host1'].delete(instance.uuid)
