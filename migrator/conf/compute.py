@@ -139,7 +139,7 @@ def max_concurrent_live_migrations(conf: cfg.ConfigOpts) -> int:
         looks at a file's value only when it is asked for it.)
     """
     try:
-        limit: int = conf.max_concurrent_live_migrations
+        limit: int | None = conf.max_concurrent_live_migrations
     except ValueError as error:
         raise exception.ConfigurationError(
             f'Option [DEFAULT] max_concurrent_live_migrations is not right: {error}; a whole number of 1 or more '

@@ -115,7 +115,13 @@ def fencing(world: World) -> Iterator[str]:
             # A debt continues the epochs of a migration that has ended; its row is gone when it is paid.
             if epoch > migration.epoch and not migration.ended:
                 yield f'{host.name} has seen epoch {epoch} of migration {uuid}, whose epoch is {migration.epoch}'
-            if not migration.ended and epoch == migration.epoch and owner and migration.owner and owner != migration.owner:
+            if (
+                not migration.ended
+                and epoch == migration.epoch
+                and owner
+                and migration.owner
+                and owner != migration.owner
+            ):
                 yield f'{host.name} has seen epoch {epoch} of migration {uuid} from {owner}, not from its owner'
 
 

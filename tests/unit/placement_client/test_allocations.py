@@ -70,9 +70,7 @@ def move(strategy, pair):
 
 def release(strategy, pair):
     seen = strategy.observe(pair)
-    strategy.release(
-        pair, instance_generation=seen.instance.generation, migration_generation=seen.migration.generation
-    )
+    strategy.release(pair, instance_generation=seen.instance.generation, migration_generation=seen.migration.generation)
 
 
 def revert(strategy, pair):
@@ -222,9 +220,7 @@ def test_a_second_revert_is_a_conflict_and_does_no_harm(client, owned, pair):
     seen = owned.observe(pair)
     revert(owned, pair)
     with pytest.raises(exception.PlacementConflict):
-        owned.revert(
-            pair, instance_generation=seen.instance.generation, migration_generation=seen.migration.generation
-        )
+        owned.revert(pair, instance_generation=seen.instance.generation, migration_generation=seen.migration.generation)
     assert owned.observe(pair).state is PairState.NOT_MOVED
 
 

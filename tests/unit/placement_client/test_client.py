@@ -373,8 +373,16 @@ def test_a_catalog_without_placement_is_unreachable(tmp_path, identity):
         ({'auth_type': 'none'}, 'endpoint_override'),
         ({'auth_type': 'password', 'password': PASSWORD}, 'auth_url'),
         ({'auth_type': 'none', 'endpoint_override': 'http://x', 'valid_interfaces': 'sideways'}, 'sideways'),
-        ({'auth_type': 'none', 'endpoint_override': 'http://x', 'certfile': '/a', 'version': '1', 'min_version': '1'},
-         'version'),
+        (
+            {
+                'auth_type': 'none',
+                'endpoint_override': 'http://x',
+                'certfile': '/a',
+                'version': '1',
+                'min_version': '1',
+            },
+            'version',
+        ),
     ],
 )
 def test_a_configuration_that_cannot_be_names_the_option(tmp_path, options, said):

@@ -1,0 +1,376 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Bad days of messages, processes and whole hosts: the migration ends, its guest runs once, and the books are right."""
+
+import pytest
+
+from tests.functional import seen
+from tests.functional.trouble import COMMITS, COMMITS_BACK, LONG, AtCommit, faults, migrate
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def test_when_every_event_is_lost_the_polls_finish_it(cloud):
+    """Museum 42: an event that never comes."""
+    instance = cloud.boot('one', 'host1')
+    cloud.bus.faults = lambda message: 'lose' if message.method == 'step_ended' else None
+    migrate(cloud, instance)
+    cloud.wait()
+    seen.completed(cloud, instance, 'host2')
+    assert cloud.simulation.time < 60
+
+
+def test_when_every_event_is_lost_the_polls_finish_a_rollback_too(cloud):
+    """Museum 41, 42: an event that never comes, then a failure."""
+    instance = cloud.boot('one', 'host1')
+    cloud.bus.faults = lambda message: 'lose' if message.method == 'step_ended' else None
+    faults(cloud, 'host1').fail('copying')
+    before = migrate(cloud, instance)
+    cloud.wait()
+    seen.failed(cloud, instance, before, '')
+
+
+def test_events_that_come_twice_or_late_change_nothing(cloud):
+    """Museum 42: an event that comes too late."""
+    instance = cloud.boot('one', 'host1')
+    cloud.bus.faults = lambda message: {0: 'duplicate', 1: 7.0}.get(message.number % 3)
+    migrate(cloud, instance)
+    cloud.wait()
+    seen.completed(cloud, instance, seen.host_of(cloud, instance))
+
+
+def test_when_the_wake_up_is_lost_the_sweep_takes_it_up(cloud):
+    """A killed conductor left it `accepted` for ever, which no API could abort."""
+    instance = cloud.boot('one', 'host1')
+    cloud.bus.faults = lambda message: 'lose' if message.method == 'live_migrate' else None
+    migrate(cloud, instance)
+    assert seen.in_progress(cloud, instance)[0]['status'] == 'accepted'
+    cloud.simulation.advance(6)
+    cloud.wait()
+    seen.completed(cloud, instance, 'host2')
+
+
+CALLS = [
+    'check_can_live_migrate_destination',
+    'check_can_live_migrate_source',
+    'pre_live_migration',
+    'live_migration',
+    'poll_live_migrations',
+    'post_live_migration_at_source',
+    'post_live_migration_at_destination',
+]
+
+
+def on_the_first(cloud, method, fault):
+    """Have something done to the first call of a method; all others arrive."""
+    faults_left = [fault]
+
+    def on(message):
+        wanted = (message.method, message.kind) == (method, 'call')
+        return faults_left.pop() if wanted and faults_left else None
+
+    cloud.bus.faults = on
+
+
+#: 90 s is past the time-out of every call that is answered at once.
+MESSAGE_FAULTS = ['lose', 'lose_answer', 'duplicate', 90.0, 'refuse']
+
+
+@pytest.mark.parametrize('fault', MESSAGE_FAULTS)
+@pytest.mark.parametrize('method', CALLS)
+def test_no_single_message_that_is_lost_late_or_doubled_harms_a_migration(cloud, method, fault):
+    """Museum 9, 10, 42, 60: time-outs, and what arrives after them."""
+    instance = cloud.boot('one', 'host1')
+    on_the_first(cloud, method, fault)
+    migrate(cloud, instance)
+    cloud.wait(LONG)
+    cloud.simulation.advance(90 if fault == 90.0 else 0)
+    seen.completed(cloud, instance, seen.host_of(cloud, instance))
+    assert cloud.world.violations == []
+
+
+@pytest.mark.parametrize('fault', MESSAGE_FAULTS)
+@pytest.mark.parametrize(
+    'method',
+    ['live_migration', 'rollback_live_migration_at_destination', 'rollback_live_migration_at_source'],
+)
+def test_no_single_message_that_is_lost_late_or_doubled_harms_a_rollback(cloud, method, fault):
+    """Museum 7, 42, 60: the same, on the way back."""
+    instance = cloud.boot('one', 'host1')
+    cloud.world.hypervisors['host1'].leave_paused = True
+    faults(cloud, 'host1').fail('cutover')
+    on_the_first(cloud, method, fault)
+    before = migrate(cloud, instance, 'host2')
+    cloud.wait(LONG)
+    cloud.simulation.advance(90 if fault == 90.0 else 0)
+    seen.failed(cloud, instance, before, '')
+
+
+def test_a_broker_that_is_away_for_a_minute_costs_time_only(cloud):
+    """Museum 59: the broker is down when the guest has moved."""
+    instance = cloud.boot('one', 'host1', memory_mb=2048)
+    migrate(cloud, instance)
+    seen.when(cloud, instance, 'running')
+    until = cloud.simulation.time + 60
+    cloud.bus.faults = lambda message: 'refuse' if cloud.simulation.time < until else None
+    cloud.wait(LONG)
+    seen.completed(cloud, instance, 'host2')
+
+
+# --- processes: conductors -------------------------------------------------------------------------------------------
+
+
+def kill_conductor_at(cloud, number, moment):
+    """Kill the conductor at one of its commits, and start another one when that has happened."""
+    victim = cloud.processes['conductor1']
+    at = AtCommit(cloud, number, moment, lambda: cloud.simulation.kill(victim))
+
+    def strike_and_take_over():
+        cloud.simulation.run_until(lambda: at.struck)
+        del cloud.conductors['conductor1']
+        cloud.start_conductor('conductor2')
+        cloud.wait(LONG)
+
+    return strike_and_take_over
+
+
+@pytest.mark.parametrize('moment', ['begin', 'committed'])
+@pytest.mark.parametrize('number', COMMITS)
+def test_wherever_a_conductor_is_killed_another_one_finishes_the_migration(cloud, number, moment):
+    """Museum 8 and the conductor that died after moving the allocations: nothing stays half done."""
+    instance = cloud.boot('one', 'host1')
+    finish = kill_conductor_at(cloud, number, moment)
+    migrate(cloud, instance)
+    finish()
+    seen.completed(cloud, instance, seen.host_of(cloud, instance))
+    assert len(cloud.world.effects('job started', instance.uuid)) == 1
+
+
+@pytest.mark.parametrize('moment', ['begin', 'committed'])
+@pytest.mark.parametrize('number', COMMITS_BACK)
+def test_wherever_a_conductor_is_killed_on_the_way_back_another_one_finishes_the_rollback(cloud, number, moment):
+    """Museum 7, 8, 13: the same, on the way back."""
+    instance = cloud.boot('one', 'host1')
+    cloud.world.hypervisors['host1'].leave_paused = True
+    faults(cloud, 'host1').fail('cutover')
+    finish = kill_conductor_at(cloud, number, moment)
+    before = migrate(cloud, instance)
+    finish()
+    seen.failed(cloud, instance, before, '')
+
+
+def test_a_conductor_that_was_paused_past_its_lease_writes_nothing_when_it_wakes(cloud):
+    instance = cloud.boot('one', 'host1', memory_mb=8192)
+    migrate(cloud, instance)
+    seen.when(cloud, instance, 'running')
+    cloud.simulation.pause(cloud.processes['conductor1'])
+    cloud.start_conductor('conductor2')
+    cloud.simulation.advance(17)
+    cloud.simulation.resume(cloud.processes['conductor1'])
+    cloud.wait(LONG)
+    seen.completed(cloud, instance, 'host2')
+    entries = cloud.migrations(instance)[0].history
+    assert [entry['epoch'] for entry in entries] == sorted(entry['epoch'] for entry in entries)
+
+
+def test_with_its_only_conductor_dead_a_migration_waits_and_the_next_life_finishes_it(cloud):
+    instance = cloud.boot('one', 'host1')
+    migrate(cloud, instance)
+    seen.when(cloud, instance, 'running')
+    seen.kill(cloud, 'conductor1')
+    cloud.simulation.advance(600)
+    assert seen.server(cloud, instance)['status'] == 'MIGRATING'
+    cloud.start_conductor('conductor1')
+    cloud.wait(LONG)
+    seen.completed(cloud, instance, 'host2')
+
+
+# --- processes: computes ---------------------------------------------------------------------------------------------
+
+
+def test_what_waited_on_a_source_that_was_killed_is_queued_again_in_its_order(cloud):
+    """Museum 2, and the killed compute that left a queued migration `queued` for ever."""
+    instances = [cloud.boot(f'vm{number}', 'host1', memory_mb=2048) for number in range(4)]
+    for instance in instances:
+        migrate(cloud, instance)
+    seen.when(cloud, instances[0], 'running')
+    for instance in instances[1:]:
+        seen.when(cloud, instance, 'queued')
+    seen.kill(cloud, 'host1')
+    cloud.simulation.advance(1)
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+    for instance in instances:
+        seen.completed(cloud, instance, seen.host_of(cloud, instance))
+    started = [effect.instance_uuid for effect in cloud.world.effects('job started')]
+    assert started == [instance.uuid for instance in instances], 'each once, first in, first out'
+
+
+@pytest.mark.parametrize('down_for', [0.5, 5, 30])
+def test_a_source_that_is_killed_while_it_copies_finds_its_job_again_or_its_guest_gone(cloud, down_for):
+    """Museum 2: the watcher died and the transfer went on by itself; no split brain."""
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    migrate(cloud, instance)
+    seen.when(cloud, instance, 'running')
+    seen.kill(cloud, 'host1')
+    cloud.simulation.advance(down_for)
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+    seen.completed(cloud, instance, 'host2')
+    assert len(cloud.world.effects('job started', instance.uuid)) == 1
+
+
+def test_a_source_that_is_killed_while_it_copies_and_never_comes_back_owes_its_cleanup(cloud):
+    """Museum 2, 6: the guest has moved; the server does not wait for a dead host."""
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    migrate(cloud, instance)
+    seen.when(cloud, instance, 'running')
+    seen.kill(cloud, 'host1')
+    cloud.wait(LONG)
+    assert seen.migration(cloud, instance)['status'] == 'completed'
+    assert seen.host_of(cloud, instance) == 'host2'
+    assert seen.books(cloud) == {instance.uuid: {'host2': seen.CLAIM | {'MEMORY_MB': 4096}}}
+    assert [(debt.host, debt.step) for debt in cloud.database.debts.list()] == [
+        ('host1', 'post_live_migration_at_source')
+    ]
+
+
+def test_a_source_that_is_killed_before_its_hypervisor_has_the_job_starts_it_once(cloud):
+    """Museum 2: the driver call of a dead life may still start a job; it is waited for or called off."""
+    instance = cloud.boot('one', 'host1')
+    stall = faults(cloud, 'host1').stall('starting')
+    migrate(cloud, instance)
+    cloud.simulation.run_until(stall.reached.is_set)
+    seen.kill(cloud, 'host1')
+    seen.restart(cloud, 'host1')
+    stall.release()
+    cloud.wait(LONG)
+    seen.completed(cloud, instance, 'host2')
+    assert len(cloud.world.effects('job started', instance.uuid)) == 1
+
+
+@pytest.mark.parametrize('prepared', [True, False])
+def test_a_destination_that_restarts_between_its_preparation_and_the_copy_still_receives_the_guest(cloud, prepared):
+    """What was prepared survives a restart of the service; where it does not, it is prepared again."""
+    first, second = (cloud.boot(name, 'host1', memory_mb=4096) for name in ('first', 'second'))
+    migrate(cloud, first, 'host3')
+    migrate(cloud, second, 'host2')
+    seen.when(cloud, second, 'queued')
+    seen.kill(cloud, 'host2')
+    if not prepared:
+        hypervisor = cloud.world.hypervisors['host2']
+        with cloud.world.lock:
+            hypervisor.remove(second.uuid, 'reboot')
+    seen.restart(cloud, 'host2')
+    assert seen.in_progress(cloud, second)[0]['status'] == 'queued'
+    cloud.wait(LONG)
+    seen.completed(cloud, first, 'host3')
+    seen.completed(cloud, second, 'host2')
+
+
+@pytest.mark.parametrize('host', ['host1', 'host2'])
+def test_a_host_that_restarts_while_the_destination_prepares_is_asked_again(cloud, host):
+    instance = cloud.boot('one', 'host1')
+    stall = faults(cloud, 'host2').stall('pre_live_migration')
+    migrate(cloud, instance)
+    cloud.simulation.run_until(stall.reached.is_set)
+    seen.kill(cloud, host)
+    stall.release()
+    seen.restart(cloud, host)
+    cloud.wait(LONG)
+    seen.completed(cloud, instance, 'host2')
+
+
+@pytest.mark.parametrize('host', ['host1', 'host2'])
+@pytest.mark.parametrize('status', ['queued', 'running'])
+def test_a_host_that_is_merely_silent_is_not_down_and_nothing_is_decided_against_it(cloud, host, status):
+    instance = cloud.boot('one', 'host1', memory_mb=8192)
+    stall = faults(cloud, 'host1').stall('starting' if status == 'queued' else 'copying')
+    migrate(cloud, instance)
+    seen.when(cloud, instance, status)
+    # its heartbeats are heard, its answers are not
+    cloud.bus.faults = lambda message: (
+        'lose' if f'.{host}' in str(message.target) or message.method == 'step_ended' else None
+    )
+    cloud.simulation.advance(200)
+    assert seen.in_progress(cloud, instance)[0]['status'] == status
+    assert seen.service(cloud, host)['state'] == 'up'
+    cloud.bus.faults = lambda message: None
+    stall.release()
+    cloud.wait(LONG)
+    seen.completed(cloud, instance, 'host2')
+
+
+# --- whole hosts -----------------------------------------------------------------------------------------------------
+
+
+def test_a_destination_that_loses_its_power_in_the_copy_leaves_the_guest_where_it_was(cloud):
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    before = migrate(cloud, instance, 'host2')
+    seen.when(cloud, instance, 'running')
+    cloud.world.hypervisors['host2'].power_off()
+    seen.kill(cloud, 'host2')
+    cloud.wait(LONG)
+    assert seen.migration(cloud, instance)['status'] == 'failed'
+    after = seen.everything(cloud)
+    assert after['servers'] == before['servers']
+    assert after['books'] == before['books']
+    assert cloud.world.active_on(instance.uuid) == ['host1']
+    assert [debt.host for debt in cloud.database.debts.list()] == ['host2']
+
+
+def test_a_destination_that_hangs_and_is_fenced_in_the_copy_has_its_job_aborted(cloud):
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    faults(cloud, 'host1').stall('copying')
+    before = migrate(cloud, instance, 'host2')
+    seen.when(cloud, instance, 'running')
+    seen.kill(cloud, 'host2')
+    cloud.simulation.advance(200)
+    assert seen.in_progress(cloud, instance)[0]['status'] == 'running', 'its service is down, its hypervisor may not be'
+    seen.force_down(cloud, 'host2')
+    cloud.wait(LONG)
+    assert seen.migration(cloud, instance)['status'] == 'failed'
+    assert seen.everything(cloud)['servers'] == before['servers']
+    assert cloud.world.active_on(instance.uuid) == ['host1']
+
+
+def test_a_source_that_loses_its_power_and_is_fenced_ends_in_error_with_nothing_left_elsewhere(cloud):
+    """Museum 2, 29: the guest is lost; the server can be evacuated, and says so."""
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    migrate(cloud, instance)
+    seen.when(cloud, instance, 'running')
+    cloud.world.hypervisors['host1'].power_off()
+    seen.kill(cloud, 'host1')
+    cloud.simulation.advance(200)
+    stuck = cloud.migrations(instance)[0]
+    assert (stuck.status, bool(stuck.stuck_reason)) == ('running', True), 'nobody has said that the host is fenced'
+    seen.force_down(cloud, 'host1')
+    cloud.wait(LONG)
+    assert seen.migration(cloud, instance)['status'] == 'error'
+    shown = seen.server(cloud, instance)
+    assert (shown['status'], shown['OS-EXT-SRV-ATTR:host']) == ('ERROR', 'host1')
+    assert shown['OS-EXT-STS:task_state'] is None
+    assert seen.books(cloud) == {instance.uuid: {'host1': seen.CLAIM | {'MEMORY_MB': 4096}}}
+    assert list(seen.guests(cloud, instance)) == ['host1']
+
+
+def test_a_guest_that_its_user_shuts_off_in_the_copy_stays_shut_off_where_it_was(cloud):
+    """The user acts on the guest behind our back."""
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    before = migrate(cloud, instance)
+    seen.when(cloud, instance, 'running')
+    cloud.world.hypervisors['host1'].shut_off(instance.uuid)
+    cloud.wait()
+    assert seen.migration(cloud, instance)['status'] == 'failed'
+    assert seen.books(cloud) == before['books']
+    assert seen.guests(cloud, instance) == {'host1': ('shutdown', False, before['guests'][instance.uuid]['host1'][2])}

@@ -1,0 +1,61 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the tests of bad days share: how long is long, faults, and which commits there are."""
+
+from migrator import exception
+from tests.functional import seen
+
+#: A migration that goes well has so many commits of its conductor's, its adoption aside.
+COMMITS = range(1, 10)
+#: One whose driver fails at cut-over.
+COMMITS_BACK = range(1, 12)
+
+#: Long enough for everything that has to be waited for: a dead host, and ten tries with growing pauses.
+LONG = 900
+
+
+def faults(cloud, host):
+    return cloud.world.hypervisors[host].faults
+
+
+def migrate(cloud, instance, host=None):
+    """Ask for a migration, and return what the cloud was like before."""
+    before = seen.everything(cloud)
+    assert cloud.live_migrate(instance, host).status_int == 202
+    return before
+
+
+def refuse():
+    raise exception.DatabaseUnreachable(reason='planned by the test')
+
+
+class AtCommit:
+    """Acts at one commit of the conductor: before it is begun, or when it is done and its answer on the way."""
+
+    def __init__(self, cloud, number, moment, act):
+        self.left = number
+        self.struck = False
+        self._cloud = cloud
+        self._moment = moment
+        self._act = act
+        cloud.engine.boundary = self._at
+
+    def _at(self, what):
+        thread = self._cloud.simulation.baton.current
+        story = thread.acting.name == 'conductor1' and 'story' in thread.name
+        if what != self._moment or not story:
+            return
+        self.left -= 1
+        if not self.left:
+            self.struck = True
+            self._act()
