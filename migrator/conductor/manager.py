@@ -29,6 +29,7 @@ from migrator.conductor import runner as runners
 from migrator.conductor.tasks import live_migrate
 from migrator.db import api as db_api
 from migrator.objects import command
+from migrator.objects import migration as migration_objects
 from migrator.objects import service as service_objects
 from migrator.placement_client import client as placement
 from migrator.placement_client import providers
@@ -64,7 +65,7 @@ class ConductorManager:
         self._threads = threads
         self._served: list[rpc.Served] = []
         self._periodics: list[executors.Periodic] = []
-        self._stories = {'live-migration': live_migrate.story()}
+        self._stories = {migration_objects.MigrationType.LIVE_MIGRATION.value: live_migrate.story()}
         self._pool = executors.BoundedExecutor(_RUNS, threads, f'{server}-story')
         self._poll_pool = executors.BoundedExecutor(conf.conductor.poll_concurrency, threads, f'{server}-poll')
         api = compute_rpcapi.ComputeAPI(client)

@@ -23,7 +23,6 @@ from migrator.conductor import settle as settling
 from migrator.conductor.owned import OwnedMigration, Status
 from migrator.db import types as db_types
 from migrator.objects import base, command
-from migrator.objects import migration as migration_objects
 from migrator.saga.saga import Saga
 from migrator.saga.step import Back, Done, Failed, Forward, GoOn, Kind, Lost, Parked, Settlement, Step, Stuck, Verdict
 
@@ -423,6 +422,7 @@ def _post(m: OwnedMigration, host: str | None, step: str) -> Verdict:
 
 
 def _undo(m: OwnedMigration, host: str | None, step: str, undone: str) -> Verdict:
+    # What is undone is undone one after the other, so the newest record of an undo is this one's; two steps share one.
     record = next(record for record in reversed(m.journal.of_attempt(m.attempt)) if record.direction == 'undo')
     assert host is not None
     result = m.result(undone) or m.result('check_can_live_migrate_source')
@@ -436,8 +436,3 @@ def _migrate_data_of(report: command.Report) -> Done:
 
 def _migrate_data(m: OwnedMigration, step: str) -> Any:
     return base.from_primitive(m.result(step)['migrate_data'])
-
-
-def owns(migration_type: str) -> bool:
-    """Whether this story is told for migrations of a type."""
-    return migration_type == migration_objects.MigrationType.LIVE_MIGRATION
