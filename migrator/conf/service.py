@@ -88,7 +88,7 @@ COMPUTE_OPTS: list[cfg.Opt] = [
         'driver',
         default='libvirt',
         choices=[
-            ('libvirt', 'QEMU/KVM by libvirt; needs the extra "libvirt"'),
+            ('libvirt', 'QEMU/KVM by libvirt; its driver comes with a later release'),
             ('fake', 'Guests that are only reckoned, for tests and tries; see [fake]'),
         ],
         help="""

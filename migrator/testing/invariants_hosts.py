@@ -113,15 +113,11 @@ def fencing(world: World) -> Iterator[str]:
             if migration is None:
                 continue
             # A debt continues the epochs of a migration that has ended; its row is gone when it is paid.
-            if epoch > migration.epoch and not migration.ended:
+            if any('owed' in (record.result or {}) for record in world.journal.get(uuid, ())):
+                continue
+            if epoch > migration.epoch:
                 yield f'{host.name} has seen epoch {epoch} of migration {uuid}, whose epoch is {migration.epoch}'
-            if (
-                not migration.ended
-                and epoch == migration.epoch
-                and owner
-                and migration.owner
-                and owner != migration.owner
-            ):
+            if epoch == migration.epoch and owner and migration.owner and owner != migration.owner:
                 yield f'{host.name} has seen epoch {epoch} of migration {uuid} from {owner}, not from its owner'
 
 

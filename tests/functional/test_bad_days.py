@@ -13,13 +13,11 @@
 
 """Bad days: whatever fails or dies on the way, a migration ends, its guest runs once, and the books are right."""
 
-import itertools
-
 import pytest
 
 from migrator.testing.placement_faults import Fault
 from tests.functional import seen
-from tests.functional.trouble import COMMITS, COMMITS_BACK, LONG, AtCommit, faults, migrate, refuse
+from tests.functional.trouble import COMMITS, COMMITS_BACK, LONG, AtCommit, by_turns, faults, migrate, refuse
 
 # --- before the guest moves ------------------------------------------------------------------------------------------
 
@@ -418,11 +416,7 @@ def test_a_database_that_refuses_for_five_seconds_in_the_middle_costs_time_only(
     seen.completed(cloud, instance, 'host2')
 
 
-#: By turns, for what need not be tried twice at each commit.
-MOMENTS = itertools.cycle(['begin', 'committed'])
-
-
-@pytest.mark.parametrize(('number', 'moment'), zip(COMMITS, MOMENTS, strict=False))
+@pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS))
 def test_whichever_commit_is_refused_or_its_answer_lost_the_migration_completes(cloud, number, moment):
     """Museum 3, 8: nothing rests on hearing that a commit was done."""
     instance = cloud.boot('one', 'host1')
@@ -434,7 +428,7 @@ def test_whichever_commit_is_refused_or_its_answer_lost_the_migration_completes(
     seen.completed(cloud, instance, seen.host_of(cloud, instance))
 
 
-@pytest.mark.parametrize(('number', 'moment'), zip(COMMITS_BACK, MOMENTS, strict=False))
+@pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS_BACK))
 def test_whichever_commit_of_a_rollback_is_refused_or_its_answer_lost_all_is_as_before(cloud, number, moment):
     """Museum 7, 8: the same, on the way back."""
     instance = cloud.boot('one', 'host1')

@@ -15,7 +15,7 @@
 import pytest
 
 from tests.functional import seen
-from tests.functional.trouble import COMMITS, COMMITS_BACK, LONG, AtCommit, faults, migrate
+from tests.functional.trouble import COMMITS, COMMITS_BACK, LONG, AtCommit, by_turns, faults, migrate
 
 # --- messages --------------------------------------------------------------------------------------------------------
 
@@ -156,8 +156,7 @@ def test_wherever_a_conductor_is_killed_another_one_finishes_the_migration(cloud
     assert len(cloud.world.effects('job started', instance.uuid)) == 1
 
 
-@pytest.mark.parametrize('moment', ['begin', 'committed'])
-@pytest.mark.parametrize('number', COMMITS_BACK)
+@pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS_BACK))
 def test_wherever_a_conductor_is_killed_on_the_way_back_another_one_finishes_the_rollback(cloud, number, moment):
     """Museum 7, 8, 13: the same, on the way back."""
     instance = cloud.boot('one', 'host1')
@@ -203,7 +202,8 @@ def test_what_waited_on_a_source_that_was_killed_is_queued_again_in_its_order(cl
     instances = [cloud.boot(f'vm{number}', 'host1', memory_mb=2048) for number in range(4)]
     for instance in instances:
         migrate(cloud, instance)
-    seen.when(cloud, instances[0], 'running')
+        cloud.simulation.advance(0.1)
+    assert seen.migration(cloud, instances[0])['status'] == 'running'
     for instance in instances[1:]:
         seen.when(cloud, instance, 'queued')
     seen.kill(cloud, 'host1')

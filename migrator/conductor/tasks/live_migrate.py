@@ -10,7 +10,10 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""The story of a live migration: the steps, each with its undo beside it, and below their bodies in the same order."""
+"""The story of a live migration: the steps, each with its undo beside it, and below their bodies in the same order.
+
+What :func:`settle` decides by is the table in :mod:`migrator.conductor.settle`.
+"""
 
 from __future__ import annotations
 
@@ -394,7 +397,7 @@ def post_live_migration_at_destination(m: OwnedMigration) -> Verdict:
 
 
 def may_release(_m: OwnedMigration) -> Mapping[str, Any]:
-    """Nothing of the guest is left at the source, or a debt says so."""
+    """Fix nothing: the step stands behind both post steps, so nothing is left at the source, or a debt says so."""
     return {}
 
 

@@ -337,6 +337,9 @@ def test_a_wrong_password_is_a_clear_error_without_the_password(tmp_path, identi
 
 def test_no_password_and_no_token_is_ever_logged(tmp_path, identity, caplog):
     caplog.set_level(logging.DEBUG)
+    # A service's log levels, which another test may have set for the whole process, would hide it.
+    for name in ('keystoneauth', 'keystoneauth.session'):
+        caplog.set_level(logging.DEBUG, logger=name)
     conf = configured(tmp_path, **with_password(identity))
     placement.client_from_conf(conf).read(CONSUMER)
     assert 'REQ: curl' in caplog.text
