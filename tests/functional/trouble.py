@@ -20,14 +20,13 @@ COMMITS = range(1, 10)
 #: One whose driver fails at cut-over.
 COMMITS_BACK = range(1, 12)
 
+#: Long enough for everything that has to be waited for: a dead host, and ten tries with growing pauses.
+LONG = 900
+
 
 def by_turns(commits):
     """Return each commit with one of the two moments, for what need not be tried twice at each."""
     return [(number, ('begin', 'committed')[number % 2]) for number in commits]
-
-
-#: Long enough for everything that has to be waited for: a dead host, and ten tries with growing pauses.
-LONG = 900
 
 
 def faults(cloud, host):
