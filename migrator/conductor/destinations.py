@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 from migrator import exception
@@ -48,6 +49,7 @@ def choose(
     instance: instance_objects.Instance,
     tried: Mapping[str, str],
     service_down_time: float,
+    listening_for: float = math.inf,
 ) -> Destination:
     """Return the next destination to try.
 
@@ -55,11 +57,29 @@ def choose(
 
     :param tried: hosts that have been tried in this migration, and why each could not be.
     :param service_down_time: seconds after which a silent service counts as down.
+    :param listening_for: since when this life of the conductor could have heard anybody, in seconds.
     :raises migrator.exception.NoValidHost: there is none (left), and why.
     :raises migrator.exception.ComputeServiceUnavailable: the named host is down.
     :raises migrator.exception.UnableToMigrateToSelf: the named host is the source.
     :raises migrator.exception.PlacementUnreachable: ask again later.
     """
+    try:
+        return _choose(database, client, migration, instance, tried, service_down_time)
+    except (exception.NoValidHost, exception.ComputeServiceUnavailable):
+        if listening_for >= service_down_time:
+            raise
+    # While no conductor lived, or the database was away, no host could be heard of: that makes none of them down.
+    return _choose(database, client, migration, instance, tried, math.inf)
+
+
+def _choose(
+    database: db_api.Database,
+    client: placement.PlacementClient,
+    migration: migration_objects.Migration,
+    instance: instance_objects.Instance,
+    tried: Mapping[str, str],
+    service_down_time: float,
+) -> Destination:
     named = migration.requested_host
     if named is not None:
         _check_named(database, migration, named, tried, service_down_time)

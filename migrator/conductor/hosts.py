@@ -124,7 +124,15 @@ class Hosts:
 
     def silent_for(self, host: str) -> float:
         """Return for how many seconds a host has not answered this conductor, counted from its own start at most."""
-        return self._threads.clock.monotonic() - self._answered.get(host, self._born)
+        return self._threads.clock.monotonic() - max(self._answered.get(host, self._born), self._born)
+
+    def begin_life(self) -> None:
+        """Count the silence of hosts from now on: who was away until now has heard nobody."""
+        self._born = self._threads.clock.monotonic()
+
+    def listening_for(self) -> float:
+        """Return for how many seconds this life of the conductor has lasted."""
+        return self._threads.clock.monotonic() - self._born
 
     def unanswered_for(self, host: str) -> float:
         """Return for how many seconds a host has left this conductor's questions without an answer."""

@@ -104,6 +104,7 @@ class ConductorManager:
         """Take a new id with a new lease; it owns nothing yet."""
         self.runner.drop_all()
         self.tools.owner = self._threads.new_uuid()
+        self.tools.hosts.begin_life()
         self.tools.database.conductors.register(self.tools.owner, self.tools.server, self.conf.conductor.lease)
 
     def report_alive(self) -> None:

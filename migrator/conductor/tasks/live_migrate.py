@@ -80,10 +80,9 @@ def choose_destination(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
         return Failed(f'Instance {m.row.instance_uuid} has been deleted.')
     m.will(status=Status.PREPARING.value)
     tools = m.tools
+    patience, listening = tools.options.service_down_time, tools.hosts.listening_for()
     try:
-        chosen = destinations.choose(
-            tools.database, tools.placement, m.row, m.instance, m.tried(), tools.options.service_down_time
-        )
+        chosen = destinations.choose(tools.database, tools.placement, m.row, m.instance, m.tried(), patience, listening)
     except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
         return Parked(f'Placement: {error}')
     except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:

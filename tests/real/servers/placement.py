@@ -23,6 +23,13 @@ import requests
 
 from tests.real.servers import process
 
+#: What gunicorn is to do besides serving: each worker notes that it has booted.
+HOOKS = """
+def post_worker_init(worker):
+    with open({booted!r}, 'a') as file:
+        print(worker.pid, file=file)
+"""
+
 
 def missing() -> str | None:
     """Say what is not installed; None if nothing."""
@@ -44,6 +51,9 @@ class Placement(process.Process):
         self.port = process.free_port()
         self._workers = workers
         self._synchronized = False
+        self._booted = self.directory / 'booted'
+        self._hooks = self.directory / 'hooks.py'
+        self._hooks.write_text(HOOKS.format(booted=str(self._booted)))
         connection = database or f'sqlite:///{self.directory}/placement.sqlite'
         (self.directory / 'placement.conf').write_text(
             '[api]\nauth_strategy = noauth2\n'
@@ -58,7 +68,7 @@ class Placement(process.Process):
     def command(self) -> Sequence[str]:
         """Return what is run."""
         return [
-            sys.executable, '-m', 'gunicorn', '--bind', f'{process.HOST}:{self.port}', '--workers', str(self._workers),
+            sys.executable, '-m', 'gunicorn', '--config', str(self._hooks), '--bind', f'{process.HOST}:{self.port}', '--workers', str(self._workers),
             '--threads', '8', '--graceful-timeout', '5', '--no-control-socket', '--worker-tmp-dir',
             str(self.directory), 'placement.wsgi.api:application',
         ]  # fmt: skip
@@ -73,11 +83,18 @@ class Placement(process.Process):
             manage = pathlib.Path(sys.executable).with_name('placement-manage')
             process.run([str(manage), '--config-dir', str(self.directory), 'db', 'sync'], self.directory)
             self._synchronized = True
+        self._booted.unlink(missing_ok=True)
         super().start(wait)
 
     def ready(self) -> bool:
-        """Whether it answers at its root."""
+        """Whether it answers at its root, and every worker has got so far.
+
+        A worker that still boots when its database goes away takes all the others with it.
+        """
+        booted = self._booted.read_text().split() if self._booted.exists() else []
         try:
+            if len(booted) < self._workers:
+                return False
             return 'versions' in requests.get(f'{self.url}/', timeout=5).json()
         except (requests.RequestException, ValueError):
             return False

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pytest
@@ -27,7 +28,9 @@ from tests.unit.conductor import stage as stages
 Stage = stages.Stage
 
 
-def choose(stage: Stage, tried: dict[str, str] | None = None, **fields: Any) -> destinations.Destination:
+def choose(
+    stage: Stage, tried: dict[str, str] | None = None, listening_for: float = 3600, **fields: Any
+) -> destinations.Destination:
     migration = stages.Migration(
         uuid='m',
         instance_uuid=stage.instance.uuid,
@@ -38,7 +41,7 @@ def choose(stage: Stage, tried: dict[str, str] | None = None, **fields: Any) -> 
         **fields,
     )
     client = stage.cloud.placement_client
-    return destinations.choose(stage.database, client, migration, stage.instance, tried or {}, 60)
+    return destinations.choose(stage.database, client, migration, stage.instance, tried or {}, 60, listening_for)
 
 
 def why_not(stage: Stage, error: type[Exception], *args: Any, **fields: Any) -> str:
@@ -88,6 +91,16 @@ class TestOfItsOwnChoice:
         service = stage.database.services.get_compute('host3')
         stage.database.services.update(service.id, disabled=True)
         assert reason in why_not(stage, exception.NoValidHost)
+
+    def test_while_nobody_could_be_heard_of_for_long_silence_makes_no_host_down(self, still: Stage) -> None:
+        still.cloud.simulation.run_ready()
+        for host in ('host2', 'host3'):
+            long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+            still.database.services.update(still.database.services.get_compute(host).id, last_seen_up=long_ago)
+        assert 'host2: it has not been heard of' in why_not(still, exception.NoValidHost)
+        assert choose(still, listening_for=59).host == 'host2'
+        still.database.services.update(still.database.services.get_compute('host2').id, forced_down=True)
+        assert choose(still, listening_for=59).host == 'host3', 'forced down is down for everybody'
 
     def test_a_host_that_owes_a_cleanup_of_this_instance_is_passed_over(self, still: Stage) -> None:
         known = still.adopt(still.accept())

@@ -212,6 +212,14 @@ class TestSilence:
         scene.hosts.tell('host1', 'pre_live_migration', order())
         assert scene.hosts.silent_for('host1') == 0
 
+    def test_a_new_life_counts_anew_for_it_could_hear_nobody_before(self, scene: Scene) -> None:
+        scene.hosts.tell('host1', 'pre_live_migration', order())
+        scene.simulation.advance(100)
+        scene.hosts.begin_life()
+        assert (scene.hosts.silent_for('host1'), scene.hosts.listening_for()) == (0, 0)
+        scene.simulation.advance(7)
+        assert scene.hosts.silent_for('host1') == scene.hosts.listening_for() == pytest.approx(7)
+
     def test_unanswered_is_counted_from_the_first_question_that_was_not_answered(self, scene: Scene) -> None:
         scene.simulation.advance(10)
         assert scene.hosts.unanswered_for('host1') == 0
