@@ -20,10 +20,9 @@ Only the threads, the clock, the bus between the services and the hypervisors ar
 from __future__ import annotations
 
 import contextlib
-import json
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import webob
 from oslo_config import cfg
@@ -31,45 +30,24 @@ from oslo_config import cfg
 from migrator import executors
 from migrator.api import app as api_app
 from migrator.compute import manager as compute_manager
-from migrator.conductor import instances
 from migrator.conductor import manager as conductor_manager
 from migrator.conductor import rpcapi as conductor_rpcapi
 from migrator.conf import opts
 from migrator.db import api as db_api
 from migrator.db import engine as engines
 from migrator.db import sync
-from migrator.objects import instance as instance_objects
-from migrator.objects import migration as migration_objects
 from migrator.placement_client import client as placement_client
 from migrator.testing import bus as buses
+from migrator.testing import face, placement_faults
 from migrator.testing import placement as placements
-from migrator.testing import placement_faults
 from migrator.testing import rpc as testing_rpc
 from migrator.testing import threads as sim
 from migrator.virt import fake, fake_hypervisor
 
-PROJECT = 'demo'
-USER = 'demo'
-
 ThreadsFor = Callable[[str], executors.Threads]
 
 
-class Exchange(NamedTuple):
-    """One request to the REST API that was answered."""
-
-    method: str
-    path: str
-    body: Any
-    #: The microversion, as it was asked for.
-    version: str
-    token: str
-    status: int
-    #: The body of the answer: a document, or the text where it is none.
-    answer: Any
-    request_id: str
-
-
-class Cloud:
+class Cloud(face.Face):
     """A cloud.
 
     :param directory: where its SQLite files go.
@@ -79,6 +57,8 @@ class Cloud:
     :param start: whether to start the services; a cloud that is not started has its schema and nothing else.
     :ivar history: every request to the REST API and its answer, in the order of the answers.
     """
+
+    world: fake_hypervisor.FakeWorld
 
     def __init__(
         self,
@@ -109,7 +89,7 @@ class Cloud:
         self.database = self.database_of(self.world_threads)
         self.placement_client = placement_client.PlacementClient(self.adapter)
         self.knobs = knobs
-        self.history: list[Exchange] = []
+        self.history: list[face.Exchange] = []
         self.app = self._make_app()
         for number in range(1, hosts + 1):
             self.world.add(f'host{number}', **knobs)
@@ -180,6 +160,22 @@ class Cloud:
         known = {service.host: service.boot_id for service in self.database.services.list(binary='nova-compute')}
         return all(known.get(host) == compute.boot_id for host, compute in self.computes.items())
 
+    def set_option(self, service: str, name: str, value: Any) -> None:
+        """Change a mutable option of a running service, and have it know.
+
+        :param service: its name or host.
+        :param name: of the option, with its group: ``conductor.lease``.
+        """
+        manager: Any = self.computes.get(service) or self.conductors[service]
+        group, _, option = name.rpartition('.')
+        manager.conf.set_override(option, value, group or None)
+        if service in self.computes:
+            self.computes[service].reset()
+
+    def waiting(self) -> dict[str, list[str]]:
+        """Return the migrations that wait in the queue of each host."""
+        return {host: list(compute._waiting_live_migrations) for host, compute in self.computes.items()}
+
     def stop(self) -> None:
         """Stop every service as planned, computes first, and close what was opened."""
         for compute in self.computes.values():
@@ -193,74 +189,16 @@ class Cloud:
         self.engine.dispose()
         self.placement.close()
 
-    # --- instances ---------------------------------------------------------------------------------------------------
-
-    def boot(
-        self, name: str, host: str, memory_mb: int = 512, vcpus: int = 1, dirty_rate: float = 0.0, **fields: Any
-    ) -> instance_objects.Instance:
-        """Put a guest on a host: the hypervisor's, with its row and its allocation.
-
-        :param memory_mb: MiB. :param dirty_rate: MiB/s.
-        """
-        flavor = fields.pop('flavor', None) or instance_objects.Flavor(
-            name=f'm{memory_mb}', vcpus=vcpus, memory_mb=memory_mb, root_gb=1
-        )
-        wanted = {'project_id': PROJECT, 'user_id': USER, **fields}
-        instance = instance_objects.Instance(
-            uuid=self.world_threads.new_uuid(), name=name, host=host, node=host, flavor=flavor, **wanted
-        )
-        stored = instances.create(self.database, self.placement_client, instance)
-        self.world.hypervisors[host].spawn(stored, dirty_rate=dirty_rate)
-        return stored
-
-    # --- as a user sees it -------------------------------------------------------------------------------------------
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        version: str = '2.80',
-        token: str = 'admin',
-    ) -> webob.Response:
-        """Send one request to the REST API, and return its response."""
-        request = webob.Request.blank(f'/v2.1{path}', method=method)
-        request.headers['X-Auth-Token'] = token
-        request.headers['OpenStack-API-Version'] = f'compute {version}'
-        if body is not None:
-            request.content_type = 'application/json'
-            request.body = json.dumps(body).encode()
-        response = self._served(request)
-        is_document = response.content_type == 'application/json' and response.body
-        answer = response.json if is_document else response.body.decode(errors='replace')
-        request_id = response.headers.get('X-OpenStack-Request-Id', '')
-        self.history.append(Exchange(method, path, body, version, token, response.status_int, answer, request_id))
-        return response
-
-    def _served(self, request: webob.Request) -> webob.Response:
+    def served(self, request: webob.Request) -> webob.Response:
+        """Have the REST API answer a request, as it is and without a note of it."""
         threads = self.threads_for('api')
         # Under a simulation the calling thread is the API's while it serves: it dies and pauses with that process.
         with threads.acting() if isinstance(threads, sim.SimThreads) else contextlib.nullcontext():
             return request.get_response(self.app)
 
-    def live_migrate(
-        self, instance: instance_objects.Instance | str, host: str | None = None, version: str = '2.80'
-    ) -> webob.Response:
-        """Ask for a live migration, and return the response."""
-        uuid = instance if isinstance(instance, str) else instance.uuid
-        arguments: dict[str, Any] = {'host': host, 'block_migration': 'auto'}
-        if tuple(map(int, version.split('.'))) < (2, 25):
-            arguments = {'host': host, 'block_migration': False, 'disk_over_commit': False}
-        return self.request('POST', f'/servers/{uuid}/action', {'os-migrateLive': arguments}, version=version)
-
-    def migrations(self, instance: instance_objects.Instance | None = None) -> list[migration_objects.Migration]:
-        """Return the migrations, of one instance or of all, the oldest first."""
-        filters = {'instance_uuid': instance.uuid} if instance is not None else None
-        return list(reversed(self.database.migrations.list(filters)))
-
-    def idle(self) -> bool:
-        """Whether no migration is in progress."""
-        return not self.database.migrations.list(in_progress=True)
+    def new_uuid(self) -> str:
+        """Return a new uuid."""
+        return self.world_threads.new_uuid()
 
 
 class SimulatedCloud(Cloud):
@@ -290,6 +228,13 @@ class SimulatedCloud(Cloud):
         """
         assert self.simulation is not None
         self.simulation.run_until(self.idle, timeout=seconds)
+
+    def kill(self, name: str) -> None:
+        """Kill -9 a process: ``api``, ``conductor1``, ``host1``."""
+        assert self.simulation is not None
+        self.simulation.kill(self.processes.pop(name))
+        self.computes.pop(name, None)
+        self.conductors.pop(name, None)
 
     def stop(self) -> None:
         """End the simulation, and close what was opened."""

@@ -143,9 +143,10 @@ class FakeWorldClient:
         """Make a phase fail; see :meth:`migrator.virt.fake_faults.Faults.fail`."""
         self.ask('fail', host, phase, options)
 
-    def stall(self, host: str, phase: str, **options: Any) -> None:
-        """Make a phase hang; see :meth:`migrator.virt.fake_faults.Faults.stall`."""
-        self.ask('stall', host, phase, options)
+    def stall(self, host: str, phase: str, **options: Any) -> str:
+        """Make a phase hang, and return the name of the stall; see :meth:`migrator.virt.fake_faults.Faults.stall`."""
+        name: str = self.ask('stall', host, phase, options)
+        return name
 
     def clear(self, host: str, phase: str | None = None) -> None:
         """Take away what has not struck yet."""

@@ -39,7 +39,7 @@ from typing import Any
 from migrator import exception, executors
 from migrator.objects import base
 from migrator.objects import instance as instance_objects
-from migrator.virt import driver, fake
+from migrator.virt import driver, fake, fake_faults
 
 #: What a unix socket's path may be long, in bytes: the kernel's limit.
 LONGEST_PATH = 107
@@ -71,6 +71,10 @@ DEEDS = frozenset(
 )
 
 
+#: What a test may set, and sees.
+KNOBS = ('link', 'max_downtime', 'auto_converge_after', 'post_copy', 'leave_paused', 'pre_seconds')
+
+
 class _Token(driver.CancelToken):
     """Cancelled as soon as the caller says anything more, or is gone."""
 
@@ -96,6 +100,7 @@ class WorldServer:
         self._threads = threads
         self._knobs = knobs
         self._lives: dict[str, fake.FakeDriver] = {}
+        self._stalls: dict[str, fake_faults.Stall] = {}
         _take_over(path)
         self._server = _Server(path, self)
 
@@ -123,6 +128,8 @@ class WorldServer:
             return self._connect(asked['host'])
         if call == 'look':
             return self.look()
+        if call == 'forget':
+            return self.forget()
         hypervisor = self._hypervisor(asked['host'])
         if call == 'add':
             return None
@@ -139,6 +146,9 @@ class WorldServer:
             return None
         if call in ('fail', 'stall', 'clear'):
             return self._fault(hypervisor, call, *args)
+        if call in ('reached', 'release'):
+            stall = self._stalls[args[0]]
+            return stall.reached.is_set() if call == 'reached' else stall.release()
         if call in DEEDS:
             return getattr(hypervisor, call)(*args)
         raise ValueError(f'nobody here knows what {call} is')
@@ -164,12 +174,36 @@ class WorldServer:
         }
         return getattr(self._lives[life], call)(*args, *more[METHODS[call]])
 
-    def _fault(self, hypervisor: fake.FakeHypervisor, call: str, phase: str | None, options: dict[str, Any]) -> None:
+    def _fault(
+        self, hypervisor: fake.FakeHypervisor, call: str, phase: str | None, options: dict[str, Any]
+    ) -> str | None:
         if call == 'clear':
             hypervisor.faults.clear(phase)
+        elif call == 'fail':
+            hypervisor.faults.fail(str(phase), **options)
         else:
-            # A stall is released by clearing it; one that hangs already lets go when its host's faults are cleared.
-            getattr(hypervisor.faults, call)(phase, **options)
+            # By its name it can be asked for and released later, by another connection.
+            name = f'{hypervisor.host}/{len(self._stalls)}'
+            self._stalls[name] = hypervisor.faults.stall(str(phase), **options)
+            return name
+        return None
+
+    def forget(self) -> None:
+        """Take away all guests and faults, and forget what was: the next test begins. Nothing must be in hand."""
+        for stall in self._stalls.values():
+            stall.release()
+        for hypervisor in self.world.hypervisors.values():
+            hypervisor.faults.clear()
+        with self.world.lock:
+            busy = [host for host, hypervisor in self.world.hypervisors.items() if hypervisor.jobs]
+            if busy:
+                raise ValueError(f'{" and ".join(busy)} still has jobs')
+            self._stalls.clear()
+            self.world.log.clear()
+            self.world.violations.clear()
+            for hypervisor in self.world.hypervisors.values():
+                hypervisor.guests.clear()
+                hypervisor.residues.clear()
 
     def look(self) -> dict[str, Any]:
         """Return everything there is in the world, as it is at this moment."""
@@ -182,7 +216,10 @@ class WorldServer:
                         'powered': hypervisor.powered,
                         'lives': hypervisor.lives,
                         'guests': {uuid: dataclasses.asdict(guest) for uuid, guest in hypervisor.guests.items()},
-                        'jobs': sorted(hypervisor.jobs),
+                        'jobs': {
+                            uuid: {'listeners': job.listeners} for uuid, job in sorted(hypervisor.jobs.items())
+                        },
+                        'knobs': {name: getattr(hypervisor, name) for name in KNOBS},
                         'residues': {uuid: sorted(parts) for uuid, parts in hypervisor.residues.items()},
                     }
                     for host, hypervisor in self.world.hypervisors.items()

@@ -24,7 +24,7 @@ from migrator.testing.world import World
 from migrator.virt import fake_hypervisor
 
 if TYPE_CHECKING:  # the cloud needs none of this to run
-    from migrator.testing.cloud import Exchange
+    from migrator.testing.face import Exchange
 
 Migration = migration_objects.Migration
 _S = migration_objects.MigrationStatus

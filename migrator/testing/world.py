@@ -33,7 +33,8 @@ from migrator.testing.reader import Host, Provider
 from migrator.virt import fake_hypervisor
 
 if TYPE_CHECKING:  # the cloud needs none of this to run
-    from migrator.testing.cloud import Cloud, Exchange
+    from migrator.testing.cloud import Cloud
+    from migrator.testing.face import Exchange
 
 Migration = migration_objects.Migration
 

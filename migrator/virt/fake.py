@@ -258,8 +258,9 @@ class FakeDriver(driver.ComputeDriver):
         """See :meth:`driver.ComputeDriver.attach_live_migration`."""
         with self._world.lock:
             job = self.hypervisor.jobs.get(instance_uuid)
-        if job is None:
-            return None
+            if job is None:
+                return None
+            job.listeners += 1
         job.ended.wait()
         return job.verdict
 

@@ -84,6 +84,7 @@ class RunningJob(Protocol):
     error: exception.MigratorException | None
     verdict: driver.Verdict | None
     iteration: int
+    listeners: int
 
     @property
     def in_post_copy(self) -> bool:

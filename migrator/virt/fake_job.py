@@ -60,6 +60,7 @@ class Job:
     :ivar ended: set when the job has ended; then ``verdict`` and ``reason`` hold.
     :ivar arrived: the destination runs the guest.
     :ivar iteration: the pass over memory that is under way, from 1.
+    :ivar listeners: how many have attached to it since it began.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Job:
         self.arrived = False
         self.cancelled = False
         self.iteration = 0
+        self.listeners = 0
         self._abort = False
         self._broken: str | None = None
         self._post_copy_wanted = False

@@ -30,6 +30,8 @@ What a test may say of its cloud:
   (or MIGRATOR_SEED in the environment is the seed of them all);
 - ``@pytest.mark.not_quiet(reason='...')``: at its end the cloud is not at rest and cannot come to rest (every
   conductor is dead, say). What must be true always, and of the answers, is asked all the same;
+- ``@pytest.mark.simulated(reason='...')``: it has something in its hand -- the clock, the schedule, one message -- that
+  it has not when the services are processes (see :mod:`tests.real.on_processes`);
 - ``@pytest.mark.breaks('I3', reason='...')``: the test itself breaks this invariant (it writes an allocation by
   hand, say). All the others are asked.
 
@@ -51,11 +53,15 @@ HOSTS = 3
 #: Seconds of its clock that a cloud is given to end what is in progress when a test is over.
 PATIENCE = 900
 
+#: The plug-in by which the services are processes.
+ON_PROCESSES = 'tests.real.on_processes'
+
 MARKERS = (
     'cloud(**what): what the simulated cloud of this test is made of',
     'seeds(*seeds): run this test once with each of these seeds',
     'not_quiet(reason): the cloud is not at rest when this test ends',
     'breaks(*invariants, reason): this test itself breaks these invariants',
+    'simulated(reason): what this test has in its hand is only there in a cloud that is simulated',
 )
 
 
@@ -81,6 +87,10 @@ def seed():
 def cloud(request, tmp_path, seed):
     """A simulated cloud; when the test is over, everything must be in order."""
     quiet, allowed = judged_by(request.node)
+    if request.config.pluginmanager.hasplugin(ON_PROCESSES):
+        with request.getfixturevalue('process_clouds').one(request.node, quiet, allowed) as cloud:
+            yield cloud
+        return
     marker = request.node.get_closest_marker('cloud')
     cloud = SimulatedCloud(tmp_path, **{'hosts': HOSTS, 'seed': seed, **(marker.kwargs if marker else {})})
     try:
@@ -105,7 +115,7 @@ def watcher(cloud):
 
 def judged_by(node):
     """Return whether a test's cloud comes to rest, and which invariants it breaks by itself; each with a reason."""
-    markers = [*node.iter_markers('not_quiet'), *node.iter_markers('breaks')]
+    markers = [each for name in ('not_quiet', 'breaks', 'simulated') for each in node.iter_markers(name)]
     for marker in markers:
         if not marker.kwargs.get('reason'):
             raise pytest.UsageError(f'{node.nodeid}: the marker {marker.name} needs a reason')

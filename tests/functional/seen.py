@@ -120,7 +120,7 @@ def everything(cloud):
         'servers': {one['id']: {name: one[name] for name in shown} for one in listed},
         'books': books(cloud),
         'guests': {one.uuid: guests(cloud, one) for one in cloud.database.instances.list()},
-        'waiting': {host: dict(compute._waiting_live_migrations) for host, compute in cloud.computes.items()},
+        'waiting': cloud.waiting(),
     }
 
 
@@ -197,9 +197,7 @@ class Outage:
 
 def kill(cloud, name):
     """Kill -9 a process: ``api``, ``conductor1``, ``host1``."""
-    cloud.simulation.kill(cloud.processes.pop(name))
-    cloud.computes.pop(name, None)
-    cloud.conductors.pop(name, None)
+    cloud.kill(name)
 
 
 def restart(cloud, host):

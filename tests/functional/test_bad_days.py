@@ -65,7 +65,7 @@ def test_when_the_named_host_fails_no_other_is_tried(cloud, phase, after):
 
 
 def test_with_no_retries_allowed_one_candidate_is_tried_only(cloud):
-    cloud.conductors['conductor1'].conf.set_override('migrate_max_retries', 0)
+    cloud.set_option('conductor1', 'migrate_max_retries', 0)
     cloud.simulation.advance(6)
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host2').fail('check_can_live_migrate_destination', 'no')

@@ -272,9 +272,7 @@ class Twelve:
     def __init__(self, cloud, limit, memory_mb=1024):
         self.cloud = cloud
         self.most = 0
-        compute = cloud.computes['host1']
-        compute.conf.set_override('max_concurrent_live_migrations', limit)
-        compute.reset()
+        cloud.set_option('host1', 'max_concurrent_live_migrations', limit)
         self.instances = [cloud.boot(f'vm{number}', 'host1', memory_mb=memory_mb) for number in range(12)]
 
     def leave(self):
@@ -311,9 +309,7 @@ def test_a_limit_that_is_raised_lets_the_next_ones_go_at_once(cloud):
     cloud.simulation.advance(1)
     running = [one for one in twelve.instances if seen.migration(cloud, one)['status'] == 'running']
     assert len(running) == 1
-    compute = cloud.computes['host1']
-    compute.conf.set_override('max_concurrent_live_migrations', 4)
-    compute.reset()
+    cloud.set_option('host1', 'max_concurrent_live_migrations', 4)
     cloud.simulation.run_ready()
     assert len(cloud.world.hypervisors['host1'].jobs) == 4
     cloud.wait()

@@ -68,9 +68,9 @@ class Placement(process.Process):
     def command(self) -> Sequence[str]:
         """Return what is run."""
         return [
-            sys.executable, '-m', 'gunicorn', '--config', str(self._hooks), '--bind', f'{process.HOST}:{self.port}', '--workers', str(self._workers),
-            '--threads', '8', '--graceful-timeout', '5', '--no-control-socket', '--worker-tmp-dir',
-            str(self.directory), 'placement.wsgi.api:application',
+            sys.executable, '-m', 'gunicorn', '--config', str(self._hooks), '--bind', f'{process.HOST}:{self.port}',
+            '--workers', str(self._workers), '--threads', '8', '--graceful-timeout', '5', '--no-control-socket',
+            '--worker-tmp-dir', str(self.directory), 'placement.wsgi.api:application',
         ]  # fmt: skip
 
     def environment(self) -> Mapping[str, str]:

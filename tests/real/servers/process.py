@@ -292,6 +292,10 @@ class Process:
         self.stop()
         self.start()
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to its first process."""
+        reaper.send(self.pid, number)
+
     def pause(self) -> None:
         """Let it do nothing, as on a machine that hangs."""
         for pid, _start in self._family():

@@ -27,6 +27,7 @@ from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
 from migrator.placement_client import allocations
 from migrator.testing import cloud as clouds
+from migrator.testing import face
 from migrator.virt import fake
 
 Instance = instance_objects.Instance
@@ -71,8 +72,8 @@ class Stage:
         wanted = Migration(
             uuid=self.cloud.world_threads.new_uuid(),
             instance_uuid=moved.uuid,
-            project_id=clouds.PROJECT,
-            user_id=clouds.USER,
+            project_id=face.PROJECT,
+            user_id=face.USER,
             source_compute=moved.host,
             source_node=moved.node,
             requested_host=host,

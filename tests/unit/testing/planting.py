@@ -20,7 +20,8 @@ from migrator.objects import migration as migration_objects
 from migrator.placement_client import allocations, pairs
 from migrator.testing import invariants
 from migrator.testing import rpc as testing_rpc
-from migrator.testing.cloud import Exchange, SimulatedCloud
+from migrator.testing.cloud import SimulatedCloud
+from migrator.testing.face import Exchange
 from migrator.testing.invariants import World
 from migrator.virt import fake, fake_hypervisor
 

@@ -59,6 +59,10 @@ class RemoteBench(driver_contract.Bench):
             assert time.monotonic() < until, 'it takes too long'
             time.sleep(0.005)
 
+    def listeners(self) -> int:
+        found: int = self.client.look()['hosts']['alpha']['jobs'][self.instance.uuid]['listeners']
+        return found
+
     def slow(self) -> None:
         self.client.ask('set_link', 'alpha', 20.0)
 
@@ -116,6 +120,7 @@ made.live_migration(instance, 'beta', data, lambda: print('started', flush=True)
     next_life = FakeWorldDriver(bench.path, 'alpha', bench.threads)
     assert next_life.get_guest(bench.instance.uuid).job
     call = bench.in_thread(next_life.attach_live_migration, bench.instance.uuid)
+    bench.run_until(bench.listeners)
     next_life.live_migration_abort(bench.instance)
     bench.run_until(lambda: call.ended)
     assert call.result() is driver.Verdict.ABORTED

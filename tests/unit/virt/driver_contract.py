@@ -68,6 +68,10 @@ class Bench(abc.ABC):
     def slow(self) -> None:
         """Make the copy take so long that a test can act meanwhile."""
 
+    @abc.abstractmethod
+    def listeners(self) -> int:
+        """Return how many have attached to the guest's job since it began."""
+
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Call:
         call = Call()
 
@@ -251,7 +255,7 @@ class DriverContract:
         bench.run_until(lambda: first.started)
         second = bench.move(data)
         third = bench.in_thread(bench.source.attach_live_migration, bench.instance.uuid)
-        bench.run_until(lambda: second.started)
+        bench.run_until(lambda: second.started and bench.listeners())
         bench.source.live_migration_abort(bench.instance)
         bench.run_until(lambda: first.ended and second.ended and third.ended)
         assert {first.result(), second.result(), third.result()} == {Verdict.ABORTED}

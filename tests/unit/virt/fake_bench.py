@@ -62,6 +62,9 @@ class FakeBench(driver_contract.Bench):
         self.alpha.set_link(1.0)
         self.guest.dirty_rate = 0.5
 
+    def listeners(self) -> int:
+        return self.alpha.jobs[self.instance.uuid].listeners
+
     def finished_move(self, **guest: Any) -> driver_contract.Call:
         call = self.move(self.prepare())
         self.run_until(lambda: call.ended)

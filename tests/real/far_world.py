@@ -1,0 +1,184 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The hypervisors of a world in another process, looked at and handled as those of a world in this one.
+
+Each property asks anew; what it returns is a copy of that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from migrator.objects import command
+from migrator.objects import instance as instance_objects
+from migrator.testing import fake_world_client, fake_world_server
+from migrator.virt import fake_hypervisor
+
+KNOBS = frozenset(fake_world_server.KNOBS)
+
+
+class FarStall:
+    """A stall at a distance; see :class:`migrator.virt.fake_faults.Stall`."""
+
+    def __init__(self, client: fake_world_client.FakeWorldClient, host: str, name: str) -> None:
+        self._client = client
+        self._host = host
+        self._name = name
+        # called as the event that it is in the world of this process
+        self.reached = self
+
+    def is_set(self) -> bool:
+        """Whether something hangs in it."""
+        return bool(self._client.ask('reached', self._host, self._name))
+
+    def release(self) -> None:
+        """Let everything that hangs in it go on."""
+        self._client.ask('release', self._host, self._name)
+
+
+class FarFaults:
+    """The faults of one host; see :class:`migrator.virt.fake_faults.Faults`."""
+
+    def __init__(self, client: fake_world_client.FakeWorldClient, host: str) -> None:
+        self._client = client
+        self._host = host
+
+    def fail(self, phase: str, reason: str = 'planted', **options: Any) -> None:
+        """Make a phase fail."""
+        self._client.fail(self._host, phase, reason=reason, **options)
+
+    def stall(self, phase: str, **options: Any) -> FarStall:
+        """Make a phase hang until the returned stall is released."""
+        return FarStall(self._client, self._host, self._client.stall(self._host, phase, **options))
+
+    def clear(self, phase: str | None = None) -> None:
+        """Take away what has not struck yet."""
+        self._client.clear(self._host, phase)
+
+
+class FarHypervisor:
+    """One host; see :class:`migrator.virt.fake_hypervisor.FakeHypervisor`, whose knobs are set here as there."""
+
+    def __init__(self, client: fake_world_client.FakeWorldClient, host: str) -> None:
+        self.__dict__.update(_client=client, host=host, faults=FarFaults(client, host))
+
+    def look(self) -> dict[str, Any]:
+        """Return what there is, as it is at this moment."""
+        found: dict[str, Any] = self._client.look()['hosts'][self.host]
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        if name in KNOBS:
+            return self.look()['knobs'][name]
+        if name in fake_world_server.DEEDS:
+            return lambda *args: self._client.ask(name, self.host, *args)
+        raise AttributeError(f'a hypervisor at a distance has no {name}')
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in KNOBS:
+            raise AttributeError(f'a hypervisor at a distance has no knob {name}')
+        self._client.knob(self.host, name, value)
+
+    def spawn(self, instance: instance_objects.Instance, dirty_rate: float = 0.0) -> None:
+        """Start an instance's guest here."""
+        self._client.spawn(self.host, instance, dirty_rate)
+
+    @property
+    def powered(self) -> bool:
+        """Whether it has power."""
+        return bool(self.look()['powered'])
+
+    @property
+    def guests(self) -> dict[str, fake_hypervisor.FakeGuest]:
+        """The guests here."""
+        return guests_of(self.look())
+
+    @property
+    def jobs(self) -> dict[str, Any]:
+        """The jobs from here."""
+        found: dict[str, Any] = self.look()['jobs']
+        return found
+
+    def residue(self, instance_uuid: str) -> list[str]:
+        """Return what there is of a guest here, in any form."""
+        return parts_of(self.look(), instance_uuid)
+
+    def describe(self, instance_uuid: str) -> command.Guest:
+        """Return what this host holds of a guest."""
+        return guest_of(self.look(), instance_uuid)
+
+
+def guests_of(look: Mapping[str, Any]) -> dict[str, fake_hypervisor.FakeGuest]:
+    """Return the guests of a host that was looked at."""
+    return {uuid: fake_hypervisor.FakeGuest(**fields) for uuid, fields in look['guests'].items()}
+
+
+def parts_of(look: Mapping[str, Any], instance_uuid: str) -> list[str]:
+    """Return what there is of a guest on a host that was looked at."""
+    found = {*look['residues'].get(instance_uuid, ()), *(('guest',) if instance_uuid in look['guests'] else ())}
+    return sorted(found)
+
+
+def guest_of(look: Mapping[str, Any], instance_uuid: str) -> command.Guest:
+    """Return a guest as its driver would describe it, of a host that was looked at."""
+    fields = look['guests'].get(instance_uuid)
+    if fields is None:
+        return command.Guest(instance_uuid=instance_uuid)
+    return command.Guest(
+        instance_uuid=instance_uuid,
+        state=fields['state'],
+        job=instance_uuid in look['jobs'],
+        incoming=fields['incoming'],
+        post_copy=fields['post_copy'],
+    )
+
+
+class FarWorld:
+    """All hypervisors there are; see :class:`migrator.virt.fake_hypervisor.FakeWorld`.
+
+    :param path: of the socket at which the world is.
+    """
+
+    def __init__(self, path: str, hosts: Sequence[str]) -> None:
+        self.client = fake_world_client.FakeWorldClient(path)
+        self.hypervisors = {host: FarHypervisor(self.client, host) for host in hosts}
+
+    def add(self, host: str) -> FarHypervisor:
+        """Add a host, unless it is there."""
+        self.client.add(host)
+        return self.hypervisors.setdefault(host, FarHypervisor(self.client, host))
+
+    @property
+    def log(self) -> list[fake_hypervisor.Effect]:
+        """Every effect, in order."""
+        return [fake_hypervisor.Effect(**effect) for effect in self.client.look()['log']]
+
+    @property
+    def violations(self) -> list[str]:
+        """What must never be and was, in words."""
+        found: list[str] = self.client.look()['violations']
+        return found
+
+    def effects(self, effect: str, instance_uuid: str | None = None) -> list[fake_hypervisor.Effect]:
+        """Return the logged effects of one kind, of one guest or of all."""
+        return [e for e in self.log if e.effect == effect and instance_uuid in (None, e.instance_uuid)]
+
+    def active_on(self, instance_uuid: str) -> list[str]:
+        """Return the hosts that own a guest."""
+        return list(self._active_on(instance_uuid))
+
+    def _active_on(self, instance_uuid: str) -> Iterator[str]:
+        for host, look in self.client.look()['hosts'].items():
+            if look['guests'].get(instance_uuid, {}).get('state') in fake_hypervisor.OWNING:
+                yield host

@@ -1,0 +1,157 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Private servers for tests against real services, and what is said of those that are not installed."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.real.servers import placement as placements
+from tests.real.servers import postgresql as postgresqls
+from tests.real.servers import process
+from tests.real.servers import rabbitmq as rabbitmqs
+
+HOW = (
+    'to have it: as root `make test-real`, or `apt-get install rabbitmq-server postgresql` (bindep.txt, profile real) '
+    "and `pip install -e '.[demo,test,postgresql,real]'`"
+)
+
+_GROUND = pytest.StashKey[process.Ground]()
+_SIZES = pytest.StashKey[dict[str, int]]()
+_SHARED = pytest.StashKey[list[process.Process]]()
+
+
+def missing() -> dict[str, str]:
+    """Say what is not installed: fixture -> what it lacks."""
+    lacks = {
+        'postgresql': postgresqls.missing(),
+        'rabbitmq': rabbitmqs.missing(),
+        'placement_http': placements.missing(),
+    }
+    return {name: what for name, what in lacks.items() if what is not None}
+
+
+def need(name: str) -> None:
+    """Leave the test out, saying why, if what it stands on is not installed. CI leaves nothing out."""
+    what = missing().get(name)
+    if what is None:
+        return
+    text = f'left out, for there is no {what}; {HOW}'
+    if os.environ.get('CI', '').lower() in ('true', '1', 'yes'):
+        pytest.fail(f'CI is to leave nothing out: {text}', pytrace=False)
+    pytest.skip(text)
+
+
+def pytest_report_header() -> list[str]:
+    return [f'{name}: left out, for there is no {what}; {HOW}' for name, what in missing().items()]
+
+
+# --- what the servers said is part of a failure -----------------------------------------------------------------------
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    ground = item.config.stash.get(_GROUND, None)
+    if ground is not None:
+        sizes = {str(each.log): each.log.stat().st_size for each in ground.processes if each.log.exists()}
+        item.stash[_SIZES] = sizes
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    ground = item.config.stash.get(_GROUND, None)
+    if report.failed and ground is not None:
+        for each in ground.processes:
+            text = each.tail(item.stash.get(_SIZES, {}).get(str(each.log), 0))
+            if text:
+                report.sections.append((f'log of {each.name}', text))
+    return report
+
+
+# --- the servers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope='session')
+def ground(pytestconfig: pytest.Config) -> Iterator[process.Ground]:
+    """A directory and the processes of this session; nothing of them is left when it ends, or the session fails."""
+    made = pytestconfig.stash[_GROUND] = process.Ground()
+    yield made
+    del pytestconfig.stash[_GROUND]
+    made.close()
+
+
+def _shared(config: pytest.Config, server: process.Process) -> None:
+    config.stash.setdefault(_SHARED, []).append(server)
+    server.start()
+
+
+@pytest.fixture(scope='session')
+def postgresql(pytestconfig: pytest.Config, ground: process.Ground) -> postgresqls.PostgreSQL:
+    """The session's PostgreSQL; a test makes a database of its own in it."""
+    need('postgresql')
+    server = postgresqls.PostgreSQL(ground)
+    _shared(pytestconfig, server)
+    return server
+
+
+@pytest.fixture(scope='session')
+def rabbitmq(pytestconfig: pytest.Config, ground: process.Ground) -> rabbitmqs.RabbitMQ:
+    """The session's RabbitMQ; a test makes a virtual host of its own in it."""
+    need('rabbitmq')
+    server = rabbitmqs.RabbitMQ(ground)
+    _shared(pytestconfig, server)
+    return server
+
+
+@pytest.fixture(scope='session')
+def placement_http(
+    pytestconfig: pytest.Config, ground: process.Ground, postgresql: postgresqls.PostgreSQL
+) -> placements.Placement:
+    """The session's Placement: two processes, on PostgreSQL; a test makes providers of its own in it."""
+    need('placement_http')
+    server = placements.Placement(ground, postgresql.create_database('placement'), workers=2)
+    _shared(pytestconfig, server)
+    return server
+
+
+@pytest.fixture(autouse=True)
+def _up(pytestconfig: pytest.Config) -> None:
+    """What the session shares is running when a test begins, whatever the one before did to it."""
+    for server in pytestconfig.stash.get(_SHARED, []):
+        if server.running:
+            server.go_on()
+        else:
+            server.start()
+
+
+@pytest.fixture
+def database_url(postgresql: postgresqls.PostgreSQL) -> Iterator[str]:
+    """The URL of an empty database on PostgreSQL."""
+    name = f'test_{uuid.uuid4().hex}'
+    yield postgresql.create_database(name)
+    if postgresql.running:
+        postgresql.drop_database(name)
+
+
+@pytest.fixture
+def vhost(rabbitmq: rabbitmqs.RabbitMQ) -> Iterator[str]:
+    """The name of a fresh virtual host, which can have queues of either kind."""
+    name = f'test-{uuid.uuid4().hex}'
+    rabbitmq.create_vhost(name)
+    yield name
+    if rabbitmq.running:
+        rabbitmq.delete_vhost(name)
