@@ -202,6 +202,7 @@ class WorldServer:
             self.world.log.clear()
             self.world.violations.clear()
             for hypervisor in self.world.hypervisors.values():
+                hypervisor.powered = True
                 hypervisor.guests.clear()
                 hypervisor.residues.clear()
 
@@ -216,9 +217,7 @@ class WorldServer:
                         'powered': hypervisor.powered,
                         'lives': hypervisor.lives,
                         'guests': {uuid: dataclasses.asdict(guest) for uuid, guest in hypervisor.guests.items()},
-                        'jobs': {
-                            uuid: {'listeners': job.listeners} for uuid, job in sorted(hypervisor.jobs.items())
-                        },
+                        'jobs': {uuid: {'listeners': job.listeners} for uuid, job in sorted(hypervisor.jobs.items())},
                         'knobs': {name: getattr(hypervisor, name) for name in KNOBS},
                         'residues': {uuid: sorted(parts) for uuid, parts in hypervisor.residues.items()},
                     }

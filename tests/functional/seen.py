@@ -14,6 +14,7 @@
 """What can be seen of a cloud: by REST as its user sees it, in Placement's books, and on its hypervisors."""
 
 from migrator import exception
+from migrator.objects import migration as objects
 from migrator.virt import fake
 
 #: What a guest of 512 MiB holds of its host.
@@ -166,9 +167,15 @@ def history(cloud, instance):
     return [entry['status'] for entry in cloud.migrations(instance)[-1].history]
 
 
-def when(cloud, instance, status, within=60):
-    """Let the cloud run until a server's newest migration has a status."""
-    cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].status == status, timeout=within)
+def when(cloud, instance, *statuses, within=60):
+    """Let the cloud run until a server's newest migration has one of some statuses, and has not ended before."""
+
+    def so():
+        status = cloud.migrations(instance)[-1].status
+        assert status in statuses or status not in objects.ENDS, f'it is {status} already'
+        return status in statuses
+
+    cloud.simulation.run_until(so, timeout=within)
 
 
 def step(cloud, instance, name, state='intent', direction='do'):

@@ -52,6 +52,7 @@ def test_when_every_candidate_fails_everything_is_as_before(cloud, phase, after)
 
 @pytest.mark.parametrize('phase', ['check_can_live_migrate_destination', 'pre_live_migration'])
 @pytest.mark.parametrize('after', [False, True])
+@pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_when_the_named_host_fails_no_other_is_tried(cloud, phase, after):
     """Museum 13, 37, 45, 46: what failed in the preparation must not touch the source, nor leave a thing behind."""
     instance = cloud.boot('one', 'host1')
@@ -64,9 +65,8 @@ def test_when_the_named_host_fails_no_other_is_tried(cloud, phase, after):
     assert cloud.adapter.sent.count(('POST', '/allocations')) == 2, 'one move, one move back'
 
 
+@pytest.mark.cloud(options={'migrate_max_retries': 0})
 def test_with_no_retries_allowed_one_candidate_is_tried_only(cloud):
-    cloud.set_option('conductor1', 'migrate_max_retries', 0)
-    cloud.simulation.advance(6)
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host2').fail('check_can_live_migrate_destination', 'no')
     before = migrate(cloud, instance)
@@ -92,6 +92,7 @@ def test_a_destination_that_prepares_badly_once_is_cleaned_and_the_next_one_is_u
 
 
 @pytest.mark.parametrize('phase', ['check_can_live_migrate_destination', 'check_can_live_migrate_source'])
+@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_host_that_hangs_in_its_check_and_is_killed_counts_as_failing(cloud, phase):
     """Museum 9, 10: a check that nobody answers is a check that failed, not an instance in ERROR."""
     instance = cloud.boot('one', 'host1')
@@ -113,6 +114,7 @@ def test_a_host_that_hangs_in_its_check_and_is_killed_counts_as_failing(cloud, p
         assert seen.host_of(cloud, instance) == 'host3'
 
 
+@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_destination_that_hangs_in_its_preparation_and_dies_is_given_up_for_the_next(cloud):
     instance = cloud.boot('one', 'host1')
     stall = faults(cloud, 'host2').stall('pre_live_migration', after=True)
@@ -125,6 +127,7 @@ def test_a_destination_that_hangs_in_its_preparation_and_dies_is_given_up_for_th
     assert [debt.host for debt in cloud.database.debts.list()] == ['host2'], 'what it left is on its account'
 
 
+@pytest.mark.simulated(reason='it lets minutes pass')
 def test_a_destination_that_hangs_in_its_preparation_is_waited_for(cloud):
     """Museum 60: a destination that is slow is no reason for a time-out."""
     instance = cloud.boot('one', 'host1')
@@ -179,7 +182,7 @@ def test_a_driver_whose_connection_breaks_while_the_job_goes_on_is_listened_to_a
 def test_a_copy_that_is_slow_but_moves_is_never_given_up(cloud):
     """Museum 57: false "no progress" aborts."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
-    cloud.world.hypervisors['host1'].set_link(30.0)
+    cloud.world.hypervisors['host1'].set_link(60.0)
     migrate(cloud, instance)
     cloud.wait(LONG)
     seen.completed(cloud, instance, 'host2')
@@ -255,6 +258,7 @@ def test_a_post_step_that_fails_once_is_done_again_and_the_server_is_at_its_new_
     ('host', 'phase'),
     [('host1', 'post_live_migration_at_source'), ('host2', 'post_live_migration_at_destination')],
 )
+@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_post_step_that_fails_for_ever_becomes_a_debt_and_the_migration_ends(cloud, host, phase):
     """Museum 4, 6, 49: the server does not wait for a host that cannot clean up."""
     instance = cloud.boot('one', 'host1')
@@ -271,6 +275,7 @@ def test_a_post_step_that_fails_for_ever_becomes_a_debt_and_the_migration_ends(c
     assert 'the disk is full' in debts[0].reason
 
 
+@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_destination_that_dies_in_its_post_step_owes_it_and_the_migration_ends(cloud):
     """Museum 6: the destination died in its post step, and the server was MIGRATING for ever."""
     instance = cloud.boot('one', 'host1')
@@ -289,6 +294,7 @@ def test_a_destination_that_dies_in_its_post_step_owes_it_and_the_migration_ends
 # --- Placement -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_a_placement_that_cannot_be_reached_is_waited_for(cloud):
     instance = cloud.boot('one', 'host1')
     cloud.adapter.inject(Fault.UNREACHABLE, times=4)
@@ -312,6 +318,7 @@ LATE = [Fault.TIMEOUT_LATE, Fault.DUPLICATED]
 
 @pytest.mark.parametrize('fault', [*ANSWERS_LOST, *LATE], ids=lambda fault: fault.name.lower())
 @pytest.mark.parametrize('method', ['GET', 'POST', 'PUT'])
+@pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_no_fault_of_a_single_request_to_placement_harms_a_migration(cloud, method, fault):
     """Museum 25, 26: observe again, never a blind resend; and what arrives late changes nothing."""
     instance = cloud.boot('one', 'host1')
@@ -325,6 +332,7 @@ def test_no_fault_of_a_single_request_to_placement_harms_a_migration(cloud, meth
 
 @pytest.mark.parametrize('fault', [*ANSWERS_LOST, *LATE], ids=lambda fault: fault.name.lower())
 @pytest.mark.parametrize('request_', ['the move', 'the move back'])
+@pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_no_fault_of_a_single_request_to_placement_harms_a_rollback(cloud, request_, fault):
     """Museum 13, 26: whatever becomes of one request, the books end as they were."""
     instance = cloud.boot('one', 'host1')
@@ -338,6 +346,7 @@ def test_no_fault_of_a_single_request_to_placement_harms_a_rollback(cloud, reque
     assert seen.everything(cloud) == before
 
 
+@pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_a_move_that_arrives_when_all_is_over_is_refused_by_its_generation(cloud):
     """Museum 26: the late move of a dead conductor would let an ended migration hold the source."""
     instance = cloud.boot('one', 'host1')
@@ -350,6 +359,7 @@ def test_a_move_that_arrives_when_all_is_over_is_refused_by_its_generation(cloud
     assert seen.everything(cloud) == before
 
 
+@pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_a_capacity_that_was_taken_meanwhile_is_a_refusal_and_the_next_candidate_is_used(cloud):
     """Museum 16, 58: the claim is refused after the host was chosen."""
     instance = cloud.boot('one', 'host1')
@@ -359,6 +369,7 @@ def test_a_capacity_that_was_taken_meanwhile_is_a_refusal_and_the_next_candidate
     seen.completed(cloud, instance, 'host3')
 
 
+@pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_a_capacity_that_was_taken_at_the_named_host_fails_the_migration(cloud):
     """Museum 15, 16: no destination without a claim."""
     instance = cloud.boot('one', 'host1')
@@ -368,6 +379,7 @@ def test_a_capacity_that_was_taken_at_the_named_host_fails_the_migration(cloud):
     seen.failed(cloud, instance, before, 'Placement refused the move to host2')
 
 
+@pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_a_placement_that_is_away_for_minutes_delays_a_rollback_and_no_more(cloud):
     instance = cloud.boot('one', 'host1', dirty_rate=900)
     stall = faults(cloud, 'host1').stall('copying')
@@ -382,6 +394,7 @@ def test_a_placement_that_is_away_for_minutes_delays_a_rollback_and_no_more(clou
     seen.failed(cloud, instance, before, '')
 
 
+@pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_a_consumer_that_somebody_else_writes_between_all_our_requests_is_not_overwritten(cloud):
     """Museum 25: lost updates for want of a generation."""
     instance = cloud.boot('one', 'host1')
@@ -395,6 +408,7 @@ def test_a_consumer_that_somebody_else_writes_between_all_our_requests_is_not_ov
 
 
 @pytest.mark.parametrize('status', ['preparing', 'queued', 'running', 'post-migrating'])
+@pytest.mark.simulated(reason='it acts at single commits')
 def test_a_database_that_refuses_for_five_seconds_in_the_middle_costs_time_only(cloud, status):
     """Museum 3, 8: an error of the database while the guest moves must not end the watch."""
     instance = cloud.boot('one', 'host1', memory_mb=2048)
@@ -417,6 +431,7 @@ def test_a_database_that_refuses_for_five_seconds_in_the_middle_costs_time_only(
 
 
 @pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS))
+@pytest.mark.simulated(reason='it acts at single commits')
 def test_whichever_commit_is_refused_or_its_answer_lost_the_migration_completes(cloud, number, moment):
     """Museum 3, 8: nothing rests on hearing that a commit was done."""
     instance = cloud.boot('one', 'host1')
@@ -429,6 +444,7 @@ def test_whichever_commit_is_refused_or_its_answer_lost_the_migration_completes(
 
 
 @pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS_BACK))
+@pytest.mark.simulated(reason='it acts at single commits')
 def test_whichever_commit_of_a_rollback_is_refused_or_its_answer_lost_all_is_as_before(cloud, number, moment):
     """Museum 7, 8: the same, on the way back."""
     instance = cloud.boot('one', 'host1')
@@ -446,6 +462,7 @@ def surprise():
 
 
 @pytest.mark.parametrize('number', [1, 4, 8])
+@pytest.mark.simulated(reason='it acts at single commits')
 def test_an_error_that_nobody_has_thought_of_costs_a_few_seconds_and_no_more(cloud, number):
     """Museum 8, 62: an unknown exception left the server MIGRATING, and its own handling failed."""
     instance = cloud.boot('one', 'host1')

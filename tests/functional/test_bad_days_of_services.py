@@ -20,6 +20,7 @@ from tests.functional.trouble import COMMITS, COMMITS_BACK, LONG, AtCommit, by_t
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_when_every_event_is_lost_the_polls_finish_it(cloud):
     """Museum 42: an event that never comes."""
     instance = cloud.boot('one', 'host1')
@@ -30,6 +31,7 @@ def test_when_every_event_is_lost_the_polls_finish_it(cloud):
     assert cloud.simulation.time < 60
 
 
+@pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_when_every_event_is_lost_the_polls_finish_a_rollback_too(cloud):
     """Museum 41, 42: an event that never comes, then a failure."""
     instance = cloud.boot('one', 'host1')
@@ -40,6 +42,7 @@ def test_when_every_event_is_lost_the_polls_finish_a_rollback_too(cloud):
     seen.failed(cloud, instance, before, '')
 
 
+@pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_events_that_come_twice_or_late_change_nothing(cloud):
     """Museum 42: an event that comes too late."""
     instance = cloud.boot('one', 'host1')
@@ -49,6 +52,7 @@ def test_events_that_come_twice_or_late_change_nothing(cloud):
     seen.completed(cloud, instance, seen.host_of(cloud, instance))
 
 
+@pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_when_the_wake_up_is_lost_the_sweep_takes_it_up(cloud):
     """A killed conductor left it `accepted` for ever, which no API could abort."""
     instance = cloud.boot('one', 'host1')
@@ -88,6 +92,7 @@ MESSAGE_FAULTS = ['lose', 'lose_answer', 'duplicate', 90.0, 'refuse']
 
 @pytest.mark.parametrize('fault', MESSAGE_FAULTS)
 @pytest.mark.parametrize('method', CALLS)
+@pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_no_single_message_that_is_lost_late_or_doubled_harms_a_migration(cloud, method, fault):
     """Museum 9, 10, 42, 60: time-outs, and what arrives after them."""
     instance = cloud.boot('one', 'host1')
@@ -104,6 +109,7 @@ def test_no_single_message_that_is_lost_late_or_doubled_harms_a_migration(cloud,
     'method',
     ['live_migration', 'rollback_live_migration_at_destination', 'rollback_live_migration_at_source'],
 )
+@pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_no_single_message_that_is_lost_late_or_doubled_harms_a_rollback(cloud, method, fault):
     """Museum 7, 42, 60: the same, on the way back."""
     instance = cloud.boot('one', 'host1')
@@ -116,6 +122,7 @@ def test_no_single_message_that_is_lost_late_or_doubled_harms_a_rollback(cloud, 
     seen.failed(cloud, instance, before, '')
 
 
+@pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_a_broker_that_is_away_for_a_minute_costs_time_only(cloud):
     """Museum 59: the broker is down when the guest has moved."""
     instance = cloud.boot('one', 'host1', memory_mb=2048)
@@ -146,6 +153,7 @@ def kill_conductor_at(cloud, number, moment):
 
 @pytest.mark.parametrize('moment', ['begin', 'committed'])
 @pytest.mark.parametrize('number', COMMITS)
+@pytest.mark.simulated(reason='it acts at single commits')
 def test_wherever_a_conductor_is_killed_another_one_finishes_the_migration(cloud, number, moment):
     """Museum 8 and the conductor that died after moving the allocations: nothing stays half done."""
     instance = cloud.boot('one', 'host1')
@@ -157,6 +165,7 @@ def test_wherever_a_conductor_is_killed_another_one_finishes_the_migration(cloud
 
 
 @pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS_BACK))
+@pytest.mark.simulated(reason='it acts at single commits')
 def test_wherever_a_conductor_is_killed_on_the_way_back_another_one_finishes_the_rollback(cloud, number, moment):
     """Museum 7, 8, 13: the same, on the way back."""
     instance = cloud.boot('one', 'host1')
@@ -168,6 +177,7 @@ def test_wherever_a_conductor_is_killed_on_the_way_back_another_one_finishes_the
     seen.failed(cloud, instance, before, '')
 
 
+@pytest.mark.simulated(reason='it reaches into a service')
 def test_a_conductor_that_was_paused_past_its_lease_writes_nothing_when_it_wakes(cloud):
     instance = cloud.boot('one', 'host1', memory_mb=8192)
     migrate(cloud, instance)
@@ -182,6 +192,7 @@ def test_a_conductor_that_was_paused_past_its_lease_writes_nothing_when_it_wakes
     assert [entry['epoch'] for entry in entries] == sorted(entry['epoch'] for entry in entries)
 
 
+@pytest.mark.simulated(reason='it lets minutes pass')
 def test_with_its_only_conductor_dead_a_migration_waits_and_the_next_life_finishes_it(cloud):
     instance = cloud.boot('one', 'host1')
     migrate(cloud, instance)
@@ -230,6 +241,7 @@ def test_a_source_that_is_killed_while_it_copies_finds_its_job_again_or_its_gues
     assert len(cloud.world.effects('job started', instance.uuid)) == 1
 
 
+@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_source_that_is_killed_while_it_copies_and_never_comes_back_owes_its_cleanup(cloud):
     """Museum 2, 6: the guest has moved; the server does not wait for a dead host."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
@@ -268,9 +280,7 @@ def test_a_destination_that_restarts_between_its_preparation_and_the_copy_still_
     seen.when(cloud, second, 'queued')
     seen.kill(cloud, 'host2')
     if not prepared:
-        hypervisor = cloud.world.hypervisors['host2']
-        with cloud.world.lock:
-            hypervisor.remove(second.uuid, 'reboot')
+        cloud.world.hypervisors['host2'].delete(second.uuid)
     seen.restart(cloud, 'host2')
     assert seen.in_progress(cloud, second)[0]['status'] == 'queued'
     cloud.wait(LONG)
@@ -293,6 +303,7 @@ def test_a_host_that_restarts_while_the_destination_prepares_is_asked_again(clou
 
 @pytest.mark.parametrize('host', ['host1', 'host2'])
 @pytest.mark.parametrize('status', ['queued', 'running'])
+@pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_a_host_that_is_merely_silent_is_not_down_and_nothing_is_decided_against_it(cloud, host, status):
     instance = cloud.boot('one', 'host1', memory_mb=8192)
     stall = faults(cloud, 'host1').stall('starting' if status == 'queued' else 'copying')
@@ -314,6 +325,7 @@ def test_a_host_that_is_merely_silent_is_not_down_and_nothing_is_decided_against
 # --- whole hosts -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_destination_that_loses_its_power_in_the_copy_leaves_the_guest_where_it_was(cloud):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     before = migrate(cloud, instance, 'host2')
@@ -329,6 +341,7 @@ def test_a_destination_that_loses_its_power_in_the_copy_leaves_the_guest_where_i
     assert [debt.host for debt in cloud.database.debts.list()] == ['host2']
 
 
+@pytest.mark.simulated(reason='it lets minutes pass')
 def test_a_destination_that_hangs_and_is_fenced_in_the_copy_has_its_job_aborted(cloud):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     faults(cloud, 'host1').stall('copying')
@@ -344,6 +357,7 @@ def test_a_destination_that_hangs_and_is_fenced_in_the_copy_has_its_job_aborted(
     assert cloud.world.active_on(instance.uuid) == ['host1']
 
 
+@pytest.mark.simulated(reason='it lets minutes pass')
 def test_a_source_that_loses_its_power_and_is_fenced_ends_in_error_with_nothing_left_elsewhere(cloud):
     """Museum 2, 29: the guest is lost; the server can be evacuated, and says so."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)

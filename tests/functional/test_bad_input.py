@@ -82,6 +82,7 @@ def test_a_host_that_is_forced_down_is_refused(cloud, version):
 
 
 @pytest.mark.parametrize('version', VERSIONS)
+@pytest.mark.simulated(reason='it waits for more than a minute')
 def test_a_host_that_has_not_been_heard_of_for_a_minute_is_refused(cloud, version):
     instance = cloud.boot('one', 'host1')
     seen.kill(cloud, 'host3')
@@ -132,6 +133,7 @@ def test_a_host_that_is_too_full_is_not_forced(cloud, version):
 
 
 @pytest.mark.parametrize('version', VERSIONS)
+@pytest.mark.simulated(reason='it makes a hypervisor lie about its size')
 def test_a_host_whose_hypervisor_says_that_it_is_too_small_is_refused(cloud, version):
     """Museum 54: the host's own limits count too, at the moment of the move."""
     instance = cloud.boot('one', 'host1', memory_mb=8192)
@@ -205,6 +207,7 @@ def test_a_server_that_is_active_in_the_books_and_shut_off_on_its_host_fails_its
 
 
 @pytest.mark.parametrize('version', VERSIONS)
+@pytest.mark.simulated(reason='it looks twice at the same moment')
 def test_a_server_that_is_being_migrated_is_a_409_and_the_migration_goes_on(cloud, version):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     cloud.live_migrate(instance, 'host2')
@@ -383,6 +386,7 @@ def test_another_projects_server_is_a_404_that_says_no_more_than_of_one_that_is_
 
 
 @pytest.mark.parametrize('version', VERSIONS)
+@pytest.mark.simulated(reason='it plays the middleware that says who asks')
 def test_a_member_of_the_project_may_not_migrate_and_the_message_names_the_policy(cloud, version):
     instance = cloud.boot('one', 'host1')
     before = seen.everything(cloud)
@@ -394,6 +398,7 @@ def test_a_member_of_the_project_may_not_migrate_and_the_message_names_the_polic
 
 
 @pytest.mark.parametrize('version', VERSIONS)
+@pytest.mark.simulated(reason='it plays the middleware that says who asks')
 def test_a_manager_of_the_project_may_migrate_and_may_not_name_the_host(cloud, version):
     instance = cloud.boot('one', 'host1')
     before = seen.everything(cloud)
@@ -410,6 +415,7 @@ def test_a_manager_of_the_project_may_migrate_and_may_not_name_the_host(cloud, v
 
 
 @pytest.mark.parametrize('version', ['2.1', '2.30'])
+@pytest.mark.simulated(reason='it plays the middleware that says who asks')
 def test_who_may_not_see_hosts_is_told_why_without_their_names(cloud, version):
     instance = cloud.boot('one', 'host1')
     for host in ('host2', 'host3'):
@@ -425,6 +431,7 @@ def test_who_may_not_see_hosts_is_told_why_without_their_names(cloud, version):
 
 
 @pytest.mark.parametrize('version', VERSIONS)
+@pytest.mark.simulated(reason='it plays the middleware that says who asks')
 def test_a_locked_server_is_a_409_but_for_an_administrator(cloud, version):
     instance = cloud.boot('one', 'host1')
     assert cloud.request('POST', f'/servers/{instance.uuid}/action', {'lock': None}).status_int == 202

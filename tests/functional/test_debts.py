@@ -38,6 +38,7 @@ def completed_without_its_source(cloud):
     return instance
 
 
+@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_source_that_comes_back_pays_what_it_owes_and_may_have_the_server_again(cloud):
     instance = completed_without_its_source(cloud)
     assert cloud.world.hypervisors['host1'].residue(instance.uuid)
@@ -50,6 +51,7 @@ def test_a_source_that_comes_back_pays_what_it_owes_and_may_have_the_server_agai
 
 
 @pytest.mark.breaks('I1', reason='the user deletes the guest, so what is left of it is its last copy')
+@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_debt_is_paid_for_a_server_that_was_deleted_meanwhile(cloud):
     instance = completed_without_its_source(cloud)
     instances.delete(cloud.database, cloud.placement_client, instance.uuid)
@@ -76,6 +78,7 @@ def test_a_cleanup_that_failed_too_often_is_paid_once_it_can_be(cloud):
 
 
 @pytest.mark.breaks('I1', 'I5', reason='the test runs the guest a second time, at the host that owes')
+@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_host_that_runs_the_guest_after_all_is_an_alarm_and_the_guest_lives(cloud):
     instance = completed_without_its_source(cloud)
     cloud.world.hypervisors['host1'].delete(instance.uuid)

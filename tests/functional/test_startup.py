@@ -63,6 +63,7 @@ def test_a_limit_that_is_no_number_of_1_or_more_is_named_with_what_would_do(tmp_
 
 
 @pytest.mark.parametrize('value', ['0', 'many', ''])
+@pytest.mark.simulated(reason='it reaches into a service')
 def test_whoever_embeds_a_compute_host_gets_the_same_error(cloud, tmp_path, value):
     file = tmp_path / 'compute.conf'
     file.write_text(f'[DEFAULT]\nmax_concurrent_live_migrations = {value}\n')
@@ -77,6 +78,7 @@ def test_whoever_embeds_a_compute_host_gets_the_same_error(cloud, tmp_path, valu
     assert raised.value.code == 400
 
 
+@pytest.mark.simulated(reason='it reaches into a service')
 def test_a_limit_that_is_wrong_when_the_service_is_told_to_reload_changes_nothing(cloud):
     compute = cloud.computes['host1']
     with pytest.raises(ValueError, match='1'):
@@ -109,6 +111,7 @@ def test_a_database_that_is_not_there_is_a_clear_error(tmp_path, cloud):
     assert raised.value.code == 503
 
 
+@pytest.mark.simulated(reason='it acts at single commits')
 def test_a_conductor_that_starts_while_the_database_refuses_says_so_and_leaves_nothing_behind(cloud):
     outage = seen.Outage(cloud, 5)
     with pytest.raises(exception.DatabaseUnreachable):
@@ -120,6 +123,7 @@ def test_a_conductor_that_starts_while_the_database_refuses_says_so_and_leaves_n
     assert cloud.bus.servers('conductor') == ['conductor1', 'conductor2']
 
 
+@pytest.mark.simulated(reason='it acts at single commits')
 def test_while_the_database_is_away_a_request_is_a_503_and_nothing_was_accepted(cloud):
     instance = cloud.boot('one', 'host1')
     before = seen.everything(cloud)
@@ -141,6 +145,7 @@ def test_while_the_database_is_away_a_request_is_a_503_and_nothing_was_accepted(
 
 
 @pytest.mark.parametrize('fault', [Fault.UNREACHABLE, Fault.TIMEOUT_NOT_DONE, Fault.TIMEOUT_DONE, Fault.ERROR_DONE])
+@pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_a_host_that_starts_while_placement_is_away_is_up_when_it_is_back(cloud, fault):
     cloud.adapter.inject(fault, times=5)
     cloud.add_host('host4')
@@ -155,6 +160,7 @@ def test_a_host_that_starts_while_placement_is_away_is_up_when_it_is_back(cloud,
     seen.completed(cloud, instance, 'host4')
 
 
+@pytest.mark.simulated(reason='it adds a host to what is there')
 def test_a_host_that_starts_before_any_conductor_waits_for_one(cloud):
     seen.kill(cloud, 'conductor1')
     cloud.add_host('host4')
@@ -165,6 +171,7 @@ def test_a_host_that_starts_before_any_conductor_waits_for_one(cloud):
 
 
 @pytest.mark.seeds(None, 11)
+@pytest.mark.simulated(reason='it lets minutes pass')
 def test_a_migration_that_is_asked_for_while_no_conductor_lives_is_taken_up_by_the_first_that_does(cloud):
     instance = cloud.boot('one', 'host1')
     seen.kill(cloud, 'conductor1')
@@ -176,6 +183,7 @@ def test_a_migration_that_is_asked_for_while_no_conductor_lives_is_taken_up_by_t
     seen.completed(cloud, instance, 'host2')
 
 
+@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_below_2_34_the_answer_is_202_when_no_conductor_has_looked_within_a_minute(cloud):
     instance = cloud.boot('one', 'host1')
     seen.kill(cloud, 'conductor1')
