@@ -2,6 +2,7 @@
 #
 #   make demo [ARGS='--hosts 8 --json']   a whole cloud in one process empties one of its hosts
 #   make test                             lint, unit tests, functional tests
+#   make test-eventlet                    what an importing service has of migrator, in a process that eventlet has patched
 #   make test-real                        against a private RabbitMQ, PostgreSQL and Placement (as root: installs them)
 #   make lint | docs | genconfig | genpolicy | clean
 #
@@ -19,7 +20,7 @@ MAKEFLAGS += --no-print-directory
 # the tests call `openstack`, `migrator-demo` and others by name
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
 
-.PHONY: demo test test-real lint docs genconfig genpolicy clean
+.PHONY: demo test test-eventlet test-real lint docs genconfig genpolicy clean
 .NOTPARALLEL:
 
 demo:
@@ -30,11 +31,18 @@ test: lint
 	@tools/venv.sh demo test
 	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(JOBS) tests/unit tests/functional $(ARGS)
 
+# The same files as in the native run, and a few of its own.
+test-eventlet:
+	@tools/venv.sh demo test eventlet
+	$(IN_VENV) $(VENV)/bin/python -m tests.patched $(ARGS)
+
 # Where a server cannot be installed its tests are left out, saying so; with CI=true they fail.
 test-real:
 	-@tools/packages.sh real
-	@tools/venv.sh demo test postgresql real
+	@tools/venv.sh demo test eventlet postgresql real
 	$(IN_VENV) $(VENV)/bin/python -m pytest tests/real $(ARGS)
+	@echo 'The functional tests again, the services being processes:'
+	$(IN_VENV) $(VENV)/bin/python -m pytest -p tests.real.on_processes --timeout 300 tests/functional $(ARGS)
 
 lint:
 	@tools/venv.sh demo test lint

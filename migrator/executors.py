@@ -14,8 +14,10 @@
 
 Everything that waits, sleeps, locks or starts a thread is handed a :class:`Threads` and asks it. :class:`NativeThreads`
 is the one of a real process; it also works in a process that eventlet has patched, because it looks ``threading`` and
-``time`` up when it is asked. The test harness has another that runs one thread at a time under a virtual clock, so
-code that keeps to this seam can be driven step by step.
+``time`` up when it is asked. There its locks and events are green: no thread of the system's own (one of
+``eventlet.tpool``, say) may take them, and what blocks such a thread and not its hub blocks everything. The test
+harness has another that runs one thread at a time under a virtual clock, so code that keeps to this seam can be driven
+step by step.
 """
 
 from __future__ import annotations
@@ -249,9 +251,15 @@ class BoundedExecutor(concurrent.futures.Executor):
 
     def _start_workers(self) -> None:
         while self._waiting and self._running < self._max_workers:
-            item = next(iter(self._waiting.items()))
-            self._start_worker(item)
-            del self._waiting[item[0]]
+            # Taken out first: once its thread is started it must not be found here, whatever strikes the starter then
+            # (in a process that eventlet has patched, a time-out may).
+            future, call = self._waiting.popitem(last=False)
+            try:
+                self._start_worker((future, call))
+            except RuntimeError:  # it was not started
+                self._waiting[future] = call
+                self._waiting.move_to_end(future, last=False)
+                raise
 
     def _start_worker(self, item: tuple[concurrent.futures.Future[Any], Callable[[], Any]]) -> None:
         self._running += 1

@@ -11,7 +11,7 @@
 # under the License.
 
 # --- the example
-"""A service that runs migrator's compute manager with its own configuration, transport and driver."""
+"""Runs migrator's compute manager in a service that has its own configuration, transport and driver."""
 
 from oslo_config import cfg
 
@@ -21,10 +21,35 @@ from migrator.conductor.rpcapi import ConductorEvents
 from migrator.conf import compute as compute_conf
 
 
-def make_manager(conf: cfg.ConfigOpts, host, driver):
-    """Return a compute manager that listens once it is started."""
+def read_configuration(arguments):
+    """Return what this host is told by files and command line, in a ConfigOpts that nobody else has."""
+    conf = cfg.ConfigOpts()
     compute_conf.register_opts(conf)
-    threads = executors.NativeThreads()
-    transport = rpc.get_transport(conf)
-    client = rpc.OsloRPC(transport)
-    return ComputeManager(conf, host, driver, threads, ConductorEvents(client), client)
+    conf(arguments, project='importer')
+    return conf
+
+
+class Embedded:
+    """One compute host, within a service of yours. Nothing is started before start()."""
+
+    def __init__(self, conf, driver):
+        self.conf = conf
+        self.transport = rpc.get_transport(conf)
+        client = rpc.OsloRPC(self.transport)
+        threads = executors.NativeThreads()
+        # The broker drops what is sent before the first conductor listens: so long is waited before it is sent again.
+        events = ConductorEvents(client, timeout=10)
+        self.manager = ComputeManager(conf, conf.host, driver, threads, events, client)
+
+    def start(self):
+        """Take up what runs, listen, and have a conductor know this host."""
+        self.manager.start()
+
+    def reload(self):
+        """Read the files again, as at a SIGHUP, and apply the options that may change."""
+        self.conf.mutate_config_files()
+
+    def stop(self):
+        """Take no new moves, do with the others as configured, and hang up."""
+        self.manager.cleanup_host()
+        self.transport.cleanup()

@@ -50,6 +50,7 @@ def _patch() -> None:
         )
     import eventlet
 
+    # Everything: psycopg2 too, whose statements would otherwise hold up all threads while the server has them wait.
     eventlet.monkey_patch()
 
 

@@ -36,6 +36,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from oslo_utils import uuidutils
+
 from migrator import exception, executors
 from migrator.objects import base
 from migrator.objects import instance as instance_objects
@@ -103,6 +105,14 @@ class WorldServer:
         self._stalls: dict[str, fake_faults.Stall] = {}
         _take_over(path)
         self._server = _Server(path, self)
+
+    def spawn(self, host: str, uuid: str) -> None:
+        """Start a small guest on a host."""
+        flavor = instance_objects.Flavor(name='small', vcpus=1, memory_mb=512, root_gb=1)
+        instance = instance_objects.Instance(
+            uuid=uuid, name=uuid, project_id='demo', user_id='demo', host=host, node=host, flavor=flavor
+        )
+        self._hypervisor(host).spawn(instance)
 
     def start(self) -> None:
         """Serve, in threads of the world's."""
@@ -292,6 +302,13 @@ class _Handler(socketserver.StreamRequestHandler):
         self.wfile.write(json.dumps(word).encode() + b'\n')
 
 
+def _guest(text: str) -> tuple[str, str]:
+    host, found, uuid = text.partition('=')
+    if not host or not found or not uuidutils.is_uuid_like(uuid):
+        raise argparse.ArgumentTypeError(f'{text!r} is not of the form HOST=UUID')
+    return host, uuid
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Hold a world until SIGTERM or Ctrl-C, and return the exit status."""
     parser = argparse.ArgumentParser(prog='migrator-fake-world', description=(__doc__ or '').partition('\n')[0])
@@ -299,6 +316,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--link', type=float, default=1024.0, metavar='MIB', help="a host's link, in MiB/s")
     parser.add_argument('--memory', type=int, default=65536, metavar='MIB', help="a host's memory, in MiB")
     parser.add_argument('--vcpus', type=int, default=16, help="a host's processors")
+    parser.add_argument(
+        '--guest',
+        action='append',
+        default=[],
+        type=_guest,
+        metavar='HOST=UUID',
+        help='start a guest of one processor and 512 MiB on a host; may be given again',
+    )
     arguments = parser.parse_args(argv)
     knobs = {'link': arguments.link, 'memory_mb': arguments.memory, 'vcpus': arguments.vcpus}
     stops = {signal.SIGTERM, signal.SIGINT}
@@ -308,6 +333,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except exception.ConfigurationError as error:
         sys.stderr.write(f'migrator-fake-world: {error}\n')
         return 2
+    for host, uuid in arguments.guest:
+        server.spawn(host, uuid)
     server.start()
     sys.stdout.write(f'The world is at {arguments.listen}\n')
     sys.stdout.flush()

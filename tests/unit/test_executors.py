@@ -17,6 +17,7 @@ from __future__ import annotations
 import collections
 import gc
 import itertools
+import sys
 import threading
 import weakref
 
@@ -260,6 +261,39 @@ def test_when_no_thread_can_be_had_the_submitter_is_told_and_no_slot_is_lost():
     pool.shutdown(wait=True)
 
 
+class Struck(BaseException):
+    """What eventlet's Timeout is: no Exception, and raised wherever a green thread waits."""
+
+
+class Striking(executors.NativeThreads):
+    """Starts a thread, and is struck while it waits for the thread to begin."""
+
+    strikes = False
+
+    def start(self, function, *args, name):
+        super().start(function, *args, name=name)
+        if self.strikes:
+            raise Struck
+
+
+def test_what_is_started_when_a_time_out_strikes_its_starter_runs_once():
+    stage = Native()
+    threads = stage.threads = Striking()
+    pool, gate = executors.BoundedExecutor(1, threads), Gate(threads)
+    futures = [pool.submit(gate.work, name) for name in 'abc']
+    threads.strikes = True
+    with pytest.raises(Struck):
+        pool.resize(2)
+    threads.strikes = False
+    stage.settle(lambda: len(gate.started) == 2)
+    assert (pool.running, pool.waiting) == (2, 1)
+    open_all(gate, 'abc')
+    assert [future.result(10) for future in futures] == list('abc')
+    pool.shutdown(wait=True)
+    assert gate.started == list('abc')
+    assert pool.running == 0
+
+
 @pytest.fixture(scope='module')
 def workers():
     workers = sim.Workers()
@@ -390,6 +424,12 @@ def test_native_threads_stop_a_periodic_at_once_however_long_its_spacing():
     threads = executors.NativeThreads()
     periodic = executors.Periodic(threads, 3600, print, 'hourly').start()
     periodic.stop()
+
+
+def test_the_threads_of_this_process_are_green_only_where_it_was_started_so():
+    patcher = sys.modules.get('eventlet.patcher')
+    patched = patcher is not None and patcher.is_monkey_patched('thread')
+    assert patched == (getattr(sys.modules['__main__'].__spec__, 'name', None) == 'tests.patched')
 
 
 def test_native_threads_tell_the_machines_time_and_make_uuids():

@@ -10,69 +10,199 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""The code of the page on embedding runs as it stands there."""
+"""The code of the page on embedding runs as it stands there: two hosts of an importing service, and a real conductor.
 
-import importlib.util
-import pathlib
+Their moves block the system's thread that waits for them; that everything else goes on is part of every test.
+"""
 
+from __future__ import annotations
+
+import pytest
 from oslo_config import cfg
 
-from migrator import executors
-from migrator import rpc as migrator_rpc
-from migrator.conductor import rpcapi
-from migrator.virt import fake, fake_hypervisor
+from migrator import rpc
+from migrator.conductor import instances
+from migrator.conf import compute as compute_conf
+from migrator.objects import instance as instance_objects
+from migrator.testing import cloud as clouds
+from tests.unit.doc import conftest, toyhv
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-
-
-def example():
-    path = ROOT / 'doc' / 'source' / 'embed_example.py'
-    spec = importlib.util.spec_from_file_location('embed_example', path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+BINARY = 'nova-compute'
 
 
-class Conductor:
-    """As much of a conductor as a host needs to become known."""
+class Cloud(clouds.Cloud):
+    """A conductor and an API; they and the hosts talk by oslo.messaging, within this process."""
 
-    def __init__(self, threads):
-        self.reports = []
-        self.known = threads.event()
-
-    @migrator_rpc.expose
-    def compute_started(self, context, report):
-        """Note the report, and ask for nothing."""
-        self.reports.append(report)
-        self.known.set()
-        return []
-
-    @migrator_rpc.expose
-    def compute_heartbeat(self, context, report):
-        """Do nothing."""
-
-    @migrator_rpc.expose
-    def compute_stopping(self, context, host, boot_id, cancelled):
-        """Do nothing."""
+    def _rpc(self, name, sender):
+        transport = rpc.get_transport(self.conf(), 'fake://')
+        return self.recorder.wrap(rpc.OsloRPC(transport), sender)
 
 
-def test_the_embedded_manager_makes_its_host_known_over_the_importers_own_transport():
-    threads = executors.NativeThreads()
+class Site:
+    """Hosts alpha and beta as the page has them."""
+
+    def __init__(self, directory, page, threads):
+        self.directory = directory
+        self.threads = threads
+        self.page = page
+        self.toy = toyhv.Cluster()
+        self.cloud = Cloud(directory, hosts=0, options={'conductor.poll_interval': 1})
+        self.hosts = {}
+        for name in ('alpha', 'beta'):
+            self.toy.add(name)
+            self.start(name)
+        self.until(lambda: self.known() == {'alpha', 'beta'})
+
+    def configure(self, name, **options):
+        lines = [f'{option} = {value}\n' for option, value in options.items()]
+        (self.directory / f'{name}.conf').write_text(
+            f'[DEFAULT]\ntransport_url = fake://\nhost = {name}\n{"".join(lines)}'
+        )
+
+    def start(self, name):
+        self.configure(name)
+        example, driver = self.page('embed_example'), self.page('embed_driver')
+        arguments, toy = ['--config-file', str(self.directory / f'{name}.conf')], self.toy.hosts[name]
+        if conftest.patched():
+            self.hosts[name] = self.page('embed_eventlet').embed(arguments, toy)
+        else:
+            self.hosts[name] = example.Embedded(example.read_configuration(arguments), driver.ToyDriver(toy))
+        self.hosts[name].start()
+
+    def until(self, predicate, seconds=30):
+        for _ in range(seconds * 100):
+            if predicate():
+                return
+            self.threads.sleep(0.01)
+        raise AssertionError(f'it did not become so; the migrations are {self.statuses()}')
+
+    def known(self):
+        return {service.host for service in self.cloud.database.services.list(binary=BINARY)}
+
+    def boot(self, *names):
+        flavor = instance_objects.Flavor(name='small', vcpus=1, memory_mb=512, root_gb=1)
+        found = []
+        for name in names:
+            wanted = instance_objects.Instance(
+                uuid=self.threads.new_uuid(),
+                name=name,
+                project_id='demo',
+                user_id='demo',
+                host='alpha',
+                node='alpha',
+                flavor=flavor,
+            )
+            self.toy.hosts['alpha'].boot(wanted.uuid)
+            found.append(instances.create(self.cloud.database, self.cloud.placement_client, wanted))
+        return found
+
+    def migrate(self, instance):
+        assert self.cloud.live_migrate(instance, host='beta').status_int == 202
+
+    def status(self, instance):
+        return self.cloud.migrations(instance)[0].status
+
+    def statuses(self):
+        return {migration.instance_uuid: migration.status for migration in self.cloud.migrations()}
+
+    def become(self, instance, status):
+        self.until(lambda: self.status(instance) == status)
+
+    def abort(self, instance):
+        migration = self.cloud.migrations(instance)[0]
+        answer = self.cloud.request('DELETE', f'/servers/{instance.uuid}/migrations/{migration.id}')
+        assert answer.status_int == 202
+
+    def place(self, instance):
+        """Return where the books have a guest, and where the hypervisors have it."""
+        books = self.cloud.database.instances.get(instance.uuid).host
+        holders = [name for name, host in self.toy.hosts.items() if instance.uuid in host.domains()]
+        return books, holders
+
+    def stop(self):
+        for host in self.hosts.values():
+            host.stop()
+        self.cloud.stop()
+
+
+@pytest.fixture
+def site(tmp_path, page, threads):
+    made = Site(tmp_path, page, threads)
+    yield made
+    made.stop()
+
+
+def test_a_guest_moves_between_two_embedded_hosts(site):
+    (guest,) = site.boot('guest')
+    site.migrate(guest)
+    site.become(guest, 'completed')
+    assert site.place(guest) == ('beta', ['beta'])
+    assert site.toy.hosts['beta'].domains()[guest.uuid] == toyhv.RUNNING
+    assert site.cloud.recorder.compute_to_compute() == []
+
+
+def test_one_runs_and_the_others_wait_and_each_can_be_aborted_or_be_told_to_hurry(site):
+    site.toy.slow = True
+    first, second, third = site.boot('first', 'second', 'third')
+    alpha = site.toy.hosts['alpha']
+    for guest, status in ((first, 'running'), (second, 'queued'), (third, 'queued')):
+        site.migrate(guest)
+        site.become(guest, status)
+
+    site.abort(second)
+    site.become(second, 'cancelled')
+    assert alpha.moving(first.uuid)
+    site.abort(first)
+    site.become(first, 'cancelled')
+    site.become(third, 'running')
+    migration = site.cloud.migrations(third)[0]
+    path = f'/servers/{third.uuid}/migrations/{migration.id}/action'
+    assert site.cloud.request('POST', path, {'force_complete': None}).status_int == 202
+    site.become(third, 'completed')
+
+    assert [site.place(guest) for guest in (first, second, third)] == [
+        ('alpha', ['alpha']),
+        ('alpha', ['alpha']),
+        ('beta', ['beta']),
+    ]
+    with pytest.raises(KeyError):
+        alpha.waiters(second.uuid)  # it never had a job
+
+
+def test_a_reload_lets_more_run_at_once(site):
+    site.toy.slow = True
+    guests = site.boot('first', 'second')
+    for guest, status in zip(guests, ('running', 'queued'), strict=True):
+        site.migrate(guest)
+        site.become(guest, status)
+    site.configure('alpha', max_concurrent_live_migrations=2)
+    site.hosts['alpha'].reload()
+    site.become(guests[1], 'running')
+    for guest in guests:
+        site.toy.hosts['alpha'].finish_migration(guest.uuid)
+    for guest in guests:
+        site.become(guest, 'completed')
+
+
+def test_what_a_stop_leaves_is_taken_up_at_the_next_start_and_what_waited_is_cancelled(site):
+    site.toy.slow = True
+    guests = site.boot('first', 'second')
+    for guest, status in zip(guests, ('running', 'queued'), strict=True):
+        site.migrate(guest)
+        site.become(guest, status)
+    # It is queued as soon as the conductor has said so in the books; here it has to be so at the source, too.
+    site.until(lambda: site.hosts['alpha'].manager._waiting_live_migrations)
+    site.hosts['alpha'].stop()
+    assert site.toy.hosts['alpha'].moving(guests[0].uuid)
+    site.start('alpha')
+    site.become(guests[1], 'cancelled')
+    site.toy.hosts['alpha'].finish_migration(guests[0].uuid)
+    site.become(guests[0], 'completed')
+    assert [site.place(guest) for guest in guests] == [('beta', ['beta']), ('alpha', ['alpha'])]
+
+
+def test_on_a_configuration_that_has_other_options_of_these_names_oslo_config_says_so():
     conf = cfg.ConfigOpts()
-    conf([], project='importer', default_config_files=[], default_config_dirs=[])
-    transport = migrator_rpc.get_transport(conf, 'fake://')
-    conf.set_override('transport_url', 'fake://')
-    conductor = Conductor(threads)
-    served = migrator_rpc.OsloRPC(transport).serve(
-        migrator_rpc.Target(rpcapi.TOPIC, 'conductor1', rpcapi.VERSION), conductor
-    )
-    world = fake_hypervisor.FakeWorld(threads)
-    driver = fake.FakeDriver(world.add('here'), threads)
-    manager = example().make_manager(conf, 'here', driver)
-    manager.start()
-    try:
-        assert conductor.known.wait(30)
-        assert [(report.host, report.boot_id) for report in conductor.reports] == [('here', manager.boot_id)]
-    finally:
-        manager.cleanup_host()
-        served.stop()
+    conf.register_opts([cfg.IntOpt('report_interval', default=60)])
+    with pytest.raises(cfg.DuplicateOptError, match='report_interval'):
+        compute_conf.register_opts(conf)

@@ -193,3 +193,16 @@ def test_the_process_takes_the_socket_of_a_dead_one_and_ends_with_0_on_sigterm(t
             status = child.wait(timeout=20)
     assert status == 0
     assert not pathlib.Path(path).exists()
+
+
+def test_the_process_starts_the_guests_that_it_is_told_to(tmp_path):
+    path, uuid = str(tmp_path / 'world'), '6ef5d0b8-0d2b-4d36-9d3a-0d7b0a6c3c11'
+    command_line = [sys.executable, '-m', 'migrator.testing.fake_world_server', '--listen', path]
+    with subprocess.Popen([*command_line, '--guest', f'alpha={uuid}'], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert path in child.stdout.readline()
+        guests = FakeWorldClient(path).look()['hosts']['alpha']['guests']
+        child.terminate()
+    assert {one: guest['state'] for one, guest in guests.items()} == {uuid: 'running'}
+    wrong = subprocess.run([*command_line, '--guest', 'alpha'], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, "'alpha' is not of the form HOST=UUID" in wrong.stderr) == (2, True)

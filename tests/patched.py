@@ -1,0 +1,99 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Runs tests in a process that eventlet has patched before anything else was imported: `python -m tests.patched`.
+
+It takes pytest's arguments; without a path it runs :data:`TESTS`, which are, but for those of its own, files that the
+native run has too. There is no pytest-xdist here: its workers are processes of their own, and not patched.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+#: What an importing service has of migrator: its pools and locks, the queue, RPC, and what the page on embedding says.
+TESTS = (
+    'tests/eventlet',
+    'tests/unit/test_executors.py',
+    'tests/unit/test_context.py',
+    'tests/unit/test_rpc.py',
+    'tests/unit/compute',
+    'tests/unit/virt',
+    'tests/unit/doc',
+)
+
+#: Whose warnings, of eventlet's end for the most part, are left out: each is between our dependencies.
+_DEPENDENCIES = (
+    'futurist._futures',
+    'oslo_messaging.server',
+    'oslo_service.eventlet_backdoor',
+    'oslo_utils.eventletutils',
+    'webob.compat',
+)
+
+OPTIONS = (
+    '-p',
+    'no:xdist',
+    '-o',
+    f'testpaths={" ".join(TESTS)}',
+    # Should nobody be left whom a signal interrupts, a thread of the interpreter's own ends the process.
+    '-o',
+    'faulthandler_timeout=180',
+    '-o',
+    'faulthandler_exit_on_timeout=true',
+    *(option for name in _DEPENDENCIES for option in ('-W', f'ignore::DeprecationWarning:{name}')),
+)
+
+
+class Timeouts:
+    """Has a test that hangs fail, and say where.
+
+    pytest-timeout would start a thread that counts; here that is a green one, which knows of nobody else's stack and
+    does not even run while the hub hangs. A signal interrupts both kinds of waiting.
+    """
+
+    def pytest_timeout_set_timer(self, item: Any, settings: Any) -> bool:
+        """Set the alarm of one test; pytest-timeout asks its plugins before itself."""
+        import pytest_timeout
+
+        def ring(_number: int, _frame: object) -> None:
+            pytest_timeout.timeout_sigalrm(item, settings)
+
+        def cancel() -> None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout)
+        item.cancel_timeout = cancel
+        return True
+
+
+def main(argv: list[str]) -> int:
+    """Patch this process, then run pytest in it."""
+    import warnings
+
+    # It says so each time that it is imported, and this is known here.
+    warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
+    import eventlet
+
+    eventlet.monkey_patch()
+    # Only now: an importing service, too, patches first.
+    import pytest
+
+    return pytest.main([*OPTIONS, *argv], plugins=[Timeouts()])
+
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))

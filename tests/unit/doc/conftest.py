@@ -1,0 +1,62 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the tests of the page on embedding share: its code, as it stands there, and a hypervisor for it."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import sys
+
+import pytest
+
+from migrator import executors
+from tests.unit.doc import toyhv
+
+SOURCE = pathlib.Path(__file__).resolve().parents[3] / 'doc' / 'source'
+
+
+def patched():
+    """Tell whether eventlet has patched this process."""
+    patcher = sys.modules.get('eventlet.patcher')
+    return patcher is not None and patcher.is_monkey_patched('thread')
+
+
+def bound(binding):
+    """Return a binding as the page says that it is to be given to a driver: under eventlet, off the hub."""
+    if not patched():
+        return binding
+    from eventlet import tpool
+
+    return tpool.Proxy(binding)
+
+
+@pytest.fixture
+def page(monkeypatch):
+    """Return a module of the page by its name."""
+    monkeypatch.setitem(sys.modules, 'toyhv', toyhv)
+
+    def load(name):
+        spec = importlib.util.spec_from_file_location(name, SOURCE / f'{name}.py')
+        module = importlib.util.module_from_spec(spec)
+        # Its parts import each other.
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture
+def threads():
+    return executors.NativeThreads()

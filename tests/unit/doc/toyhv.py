@@ -1,0 +1,175 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A toy hypervisor's binding: what the driver of the page on embedding drives, and what tests have in their hand.
+
+Like a binding to a C library it knows nothing of eventlet: each call may block the system's thread that makes it, and
+any such thread may make one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import uuid as uuids
+
+RUNNING, PAUSED, STOPPED, RECEIVING = 'running', 'paused', 'stopped', 'receiving'
+COMPLETED, FAILED, ABORTED = 'completed', 'failed', 'aborted'
+_NAMESPACE = uuids.UUID('7f5a6f5e-0f5b-4c4e-8f53-0c1d7c7f7f11')
+
+
+class Error(Exception):
+    """The toy cannot do that."""
+
+
+def _threading():
+    """Return the system's own threads, whatever is patched."""
+    patcher = sys.modules.get('eventlet.patcher')
+    if patcher is not None and patcher.is_monkey_patched('thread'):
+        return patcher.original('threading')
+    return importlib.import_module('threading')
+
+
+class _Job:
+    def __init__(self, destination):
+        self.destination = destination
+        self.outcome = None
+        self.waiters = 0
+
+
+class Cluster:
+    """Hosts that can reach each other, and share their disks.
+
+    :ivar slow: jobs end only when they are made to; otherwise at once.
+    """
+
+    def __init__(self):
+        self.changed = _threading().Condition()
+        self.hosts = {}
+        self.slow = False
+
+    def add(self, name):
+        """Add a host, and return its binding."""
+        self.hosts[name] = Host(self, name)
+        return self.hosts[name]
+
+
+class Host:
+    """One host's binding."""
+
+    def __init__(self, cluster, name):
+        self.name = name
+        self.address = f'toy://{name}'
+        self._cluster = cluster
+        self._changed = cluster.changed
+        self._domains = {}
+        self._jobs = {}
+
+    # --- what a test does --------------------------------------------------------------------------------------------
+
+    def boot(self, uuid, state=RUNNING):
+        with self._changed:
+            self._domains[uuid] = state
+
+    def waiters(self, uuid):
+        with self._changed:
+            return self._jobs[uuid].waiters
+
+    # --- what a driver does ------------------------------------------------------------------------------------------
+
+    def facts(self):
+        return {
+            'uuid': str(uuids.uuid5(_NAMESPACE, self.name)),
+            'cpus': 16,
+            'memory_mb': 16384,
+            'disk_gb': 100,
+            'address': self.address,
+        }
+
+    def domains(self):
+        """Return every domain's state."""
+        with self._changed:
+            return dict(self._domains)
+
+    def moving(self, uuid):
+        """Tell whether a job of this domain goes out from here."""
+        with self._changed:
+            return self._moving(uuid)
+
+    def _moving(self, uuid):
+        return uuid in self._jobs and self._jobs[uuid].outcome is None
+
+    def receive(self, uuid):
+        """Make what waits for a domain."""
+        with self._changed:
+            if self._domains.setdefault(uuid, RECEIVING) != RECEIVING:
+                raise Error(f'domain {uuid} is {self._domains[uuid]} here')
+
+    def start_migration(self, uuid, name, address):
+        """Begin a job; when this returns it is there, and goes on by itself."""
+        with self._changed:
+            destination = self._cluster.hosts.get(name)
+            if destination is None or destination.address != address:
+                raise Error(f'{name} is not at {address}')
+            if destination._domains.get(uuid) != RECEIVING:
+                raise Error(f'nothing waits for domain {uuid} at {name}')
+            if self._domains.get(uuid) not in (RUNNING, PAUSED) or self._moving(uuid):
+                raise Error(f'domain {uuid} cannot be moved')
+            self._jobs[uuid] = _Job(destination)
+            if not self._cluster.slow:
+                self._end(uuid, COMPLETED)
+
+    def _end(self, uuid, outcome):
+        if not self._moving(uuid):
+            return
+        job = self._jobs[uuid]
+        job.outcome = outcome
+        if outcome == COMPLETED:
+            job.destination._domains[uuid], self._domains[uuid] = self._domains[uuid], STOPPED
+        self._changed.notify_all()
+
+    def wait_migration(self, uuid):
+        """Block until the last job of a domain has ended; return how, or None if there was none."""
+        with self._changed:
+            job = self._jobs.get(uuid)
+            if job is None:
+                return None
+            job.waiters += 1
+            # Far above any test's patience: nothing is left for ever if a test fails.
+            self._changed.wait_for(lambda: job.outcome is not None, 300)
+            return job.outcome or FAILED
+
+    def abort_migration(self, uuid):
+        with self._changed:
+            self._end(uuid, ABORTED)
+
+    def finish_migration(self, uuid):
+        """End a job by moving the domain now."""
+        with self._changed:
+            self._end(uuid, COMPLETED)
+
+    def progress(self, uuid):
+        """Return the bytes of memory in all and those still to move, or None without a job."""
+        with self._changed:
+            return (512 << 20, 256 << 20) if self._moving(uuid) else None
+
+    def persist(self, uuid):
+        with self._changed:
+            if self._domains.get(uuid) not in (RUNNING, PAUSED):
+                raise Error(f'domain {uuid} is not here')
+
+    def remove(self, uuid):
+        """Remove a domain that does not run, or what waits for one; nothing to remove is right too."""
+        with self._changed:
+            if self._domains.get(uuid) in (RUNNING, PAUSED):
+                raise Error(f'domain {uuid} is active')
+            self._domains.pop(uuid, None)
