@@ -146,6 +146,11 @@ class InstanceExists(Conflict):
     """Instance {instance_uuid} already exists."""
 
 
+class AllocationExists(Conflict):
+    """Placement has an allocation of consumer {consumer} already, {held}, where {wanted} is to be: remove it first, or
+    register what it holds."""
+
+
 class InvalidMigrationState(Invalid):
     """Migration {migration_id} of instance {instance_uuid} is {state}: {method} is possible only while it is
     {wanted}."""
@@ -230,6 +235,11 @@ class ServiceUnreachable(MigratorException):
 
 class RPCTimeout(ServiceUnreachable):
     """{target} did not answer {method} within {timeout} s."""
+
+
+class ServiceTooOld(MigratorException):
+    """{host} cannot do {method} for a migration that is {status}: its compute service has version {version}, and
+    {needed} is needed."""
 
 
 class RemoteError(MigratorException):

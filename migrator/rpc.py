@@ -23,6 +23,7 @@ import dataclasses
 import functools
 import importlib
 import logging as py_logging
+import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -71,13 +72,17 @@ def get_transport(conf: Any, url: str | None = None) -> Any:
 
 
 class _OncePerOutage(py_logging.Filter):
-    """Lets the first "not reachable" through; each connection repeats it at each of its attempts."""
+    """Lets the first "not reachable" through; each connection repeats it at each of its attempts.
+
+    :param clock: monotonic seconds.
+    """
 
     #: Seconds of silence after which it is another outage. oslo.messaging tries again each 30 s at the latest.
     SILENCE = 60.0
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
+        self._clock = clock
         self._last = float('-inf')
 
     def filter(self, record: py_logging.LogRecord) -> bool:
@@ -85,18 +90,22 @@ class _OncePerOutage(py_logging.Filter):
         words = ('is unreachable', 'Connection failed', 'Unable to connect')
         if record.levelno < py_logging.ERROR or not any(word in str(record.msg) for word in words):
             return True
-        silence, self._last = record.created - self._last, record.created
+        # Not the record's own time, which is the wall clock's and may jump.
+        now = self._clock()
+        silence, self._last = now - self._last, now
         return silence > self.SILENCE
 
 
-def say_outages_once() -> None:
+def say_outages_once(clock: Callable[[], float] = time.monotonic) -> None:
     """Have oslo.messaging say once that the broker is away, not at each attempt: for a command, whose log is its own.
 
     That it is back is said by each connection, at level INFO.
+
+    :param clock: monotonic seconds.
     """
     logger = py_logging.getLogger('oslo.messaging._drivers.impl_rabbit')
     if not any(isinstance(one, _OncePerOutage) for one in logger.filters):
-        logger.addFilter(_OncePerOutage())
+        logger.addFilter(_OncePerOutage(clock))
 
 
 def expose(method: F) -> F:

@@ -70,7 +70,7 @@ def logged(app: App) -> App:
             seen.append(status)
             return start_response(status, headers, *more)
 
-        with logs.about(environ=environ):
+        with logs.serving(environ):
             try:
                 return app(environ, started)
             finally:

@@ -27,7 +27,10 @@ from migrator import exception
 from migrator.cmd import service
 
 if TYPE_CHECKING:  # imported when it is settled what threads are
-    from migrator.virt import driver as virt_driver
+    from migrator.conductor import rpcapi
+    from migrator.virt import driver
+
+    Driver = driver.ComputeDriver
 
 LOG = logging.getLogger(__name__)
 
@@ -36,7 +39,13 @@ LOG = logging.getLogger(__name__)
 REGISTER_TIMEOUT = 10.0
 
 
-def _fake(process: service.Process) -> virt_driver.ComputeDriver:
+#: Seconds to wait for a conductor that tells whether another service has our name; it needs some of its own for that.
+NAMESAKE_TIMEOUT = 4.0
+#: How many times one is asked that. Without an answer the service starts: it may be the first of all.
+NAMESAKE_TRIES = 2
+
+
+def _fake(process: service.Process) -> Driver:
     from migrator.virt import fake
 
     conf = process.conf
@@ -52,22 +61,64 @@ def _fake(process: service.Process) -> virt_driver.ComputeDriver:
     return fake.FakeDriver(world.add(conf.host), process.threads)
 
 
-def _libvirt(process: service.Process) -> virt_driver.ComputeDriver:
-    lacking = [name for name in ('libvirt', 'migrator.virt.libvirt') if importlib.util.find_spec(name) is None]
-    if lacking:
-        raise exception.ConfigurationError(
-            option='[compute] driver',
-            value='libvirt',
-            detail=f'{" and ".join(lacking)} cannot be imported: install the extra "libvirt", or set driver to fake.',
-        )
+def _libvirt(process: service.Process) -> Driver:
     # By its name, for it is an extra.
-    module: Any = importlib.import_module('migrator.virt.libvirt.driver')
-    made: virt_driver.ComputeDriver = module.LibvirtDriver(process.conf, process.threads)
+    module: Any = importlib.import_module(LIBVIRT)
+    made: Driver = module.LibvirtDriver(process.conf, process.threads)
     return made
 
 
 #: What ``[compute] driver`` can name. Each returns the driver of the configured host, not yet connected.
-DRIVERS: dict[str, Callable[[service.Process], virt_driver.ComputeDriver]] = {'fake': _fake, 'libvirt': _libvirt}
+DRIVERS: dict[str, Callable[[service.Process], Driver]] = {'fake': _fake, 'libvirt': _libvirt}
+
+#: Where libvirt's driver is, in a release that has one.
+LIBVIRT = 'migrator.virt.libvirt.driver'
+
+
+def check_driver(name: str) -> None:
+    """Raise unless this release, as it is installed, has a driver.
+
+    :raises migrator.exception.ConfigurationError: it does not; what would do is said.
+    """
+    if name != 'libvirt':
+        return
+    if importlib.util.find_spec(LIBVIRT.rpartition('.')[0]) is None:
+        detail = (
+            'this release has no driver for libvirt yet. Set it to fake, whose guests are simulated, or embed '
+            'migrator.compute.manager.ComputeManager with a driver of your own.'
+        )
+    elif importlib.util.find_spec('libvirt') is None:
+        detail = 'the module libvirt cannot be imported: install the extra "libvirt", or set driver to fake.'
+    else:
+        return
+    raise exception.ConfigurationError(option='[compute] driver', value=name, detail=detail)
+
+
+def check_name(process: service.Process, events: rpcapi.ConductorEvents) -> None:
+    """Raise if another compute service answers under our name; before it is disturbed by any act of ours.
+
+    :raises migrator.exception.ConfigurationError: it does.
+    """
+    host = process.conf.host
+    for _ in range(NAMESAKE_TRIES):
+        if process.stopping.is_set():
+            return
+        try:
+            taken = events.compute_answers(host, NAMESAKE_TIMEOUT)
+        except exception.ServiceUnreachable as error:
+            LOG.info('No conductor tells yet whether another compute service is called %s: %s', host, error)
+            continue
+        except exception.RemoteError as error:
+            LOG.info('This conductor cannot tell whether another compute service is called %s: %s', host, error)
+            return
+        if taken:
+            raise exception.ConfigurationError(
+                option='[DEFAULT] host',
+                value=host,
+                detail='another compute service has that name, and answers: stop it, or give this one a name of its '
+                'own.',
+            )
+        return
 
 
 def register(conf: cfg.ConfigOpts) -> None:
@@ -83,10 +134,13 @@ def begin(process: service.Process) -> None:
     from migrator.conductor import rpcapi
 
     conf = process.conf
+    check_driver(conf.compute.driver)
     transport = process.transport()
-    driver = DRIVERS[conf.compute.driver](process)
     client: Any = process.rpc(transport)
     events = rpcapi.ConductorEvents(client, timeout=REGISTER_TIMEOUT)
+    if not process.in_memory:
+        check_name(process, events)
+    driver = DRIVERS[conf.compute.driver](process)
     manager = compute_manager.ComputeManager(conf, conf.host, driver, process.threads, events, client)
     process.wait_for('The hypervisor', manager.start)
     process.on_stop(manager.cleanup_host)

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 from oslo_config import cfg
 from oslo_log import log as logging
 
+from migrator import exception
 from migrator.cmd import service
 
 if TYPE_CHECKING:  # imported when it is settled what threads are
     from migrator.objects import command
+    from migrator.placement_client import client
 
 LOG = logging.getLogger(__name__)
 
@@ -45,12 +47,24 @@ def begin(process: service.Process) -> None:
     conf = process.conf
     placement, engine, transport = process.placement(), process.engine(), process.transport()
     database = process.database(engine)
-    client: Any = _Watched(process.rpc(transport))
-    manager = conductor_manager.ConductorManager(conf, conf.host, database, placement, client, process.threads)
+    rpc: Any = _Watched(process.rpc(transport))
+    manager = conductor_manager.ConductorManager(conf, conf.host, database, placement, rpc, process.threads)
     process.wait_for('The database', manager.start)
     process.on_stop(manager.stop)
     # It can begin without: what needs Placement waits for it, and what does not goes on.
-    process.watch('Placement', lambda: placement.read('/resource_classes'))
+    process.watch('Placement', lambda: look_at(placement))
+
+
+def look_at(placement: client.PlacementClient) -> None:
+    """Ask Placement for something that only those may read who are let in.
+
+    :raises migrator.exception.PlacementUnreachable: it is away, does not let us in, or is none.
+    """
+    try:
+        placement.read('/resource_classes')
+    except exception.PlacementRefused as error:
+        reason = f'{error}: look at endpoint_override in [placement], or at the service catalog'
+        raise exception.PlacementUnreachable(reason=reason) from None
 
 
 class Boots:

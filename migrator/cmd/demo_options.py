@@ -50,7 +50,7 @@ class Address:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What was asked for. Memory is in MiB, rates are in MiB/s."""
+    """What was asked for. Memory is in MiB, rates are in MiB/s, times in seconds."""
 
     hosts: int = 4
     instances: int = 12
@@ -58,6 +58,7 @@ class Settings:
     guest_memory: int = 2048
     dirty_rate: float = 256.0
     bandwidth: float = 2048.0
+    prepare: float = 0.0
     seed: int = 1
     json: bool = False
     serve: Address | None = None
@@ -129,6 +130,13 @@ def _make_parser() -> argparse.ArgumentParser:
         default=default.bandwidth,
         metavar='MIB/S',
         help="what a host's link carries, shared by its migrations, MiB/s (%(default)g)",
+    )
+    add(
+        '--prepare',
+        type=_rate(above_zero=False),
+        default=default.prepare,
+        metavar='S',
+        help='how long a host takes to prepare for a guest, seconds (%(default)g)',
     )
     add(
         '--seed',

@@ -22,6 +22,7 @@ from typing import Any
 from migrator.cmd import demo_cloud
 from migrator.objects import migration as migration_objects
 from migrator.placement_client import audit as placement_audit
+from migrator.testing import counting
 
 Migration = migration_objects.Migration
 _S = migration_objects.MigrationStatus
@@ -90,7 +91,7 @@ def make(cloud: demo_cloud.DemoCloud, refused: Sequence[Refusal]) -> Report:
     """Look at everything once the migrations have ended."""
     # Before anything is looked at: the audit talks to Placement too.
     costs, asides = cloud.costs(), cloud.asides()
-    with demo_cloud.aside():
+    with counting.aside():
         migrations = cloud.migrations()
         findings, looked_at = audit(cloud)
     names = {guest.uuid: guest.name for guest in cloud.guests}

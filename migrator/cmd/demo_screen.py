@@ -28,6 +28,7 @@ import rich.text
 
 from migrator.cmd import demo_cloud
 from migrator.objects import migration as migration_objects
+from migrator.testing import counting
 
 Migration = migration_objects.Migration
 _S = migration_objects.MigrationStatus
@@ -83,7 +84,7 @@ class Look:
 
 def look(cloud: demo_cloud.DemoCloud) -> Look:
     """Look at the cloud; it counts as an aside."""
-    with demo_cloud.aside():
+    with counting.aside():
         migrations = cloud.migrations()
     names = {guest.uuid: guest.name for guest in cloud.guests}
     return Look(migrations, names, cloud.population(), cloud.settings.leaving, cloud.world_threads.clock.now())

@@ -12,9 +12,9 @@
 
 """What a service logs, in one place: by oslo.log, each line with the request and the migration that it is about.
 
-A line gets them from what its thread works on (:func:`about`), or from ``extra={'migration': uuid, 'instance': uuid}``
-of the call. oslo.log's own way is a context that stays in a thread until another takes its place; the threads of a
-pool would go on to log under a request that has long been answered.
+A line gets them from what its thread works on (:func:`migrator.context.about`; in the API :func:`serving`), or from
+``extra={'migration': uuid, 'instance': uuid}`` of the call. oslo.log's own way is a context that stays in a thread
+until another takes its place; the threads of a pool would go on to log under a request that has long been answered.
 
 An outage is one line: without a traceback, and once for as long as it lasts.
 """
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import dataclasses
 import logging
 import re
 import sys
@@ -37,6 +36,7 @@ from oslo_config import cfg
 from oslo_log import log as oslo_logging
 from oslo_utils import strutils
 
+from migrator import context as migrator_context
 from migrator import exception
 
 #: A message that has not been heard for so many seconds is said again.
@@ -44,41 +44,34 @@ OUTAGE_IS_OVER_AFTER = 60.0
 #: Loggers of libraries that say with each attempt, and for each connection, that something is away, or is back.
 _REPEATING = ('oslo.messaging', 'oslo_messaging', 'oslo_db.sqlalchemy.engines', 'keystoneauth')
 #: Libraries that tell by INFO what interests nobody who runs a service, or by WARN what we tell as an error.
-_QUIET = ('alembic=WARN', 'oslo_service=WARN', 'cotyledon=WARN', 'stevedore=ERROR')
-_NUMBER = re.compile(r'\d+(\.\d+)?|[0-9a-f]{8}-[0-9a-f-]{27}')
-#: user:password@ of a URL; a password may itself hold an @.
-_CREDENTIALS = re.compile(r'(?<=://)\S*@')
+_QUIET = (
+    'alembic=WARN',
+    'amqp=ERROR',
+    'cotyledon=WARN',
+    'keystoneauth.identity=ERROR',
+    'oslo_db.api=CRITICAL',
+    'oslo_service=WARN',
+    'stevedore=ERROR',
+)
+_NUMBER = re.compile(r'[0-9a-f]{8}-[0-9a-f-]{27}|\d+(\.\d+)?')
+#: user:password@ of a URL; a password may itself hold an @. What we give as an example is none.
+_CREDENTIALS = re.compile(r'(?<=://)(?!USER:PASSWORD@)\S*@')
 
 
-@dataclasses.dataclass(frozen=True)
-class _Subject:
-    context: Any = None
-    migration: str | None = None
-    instance: str | None = None
-    environ: Mapping[str, Any] | None = None
-
-
-_NOTHING = _Subject()
-_current: contextvars.ContextVar[_Subject] = contextvars.ContextVar('migrator_log_subject', default=_NOTHING)
+_environ: contextvars.ContextVar[Mapping[str, Any] | None] = contextvars.ContextVar('migrator_environ', default=None)
 
 
 @contextlib.contextmanager
-def about(
-    context: Any = None,
-    migration: str | None = None,
-    instance: str | None = None,
-    environ: Mapping[str, Any] | None = None,
-) -> Iterator[None]:
-    """Let what this thread logs within the block say what it is about.
+def serving(environ: Mapping[str, Any]) -> Iterator[None]:
+    """Let what this thread logs within the block say which request it is.
 
-    :param context: the request context.
-    :param environ: of a WSGI request, where the context will be found when it is known.
+    :param environ: of a WSGI request, where its context will be found when it is known.
     """
-    token = _current.set(_Subject(context, migration, instance, environ))
+    token = _environ.set(environ)
     try:
         yield
     finally:
-        _current.reset(token)
+        _environ.reset(token)
 
 
 class Annotator(logging.Filter):
@@ -89,15 +82,15 @@ class Annotator(logging.Filter):
         if getattr(record, 'annotated', False):
             return True  # by another handler
         record.annotated = True
-        subject = _current.get()
+        subject, environ = migrator_context.subject(), _environ.get()
         if 'context' not in record.__dict__:
-            context = subject.context
-            if context is None and subject.environ is not None:
-                context = _context_of(subject.environ)
+            request: Any = subject.request
+            if request is None and environ is not None:
+                request = _context_of(environ)
             # None too: without it oslo.log takes what some earlier work has left in this thread.
-            record.context = context
-        migration = record.__dict__.get('migration') or subject.migration
-        instance = record.__dict__.get('instance') or subject.instance
+            record.context = request
+        migration = record.__dict__.get('migration') or subject.migration_uuid
+        instance = record.__dict__.get('instance') or subject.instance_uuid
         # oslo.log puts the text of this attribute before the message, in each of its formats.
         record.instance = ''.join(
             f'[{name}: {uuid}] ' for name, uuid in (('migration', migration), ('instance', instance)) if uuid
@@ -195,8 +188,6 @@ def setup(conf: cfg.ConfigOpts) -> None:
 
     :raises migrator.exception.ConfigurationError: the log file or its directory cannot be written, or the like.
     """
-    # A log that cannot be written (the disk is full) is no reason to write a traceback each time.
-    logging.raiseExceptions = False
     try:
         oslo_logging.setup(conf, 'migrator')
     except (OSError, oslo_logging.LogConfigError) as error:
@@ -208,6 +199,36 @@ def setup(conf: cfg.ConfigOpts) -> None:
         handler.addFilter(once)
         handler.addFilter(annotator)
         handler.setFormatter(Redactor(handler.formatter or logging.Formatter()))
+        _say_once_what_cannot_be_written(handler)
+
+
+def _say_once_what_cannot_be_written(handler: logging.Handler) -> None:
+    """Have a log that cannot be written (the disk is full) say so once on stderr: the service goes on without it.
+
+    The stock handler writes a traceback there for each line.
+    """
+    emit, failures, said = handler.emit, 0, False
+
+    def emit_and_look(record: logging.LogRecord) -> None:
+        nonlocal said
+        before = failures
+        emit(record)
+        if failures == before:
+            said = False  # it can be written again: the next time is another one
+
+    def failed(record: logging.LogRecord) -> None:
+        nonlocal failures, said
+        failures += 1
+        if not said:
+            said = True
+            where = getattr(handler, 'baseFilename', 'its stream')
+            with contextlib.suppress(OSError, ValueError):  # stderr may be what cannot be written
+                sys.stderr.write(f'The log cannot be written to {where}, and lines are lost: {sys.exc_info()[1]}\n')
+                sys.stderr.flush()
+
+    # Attributes of the one handler: which class it has is a matter of oslo.log's options.
+    handler.emit = emit_and_look  # type: ignore[method-assign]
+    handler.handleError = failed  # type: ignore[method-assign]
 
 
 class TracedRPC:
@@ -241,7 +262,7 @@ class _TracedEndpoint:
 
         def traced(context: Any, **args: Any) -> Any:
             migration, instance = _named_in(args)
-            with about(context, migration, instance):
+            with migrator_context.about(context, migration, instance):
                 return method(context, **args)
 
         # What marks a method as one that may be called has to be on this one too.

@@ -12,8 +12,8 @@
 
 """``migrator-manage``: what an operator does to migrator's own data.
 
-A command is a noun and a verb. Each noun has a row in :data:`NOUNS`, with its verbs; a verb is a function that is given
-what was asked for and answers an exit status:
+A command is a noun and a verb. Each noun has a module and a row in :data:`NOUNS`, with its verbs; a verb is a function
+that is given what was asked for and answers an exit status:
 
 0. right
 1. the thing that was asked about is wrong
@@ -24,8 +24,6 @@ what was asked for and answers an exit status:
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -34,83 +32,19 @@ from typing import Any
 from oslo_config import cfg
 
 from migrator import exception, executors
+from migrator.cmd import manage_command, manage_db, manage_instance, manage_migration, manage_service
 from migrator.conf import opts
-from migrator.db import engine as engines
 from migrator.db import options as db_options
-from migrator.db import sync
 
-RIGHT, WRONG, USAGE, UNREACHABLE = range(4)
+PROG = manage_command.PROG
+WRONG, USAGE, UNREACHABLE = manage_command.WRONG, manage_command.USAGE, manage_command.UNREACHABLE
+Asked = manage_command.Asked
 
-PROG = 'migrator-manage'
-
-
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """What was asked for.
-
-    :ivar conf: the configuration, read.
-    """
-
-    conf: cfg.ConfigOpts
-    arguments: argparse.Namespace
-
-    def engine(self) -> engines.Engine:
-        """Return the engine of the configured database; it gives up at once, for somebody waits for the answer."""
-        return db_options.engine_from_conf(self.conf, executors.NativeThreads(), max_retries=0)
-
-    def answer(self, document: dict[str, Any], text: str) -> None:
-        """Print an answer, as JSON where that was asked for."""
-        print(json.dumps(document) if self.arguments.json else text)
-
-
-@dataclasses.dataclass(frozen=True)
-class Verb:
-    """What can be done to a noun.
-
-    :ivar arguments: adds the verb's own arguments to its parser.
-    """
-
-    name: str
-    help: str
-    run: Callable[[Asked], int]
-    arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
-
-
-# --- db --------------------------------------------------------------------------------------------------------------
-
-
-def db_sync(asked: Asked) -> int:
-    """Bring the schema up to this release."""
-    engine = asked.engine()
-    before = sync.version(engine)
-    after = sync.sync(engine)
-    changed = before != after
-    text = f'The database schema is at {after}' + (f', and was at {before or "nothing"}.' if changed else ' already.')
-    asked.answer({'version': after, 'before': before, 'changed': changed}, text)
-    return RIGHT
-
-
-def db_version(asked: Asked) -> int:
-    """Say which version the schema has; exit 1 if it is not that of this release."""
-    engine = asked.engine()
-    found, wanted = sync.version(engine), sync.head()
-    document = {'version': found, 'wanted': wanted, 'current': found == wanted}
-    asked.answer(document, f'The database schema is at {found or "nothing"}; this release needs {wanted}.')
-    sync.check(engine)
-    return RIGHT
-
-
-# --- all of it -------------------------------------------------------------------------------------------------------
-
-#: Noun -> its help, and its verbs.
-NOUNS: dict[str, tuple[str, Sequence[Verb]]] = {
-    'db': (
-        'the database schema',
-        (
-            Verb('sync', 'bring the schema up to this release', db_sync),
-            Verb('version', 'say which version the schema has; 1 if it is not the one that is needed', db_version),
-        ),
-    ),
+NOUNS: dict[str, manage_command.Noun] = {
+    'db': manage_db.NOUN,
+    'service': manage_service.NOUN,
+    'instance': manage_instance.NOUN,
+    'migration': manage_migration.NOUN,
 }
 
 
@@ -167,8 +101,11 @@ def read_conf(files: Sequence[str]) -> cfg.ConfigOpts:
     return conf
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command, and return its exit status."""
+def main(argv: Sequence[str] | None = None, threads: executors.Threads | None = None) -> int:
+    """Run the command, and return its exit status.
+
+    :param threads: whose clock a SQLite database has; the machine's own, unless given.
+    """
     try:
         arguments = make_parser().parse_args(argv, argparse.Namespace(config_file=[], json=False, debug=False))
     except SystemExit as stop:  # argparse has said what there is to say
@@ -178,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(handlers=[handler], level=logging.DEBUG if arguments.debug else logging.WARNING)
     try:
         run: Callable[[Asked], int] = arguments.run
-        return run(Asked(read_conf(arguments.config_file), arguments))
+        return run(Asked(read_conf(arguments.config_file), arguments, threads or executors.NativeThreads()))
     except exception.ConfigurationError as error:
         return _fail(USAGE, error)
     except cfg.Error as error:

@@ -43,6 +43,7 @@ _DATABASE_REFUSES = re.compile(
 )
 #: The same of a broker: the names of amqp's exceptions.
 _BROKER_REFUSES = ('AccessRefused', 'NotAllowed')
+_TRANSPORT_EXAMPLE = 'rabbit://USER:PASSWORD@HOST:5672/VHOST'
 
 
 class Stopping(Exception):
@@ -151,11 +152,16 @@ class Process:
             made = rpc.get_transport(self.conf)
         except (oslo_messaging.DriverLoadFailure, oslo_messaging.InvalidTransportURL, ValueError) as error:
             raise self._bad_transport(
-                f'{" ".join(str(error).split())}; rabbit://USER:PASSWORD@HOST:5672/VHOST is how it looks.'
+                f'{" ".join(str(error).split())}; {_TRANSPORT_EXAMPLE} is how it looks.'
             ) from None
         rpc.say_outages_once()
         self.on_stop(made.cleanup)
         return made
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the broker is one of this process alone, for tests."""
+        return str(self.conf.transport_url).startswith('fake:')
 
     # And these wait for what is made of it.
 
@@ -192,7 +198,7 @@ class Process:
         """
         from migrator import rpc
 
-        if not str(self.conf.transport_url).startswith('fake:'):
+        if not self.in_memory:
             attempt = self._knock_at(transport)
             if wait:
                 self.wait_for('The message broker', attempt)
@@ -201,7 +207,7 @@ class Process:
         return logs.TracedRPC(rpc.OsloRPC(transport))
 
     def _bad_transport(self, detail: str) -> exception.ConfigurationError:
-        shown = logs.redacted(self.conf.transport_url or 'rabbit://')
+        shown = logs.redacted(self.conf.transport_url or '')
         return exception.ConfigurationError(option='[DEFAULT] transport_url', value=shown, detail=detail)
 
     def _knock_at(self, transport: Any) -> Callable[[], None]:
@@ -218,7 +224,11 @@ class Process:
                 reason = ' '.join(str(error).split()) or type(error).__name__
                 names = {kind.__name__ for one in _chain(error) for kind in type(one).__mro__}
                 if names.intersection(_BROKER_REFUSES):
-                    raise self._bad_transport(f'the broker refuses it: {reason}') from None
+                    what_helps = 'look at the user, the password and the virtual host.'
+                    raise self._bad_transport(f'the broker refuses it ({reason}): {what_helps}') from None
+                if 'ValueError' in names:
+                    raise self._bad_transport(f'{reason}; {_TRANSPORT_EXAMPLE} is how it looks.') from None
+                reason = f'{logs.redacted(self.conf.transport_url)}: {reason}'
                 raise exception.ServiceUnreachable(service='The message broker', reason=reason) from error
 
         return knock

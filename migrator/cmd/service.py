@@ -150,6 +150,7 @@ class _Life:
         self._threads.start(give_up, name='give-up')
         while (word := self._told.next()) != signals.TOLD:
             if word in signals.STOP:
+                LOG.warning('%s was told to stop once more, and ends at once', self._kind.name)
                 _leave(128 + word)
         if not ended.is_set():
             LOG.error('%s ends although not all of it has stopped within %.0f s', self._kind.name, STOP_TIMEOUT)

@@ -10,11 +10,13 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""Registering instances: the row and the allocation, or neither."""
+"""Registering instances: the row and the allocation, or neither.
+
+Whatever happens in between, down to the loss of the process: an allocation never outlives its row, and the same call
+again sets right what the first one has left.
+"""
 
 from __future__ import annotations
-
-from oslo_log import log as logging
 
 from migrator import exception
 from migrator.db import api as db_api
@@ -22,7 +24,8 @@ from migrator.objects import instance as instance_objects
 from migrator.placement_client import allocations, pairs
 from migrator.placement_client import client as placement
 
-LOG = logging.getLogger(__name__)
+#: How often an allocation that somebody else changes meanwhile is read again.
+_TRIES = 5
 
 
 def create(
@@ -33,21 +36,60 @@ def create(
     :returns: the instance as stored.
     :raises migrator.exception.ComputeHostNotFound: no compute service of its host has reported.
     :raises migrator.exception.InstanceExists: the uuid is taken.
+    :raises migrator.exception.AllocationExists: Placement has another allocation for it. One that is the same already,
+        as of a guest that was another service's until now, is taken over.
     :raises migrator.exception.PlacementRefused: the host has no room for it.
-    :raises migrator.exception.PlacementUnreachable: Placement is away; nothing was registered.
+    :raises migrator.exception.PlacementUnreachable: Placement is away; nothing was registered. (Where it went away
+        with the answer only, the allocation may be there; the same call again takes it over.)
     """
     places = database.services.places(instance.uuid, host=instance.host)
     if not places:
         raise exception.ComputeHostNotFound(host=instance.host)
+    claim = {places[0].uuid: instance.flavor.resources()}
     # The row first: an allocation without a row would have no living reason.
-    stored = database.instances.create(instance)
     try:
-        claim = {places[0].uuid: instance.flavor.resources()}
-        allocations.claim(client, consumer_of(instance), claim, generation=None)
-    except exception.MigratorException:
+        stored = database.instances.create(instance)
+    except exception.InstanceExists:
+        stored = database.instances.get(instance.uuid)
+        if not _is_half_done(client, stored, instance):
+            raise
+        _claim(client, instance, claim)
+        return stored
+    try:
+        _claim(client, instance, claim)
+    except BaseException:  # an interruption from the keyboard, too
         database.instances.delete(instance.uuid)
         raise
     return stored
+
+
+def _is_half_done(
+    client: placement.PlacementClient, stored: instance_objects.Instance, instance: instance_objects.Instance
+) -> bool:
+    """Whether an instance is what a process that was lost has made of this very call: a row without an allocation."""
+    same = ('name', 'project_id', 'user_id', 'host', 'node', 'flavor', 'task_state')
+    if any(getattr(stored, name) != getattr(instance, name) for name in same):
+        return False
+    return not allocations.read(client, stored.uuid).allocations
+
+
+def _claim(client: placement.PlacementClient, instance: instance_objects.Instance, wanted: pairs.Allocations) -> None:
+    consumer = consumer_of(instance)
+    try:
+        allocations.claim(client, consumer, wanted, generation=None)
+        return
+    except (exception.PlacementConflict, exception.PlacementUnreachable) as error:
+        refusal = error
+    # It was there before, or it was done and the answer was lost.
+    held = allocations.read(client, consumer.uuid)
+    if pairs.normal(held.allocations) == pairs.normal(wanted):
+        return
+    if held.allocations:
+        raise exception.AllocationExists(consumer=consumer.uuid, held=held.allocations, wanted=wanted)
+    if not isinstance(refusal, exception.PlacementConflict):
+        raise refusal
+    # Placement was killed over an earlier write of it.
+    allocations.claim(client, consumer, wanted, generation=allocations.GHOST_GENERATION)
 
 
 def delete(database: db_api.Database, client: placement.PlacementClient, uuid: str) -> None:
@@ -55,13 +97,24 @@ def delete(database: db_api.Database, client: placement.PlacementClient, uuid: s
 
     :raises migrator.exception.InstanceNotFound: there is none.
     :raises migrator.exception.MigrationInProgress: it is being migrated.
-    :raises migrator.exception.PlacementUnreachable: the row is gone, its allocation is not: an audit will tell.
+    :raises migrator.exception.PlacementUnreachable: nothing was changed; or, where Placement went away in the middle,
+        its task_state is deleting, no migration of it is accepted, and the same call again finishes it.
     """
-    instance = database.instances.get(uuid)
+    consumer = consumer_of(database.instances.get(uuid))
+    # Before anything is changed: that Placement is away is mostly noticed here.
+    allocations.read(client, uuid)
+    database.instances.begin_delete(uuid)
+    for tries in range(_TRIES):
+        held = allocations.read(client, uuid)
+        if held.generation is None:
+            break
+        try:
+            allocations.remove(client, consumer, generation=held.generation)
+        except exception.PlacementConflict:
+            # Another writer was faster; nobody but an operator writes it now.
+            if tries == _TRIES - 1:
+                raise
     database.instances.delete(uuid)
-    held = allocations.read(client, uuid)
-    if held.generation is not None:
-        allocations.remove(client, consumer_of(instance), generation=held.generation)
 
 
 def consumer_of(instance: instance_objects.Instance) -> pairs.Consumer:

@@ -14,6 +14,9 @@
 
 from __future__ import annotations
 
+import builtins
+import dataclasses
+import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,6 +30,19 @@ _T = models.Conductor
 def alive(owner: Any) -> Any:
     """Return the condition that a migration's owner holds an unexpired lease."""
     return sa.exists().where(_T.id == owner, _T.lease_until > types.now())
+
+
+@dataclasses.dataclass(frozen=True)
+class Life:
+    """One life of a conductor, which may be over.
+
+    :ivar server: the RPC server name to which events go; a conductor's next life has it again.
+    :ivar lease_until: by the database's clock; what is later than its present time lives.
+    """
+
+    id: str
+    server: str
+    lease_until: datetime.datetime
 
 
 class Conductors:
@@ -70,3 +86,9 @@ class Conductors:
         query = sa.select(_T.server).where(_T.id == conductor_id, _T.lease_until > types.now())
         with self._engine.reader() as session:
             return session.execute(query).scalar_one_or_none()
+
+    def list(self) -> builtins.list[Life]:
+        """Return every life there has been, the one with the latest lease first."""
+        query = sa.select(_T).order_by(_T.lease_until.desc(), _T.id)
+        with self._engine.reader() as session:
+            return [Life(row.id, row.server, row.lease_until) for row in session.execute(query).scalars()]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -33,6 +34,8 @@ R = TypeVar('R')
 #: may come too late. PostgreSQL's codes.
 _LOCK_NOT_AVAILABLE = '55P03'
 _SERIALIZATION_FAILURE = '40001'
+#: What SQLAlchemy puts before a driver's text.
+_OF_CLASS = re.compile(r'^\([\w.]+\) ')
 
 
 @enginefacade.transaction_context_provider
@@ -100,7 +103,7 @@ class Engine:
     def reader(self) -> Iterator[orm.Session]:
         """Open a session that only reads."""
         self._prepare()
-        with translated(), self._facade.reader.using(_Scope()) as session:
+        with gives_way_no_more(), translated(), self._facade.reader.using(_Scope()) as session:
             yield session
 
     @contextlib.contextmanager
@@ -142,6 +145,19 @@ def translated() -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def gives_way_no_more() -> Iterator[None]:
+    """Turn a transaction's having had to give way to another, for the last time, into an error of ours.
+
+    :raises migrator.exception.DatabaseUnreachable: it serves, but not us.
+    """
+    try:
+        yield
+    except db_exception.DBDeadlock as error:
+        reason = f'it let other transactions go first each time ({_first_line(error)})'
+        raise exception.DatabaseUnreachable(reason=reason) from None
+
+
 def _is_away(error: BaseException) -> bool:
     original = getattr(error, 'orig', None) or error
     return type(original).__name__ == 'OperationalError'
@@ -155,14 +171,25 @@ def _sqlstate(error: BaseException) -> str | None:
 
 def _first_line(error: BaseException) -> str:
     # Further lines quote the statement and its parameters, which may hold what a log should not.
-    return str(error).strip().splitlines()[0]
+    first = _OF_CLASS.sub('', (str(error).strip().splitlines() or [type(error).__name__])[0])
+    # SQLite's word, also for a disk that is full.
+    return f'{first}: look whether its disk is full' if first == 'disk I/O error' else first
 
 
 def retried(method: Callable[..., R]) -> Callable[..., R]:
-    """Run a method that is one transaction again, should the database have made it give way to another."""
+    """Run a method that is one transaction again, should the database have made it give way to another.
+
+    What it returns raises :class:`~migrator.exception.DatabaseUnreachable` when it has had to give way each time.
+    """
     from oslo_db import api as db_api
 
-    wrapped: Callable[..., R] = db_api.wrap_db_retry(
+    patient: Callable[..., R] = db_api.wrap_db_retry(
         max_retries=5, retry_on_deadlock=True, retry_interval=0.1, inc_retry_interval=True, max_retry_interval=2
     )(method)
+
+    @functools.wraps(method)
+    def wrapped(*args: Any, **kwargs: Any) -> R:
+        with gives_way_no_more():
+            return patient(*args, **kwargs)
+
     return wrapped

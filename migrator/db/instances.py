@@ -30,6 +30,9 @@ from migrator.objects import instance as instance_objects
 Instance = instance_objects.Instance
 _T = models.Instance
 
+#: An instance's task_state while its row is there and its allocation may be gone; nova's word.
+DELETING = 'deleting'
+
 
 class Instances:
     """The rows of ``instances``."""
@@ -107,16 +110,37 @@ class Instances:
                 raise exception.InstanceNotFound(instance_uuid=uuid)
 
     @engines.retried
+    def begin_delete(self, uuid: str) -> None:
+        """Set an instance's task_state to deleting: no migration of it is accepted any more. Again is right, too.
+
+        :raises migrator.exception.MigrationInProgress: it is being migrated.
+        :raises migrator.exception.InstanceNotFound: there is none.
+        """
+        with self._engine.writer() as session:
+            found: Any = session.execute(
+                sa.update(_T).where(_T.uuid == uuid, ~_moving(uuid)).values(task_state=DELETING)
+            )
+            if not found.rowcount:
+                self._say_why_not(session, uuid)
+
+    @engines.retried
     def delete(self, uuid: str) -> None:
         """Forget an instance.
 
         :raises migrator.exception.MigrationInProgress: it is being migrated.
         :raises migrator.exception.InstanceNotFound: there is none.
         """
-        moving = sa.select(models.Migration.id).where(models.Migration.in_progress_instance_uuid == uuid).exists()
         with self._engine.writer() as session:
-            found: Any = session.execute(sa.delete(_T).where(_T.uuid == uuid, ~moving))
+            found: Any = session.execute(sa.delete(_T).where(_T.uuid == uuid, ~_moving(uuid)))
             if not found.rowcount:
-                if session.execute(sa.select(_T.id).where(_T.uuid == uuid)).scalar() is not None:
-                    raise exception.MigrationInProgress(instance_uuid=uuid)
-                raise exception.InstanceNotFound(instance_uuid=uuid)
+                self._say_why_not(session, uuid)
+
+    @staticmethod
+    def _say_why_not(session: Any, uuid: str) -> None:
+        if session.execute(sa.select(_T.id).where(_T.uuid == uuid)).scalar() is not None:
+            raise exception.MigrationInProgress(instance_uuid=uuid)
+        raise exception.InstanceNotFound(instance_uuid=uuid)
+
+
+def _moving(uuid: str) -> Any:
+    return sa.select(models.Migration.id).where(models.Migration.in_progress_instance_uuid == uuid).exists()

@@ -242,11 +242,16 @@ class Migrations:
         with self._engine.reader() as session:
             return [(uuid, epoch) for uuid, epoch in session.execute(query) if uuid is not None]
 
-    def owned_by(self, owner: str) -> builtins.list[tuple[str, int, bool]]:
-        """Return (uuid, epoch, whether an abort is wished) of the migrations in progress that a conductor owns."""
-        query = sa.select(_T.uuid, _T.epoch, _T.abort_requested_at).where(_T.status.not_in(_ENDS), _T.owner == owner)
+    def owned_by(self, owner: str) -> builtins.list[tuple[str, int, bool, bool]]:
+        """Return (uuid, epoch, whether an abort, whether an end by force is wished) of a conductor's in progress."""
+        query = sa.select(_T.uuid, _T.epoch, _T.abort_requested_at, _T.force_complete_requested_at)
+        query = query.where(_T.status.not_in(_ENDS), _T.owner == owner)
         with self._engine.reader() as session:
-            return [(uuid, epoch, at is not None) for uuid, epoch, at in session.execute(query) if uuid is not None]
+            return [
+                (uuid, epoch, abort is not None, force is not None)
+                for uuid, epoch, abort, force in session.execute(query)
+                if uuid is not None
+            ]
 
     @engines.retried
     def adopt(self, uuid: str, epoch: int, owner: str) -> Owned | None:
@@ -309,8 +314,11 @@ class Migrations:
         with self._engine.writer() as session:
             guard = sa.update(_T).where(_T.uuid == known.uuid, _T.owner == known.owner, _T.epoch == known.epoch)
             guard = guard.where(_T.status == known.status)
-            if known.abort_requested_at is None and known.outcome is None:
+            # Until it is settled a wish stops it; and whatever it ends in is the answer to a wish.
+            if known.abort_requested_at is None and (known.outcome is None or ends):
                 guard = guard.where(_T.abort_requested_at.is_(None))
+            if known.force_complete_requested_at is None and ends:
+                guard = guard.where(_T.force_complete_requested_at.is_(None))
             # The guard is also the lock: it comes first, even where there is nothing else to change.
             written: Any = session.execute(guard.values(**fields or {'epoch': known.epoch}))
             if not written.rowcount:
@@ -382,7 +390,8 @@ class Migrations:
 
     @engines.retried
     def wish_aborts(self, host: str, boot_id: str, uuids: Sequence[str]) -> builtins.list[str]:
-        """Write the wish to abort for what a planned stop of a source has cancelled in its queue.
+        """Write the wish to abort for what a planned stop of a source has cancelled in its queue, and the verdict: the
+        source itself says so, and may never be asked again.
 
         :returns: those in which it was written: in progress, unsettled, and of that boot of that host.
         """
@@ -401,6 +410,9 @@ class Migrations:
                 sa.update(_T)
                 .where(*open_, _T.abort_requested_at.is_(None), same_boot)
                 .values(abort_requested_at=types.now(), abort_requested_by='host stop')
+            )
+            session.execute(
+                sa.update(_T).where(*open_, same_boot).values(abort_verdict=migration_objects.CANCELLED_BY_STOP)
             )
             return [uuid for (uuid,) in session.execute(sa.select(_T.uuid).where(*open_, same_boot)) if uuid]
 

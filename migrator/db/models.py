@@ -100,6 +100,7 @@ class Migration(Times, Base):
     attempt: orm.Mapped[int] = orm.mapped_column(default=1)
     checked_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     queued_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    running_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     failure: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
     stuck_reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
     waits_for: orm.Mapped[str | None] = orm.mapped_column(sa.Text())

@@ -16,6 +16,8 @@ import socket
 
 import pytest
 
+from tests.unit.cmd import managing
+
 
 @pytest.fixture
 def unused_port():
@@ -23,3 +25,13 @@ def unused_port():
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
         return probe.getsockname()[1]
+
+
+@pytest.fixture
+def operator(tmp_path, capsys, request):
+    """Who runs migrator-manage on a simulated cloud of three hosts."""
+    marker = request.node.get_closest_marker('cloud')
+    made = managing.Operator(tmp_path, capsys, **{'hosts': 3, **(marker.kwargs if marker else {})})
+    capsys.readouterr()
+    yield made
+    made.close()

@@ -15,8 +15,11 @@ from __future__ import annotations
 
 import signal
 
-from migrator import executors
-from migrator.cmd import compute
+import pytest
+from oslo_config import cfg
+
+from migrator import exception, executors
+from migrator.cmd import compute, process
 from migrator.conf import service as service_conf
 from migrator.testing import fake_world_server
 from tests.unit.cmd.processes import configure, refused, running
@@ -61,3 +64,71 @@ def test_a_hypervisor_that_this_installation_cannot_drive_is_status_2(tmp_path):
     status, line = refused(tmp_path, 'compute', *configure(tmp_path, '[compute]\ndriver = libvirt', schema=False))
     assert status == 2
     assert "Option [compute] driver is 'libvirt'" in line
+
+
+def test_a_release_without_the_driver_and_an_installation_without_its_module_say_different_things(monkeypatch):
+    there: set[str] = set()
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: name in there or None)
+    with pytest.raises(exception.ConfigurationError, match='this release has no driver for libvirt yet'):
+        compute.check_driver('libvirt')
+    there.add('migrator.virt.libvirt')
+    with pytest.raises(exception.ConfigurationError, match='install the extra "libvirt"'):
+        compute.check_driver('libvirt')
+    there.add('libvirt')
+    compute.check_driver('libvirt')
+    there.clear()
+    compute.check_driver('fake')
+
+
+class Events:
+    """A conductor that answers, one after the other, what a test says."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def compute_answers(self, host, timeout):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def starting():
+    conf = cfg.ConfigOpts()
+    compute.register(conf)
+    conf([], project='migrator', default_config_files=[], default_config_dirs=[])
+    conf.set_override('host', 'h1')
+    return process.Process('migrator-compute', conf, executors.NativeThreads())
+
+
+SILENT = exception.RPCTimeout(target='conductor', method='compute_answers', timeout=4)
+
+
+def test_a_name_that_answers_is_refused_before_anything_is_done_under_it(starting):
+    with pytest.raises(exception.ConfigurationError) as caught:
+        compute.check_name(starting, Events(SILENT, True))
+    assert caught.value.kwargs['option'] == '[DEFAULT] host'
+    assert caught.value.kwargs['value'] == 'h1'
+
+
+@pytest.mark.parametrize(
+    'answers',
+    [
+        [False],
+        [SILENT, False],
+        # No conductor is there: this may be the first service of all.
+        [SILENT, SILENT],
+        # One of an older release, which does not know the question.
+        [exception.RemoteError(target='conductor', method='compute_answers', kind='NoSuchMethod', reason='')],
+    ],
+)
+def test_a_name_that_nobody_answers_to_is_taken(starting, answers):
+    events = Events(*answers)
+    compute.check_name(starting, events)
+    assert events.answers == []
+
+
+def test_who_is_told_to_stop_asks_no_more(starting):
+    starting.stopping.set()
+    compute.check_name(starting, Events())

@@ -10,6 +10,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+"""The life of a service: its options, its start, its signals, and its end."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ import threading
 import pytest
 from oslo_config import cfg
 
-from migrator import context, exception, executors
-from migrator.cmd import logs, process, settings, signals
+from migrator import exception, executors
+from migrator.cmd import process, settings, signals
 from migrator.conf import service as service_conf
 from tests.unit.cmd.processes import ROOT, configure, refused, running
 
@@ -155,98 +156,6 @@ def test_who_waits_is_woken_by_the_stop_and_one_failure_does_not_keep_the_rest_f
     while not stopped:
         made.stopping.wait(0.01)
     assert 'could not be stopped' in caplog.text
-
-
-# --- the log ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def log(tmp_path):
-    """A logger as a service has it, and what it wrote."""
-    conf = cfg.ConfigOpts()
-    logs.register(conf)
-    conf(['--log-file', str(tmp_path / 'log')], project='migrator', default_config_files=[], default_config_dirs=[])
-    root = logging.getLogger()
-    before = list(root.handlers), root.level, logging.raiseExceptions
-    logs.setup(conf)
-    yield logging.getLogger('migrator.test'), lambda: (tmp_path / 'log').read_text().splitlines()
-    root.handlers[:], root.level, logging.raiseExceptions = before
-
-
-def test_a_line_has_the_request_the_migration_and_the_instance_that_it_is_about(log):
-    logger, lines = log
-    # another's, as a pool's thread has it left over
-    context.RequestContext(request_id='req-stale', overwrite=True)
-    with logs.about(context.RequestContext(request_id='req-1', overwrite=False), 'mig-1', 'inst-1'):
-        logger.info('within')
-    logger.info('without')
-    logger.info('by its call', extra={'migration': 'mig-2'})
-    within, without, by_call = lines()
-    assert 'req-1 ' in within
-    assert '[migration: mig-1] [instance: inst-1] within' in within
-    assert '[-] without' in without
-    assert '[migration: mig-2] by its call' in by_call
-
-
-def test_a_handler_that_is_called_over_rpc_logs_what_its_call_is_about(log):
-    logger, lines = log
-    served = {}
-
-    class RPC:
-        def serve(self, target, endpoint):
-            served[target] = endpoint
-
-    class Endpoint:
-        def wake(self, context, migration_uuid):
-            logger.info('woken')
-            return migration_uuid
-
-        wake.exposed = True
-
-    logs.TracedRPC(RPC()).serve('topic', Endpoint())
-    assert served['topic'].wake.exposed
-    assert not hasattr(served['topic'], 'sleep')
-    called = served['topic'].wake(context.RequestContext(request_id='req-9', overwrite=False), migration_uuid='mig-9')
-    assert called == 'mig-9'
-    assert 'req-9' in lines()[0]
-    assert '[migration: mig-9] woken' in lines()[0]
-
-
-def test_no_password_is_logged_neither_in_a_message_nor_in_a_traceback(log):
-    logger, lines = log
-    logger.info('to %s', 'postgresql://user:hush@host/db and rabbit://u:hush@h')
-    try:
-        raise RuntimeError('rabbit://user:hush@host')
-    except RuntimeError:
-        logger.exception('it failed')
-    text = '\n'.join(lines())
-    assert 'hush' not in text
-    assert 'postgresql://***@host/db' in text
-
-
-def test_an_outage_is_one_line_without_a_traceback_for_as_long_as_it_lasts(log):
-    logger, lines = log
-    for attempt in range(3):
-        try:
-            raise exception.DatabaseUnreachable(reason=f'attempt {attempt}')
-        except exception.DatabaseUnreachable:
-            logger.exception('The sweep failed')
-        logging.getLogger('oslo_db.sqlalchemy.engines').error('refused, %s attempts left', attempt)
-    assert len(lines()) == 2
-    assert lines()[0].endswith('The sweep failed: The database is not reachable: attempt 0')
-
-
-def test_an_outage_after_a_while_of_silence_is_another_and_other_errors_are_each_told():
-    now = [0.0]
-    once = logs.OncePerOutage(clock=lambda: now[0])
-
-    def said(name: str) -> bool:
-        return once.filter(logging.LogRecord(name, logging.ERROR, '', 1, 'refused', (), None))
-
-    assert [said('keystoneauth.x'), said('keystoneauth.x')] == [True, False]
-    now[0] = 61.0
-    assert said('keystoneauth.x')
-    assert [said('migrator.x'), said('migrator.x')] == [True, True]
 
 
 # --- options ---------------------------------------------------------------------------------------------------------

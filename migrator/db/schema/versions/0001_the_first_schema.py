@@ -137,6 +137,7 @@ def upgrade() -> None:
         sa.Column('attempt', sa.Integer(), nullable=False),
         sa.Column('checked_at', types.UTCDateTime(), nullable=True),
         sa.Column('queued_at', types.UTCDateTime(), nullable=True),
+        sa.Column('running_at', types.UTCDateTime(), nullable=True),
         sa.Column('failure', sa.Text(), nullable=True),
         sa.Column('stuck_reason', sa.Text(), nullable=True),
         sa.Column('waits_for', sa.Text(), nullable=True),

@@ -1,0 +1,203 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What every command of migrator-manage stands on: what was asked for, how it answers, and its exit statuses."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import functools
+import io
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+import rich.console
+import rich.table
+import rich.text
+from oslo_config import cfg
+from oslo_utils import uuidutils
+
+from migrator import executors
+from migrator.db import api as db_api
+from migrator.db import engine as engines
+from migrator.db import options as db_options
+from migrator.db import sync
+from migrator.placement_client import client as placement_client
+
+RIGHT, WRONG, USAGE, UNREACHABLE = range(4)
+
+PROG = 'migrator-manage'
+
+#: Columns of a terminal that is none: in a pipe each row is one line, however long.
+_WITHOUT_END = 10_000
+#: What a list shows at most, unless it is told otherwise.
+LIMIT = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What was asked for.
+
+    :ivar conf: the configuration, read.
+    :ivar threads: whose clock a SQLite database has.
+    """
+
+    conf: cfg.ConfigOpts
+    arguments: argparse.Namespace
+    threads: executors.Threads
+
+    def engine(self) -> engines.Engine:
+        """Return the engine of the configured database; it gives up at once, for somebody waits for the answer."""
+        return db_options.engine_from_conf(self.conf, self.threads, max_retries=0)
+
+    @functools.cached_property
+    def database(self) -> db_api.Database:
+        """The database, of a schema that this release knows.
+
+        :raises migrator.exception.SchemaTooOld: or SchemaTooNew, or DatabaseUnreachable.
+        """
+        engine = self.engine()
+        sync.check(engine)
+        return db_api.Database('', self.threads, engine=engine)
+
+    def placement(self) -> placement_client.PlacementClient:
+        """Return the way to Placement.
+
+        :raises migrator.exception.ConfigurationError: ``[placement]`` is not right.
+        """
+        return placement_client.client_from_conf(self.conf)
+
+    def answer(self, document: Any, text: str) -> None:
+        """Print an answer, as JSON where that was asked for."""
+        print(json.dumps(document, default=_plain) if self.arguments.json else text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verb:
+    """What can be done to a noun.
+
+    :ivar arguments: adds the verb's own arguments to its parser.
+    """
+
+    name: str
+    help: str
+    run: Callable[[Asked], int]
+    arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+
+
+#: A noun's help, and its verbs.
+Noun = tuple[str, Sequence[Verb]]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, datetime.datetime):
+        return value.isoformat()
+    raise TypeError(f'{type(value).__name__} has no JSON')
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def uuid(text: str) -> str:
+    """Return a uuid of the command line, in its usual spelling.
+
+    :raises argparse.ArgumentTypeError: it is none.
+    """
+    if not uuidutils.is_uuid_like(text):
+        raise argparse.ArgumentTypeError(f'{text!r} is no uuid: 8-4-4-4-12 hexadecimal digits would do')
+    return str(UUID(text))
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a type of argument: whole numbers from this one on."""
+
+    def whole(text: str) -> int:
+        if not re.fullmatch('[0-9]{1,9}', text) or int(text) < least:
+            raise argparse.ArgumentTypeError(f'{text!r} is no whole number of {least} or more')
+        return int(text)
+
+    return whole
+
+
+def name(text: str) -> str:
+    """Return a name of the command line, which fits into its column.
+
+    :raises argparse.ArgumentTypeError: it does not.
+    """
+    if not 1 <= len(text) <= 255 or not text.isprintable():
+        raise argparse.ArgumentTypeError(f'{text[:40]!r} is no name: 1 to 255 printable characters would do')
+    return text
+
+
+def limit(parser: argparse.ArgumentParser) -> None:
+    """Add the argument ``--limit``."""
+    help_ = f'show so many at most, the newest; default {LIMIT}'
+    parser.add_argument('--limit', type=at_least(1), default=LIMIT, metavar='N', help=help_)
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return rows in columns below their names; None is a dash.
+
+    On a terminal that is too narrow, cells are folded; in a pipe, each row is one line.
+    """
+    drawn = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style='')
+    for column in columns:
+        drawn.add_column(rich.text.Text(column), overflow='fold')
+    for row in rows:
+        drawn.add_row(*(rich.text.Text(printable(cell)) for cell in row))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WITHOUT_END
+    console = rich.console.Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    with console.capture() as captured:
+        console.print(drawn)
+    return '\n'.join(line.rstrip() for line in captured.get().splitlines())
+
+
+def printable(cell: object) -> str:
+    """Return a cell's text in one line: names are their givers', and a terminal obeys what it is sent."""
+    if cell is None or cell == '':
+        return '-'
+    text = moment(cell) if isinstance(cell, datetime.datetime) else str(cell)
+    return ''.join(one if one.isprintable() else one.encode('unicode_escape').decode('ascii') for one in text)
+
+
+def moment(at: datetime.datetime) -> str:
+    """Return a time, in UTC and whole seconds."""
+    return at.astimezone(datetime.UTC).strftime('%Y-%m-%d %H:%M:%S')
+
+
+def span(seconds: float) -> str:
+    """Return in words how long that is."""
+    whole = int(abs(seconds))
+    if whole < 100:
+        return f'{whole} s'
+    minutes, whole = divmod(whole, 60)
+    if minutes < 100:
+        return f'{minutes} min {whole} s' if whole else f'{minutes} min'
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f'{hours} h {minutes} min' if minutes else f'{hours} h'
+    return f'{hours // 24} d {hours % 24} h' if hours % 24 else f'{hours // 24} d'
+
+
+def ago(at: datetime.datetime | None, now: datetime.datetime) -> str | None:
+    """Return in words how long ago something was, by the database's clock; None if it never was."""
+    return None if at is None else f'{span((now - at).total_seconds())} ago'

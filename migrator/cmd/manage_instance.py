@@ -1,0 +1,170 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``migrator-manage instance``: the guests that migrator keeps the books of.
+
+A guest itself is made, and removed, by its own service; here it gets its row and its allocation in Placement, or loses
+them: both, or neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from oslo_utils import uuidutils
+
+from migrator import exception
+from migrator.cmd import manage_command
+from migrator.conductor import instances
+from migrator.objects import instance as instance_objects
+
+Asked = manage_command.Asked
+Instance = instance_objects.Instance
+Verb = manage_command.Verb
+
+#: Nova's number for what a guest in a vm_state does.
+POWER_STATES = {'active': 1, 'paused': 3}
+COLUMNS = (
+    'UUID', 'NAME', 'HOST', 'VM STATE', 'TASK STATE', 'VCPUS', 'MEMORY (MiB)', 'DISK (GiB)', 'PROJECT',
+)  # fmt: skip
+
+
+def create(asked: Asked) -> int:
+    """Register a guest that its host has: its row, and its allocation in Placement."""
+    given = asked.arguments
+    uuid = given.uuid or uuidutils.generate_uuid()
+    instance = Instance(
+        uuid=uuid,
+        name=given.name or uuid,
+        project_id=given.project,
+        user_id=given.user,
+        host=given.host,
+        node=_node_of(asked, given.host),
+        flavor=_flavor(given),
+        vm_state=given.vm_state,
+        power_state=POWER_STATES[given.vm_state],
+    )
+    stored = instances.create(asked.database, asked.placement(), instance)
+    resources = ', '.join(f'{name} {amount}' for name, amount in stored.flavor.resources().items())
+    text = f'Instance {stored.uuid} ({stored.name}) is registered on {stored.host}, which now holds {resources} for it.'
+    asked.answer({'instance': dataclasses.asdict(stored)}, manage_command.printable(text))
+    return manage_command.RIGHT
+
+
+def _node_of(asked: Asked, host: str) -> str:
+    nodes = [node.node for node in asked.database.services.list_nodes() if node.host == host]
+    if not nodes:
+        raise exception.ComputeHostNotFound(host=host)
+    return nodes[0]
+
+
+def _flavor(given: argparse.Namespace) -> instance_objects.Flavor:
+    flavor = instance_objects.Flavor(
+        name=given.flavor,
+        vcpus=given.vcpus,
+        memory_mb=given.memory,
+        root_gb=given.disk,
+        ephemeral_gb=given.ephemeral,
+        swap=given.swap,
+        extra_specs=dict(given.property),
+    )
+    try:
+        flavor.resources()
+    except ValueError as error:
+        value = ' '.join('='.join(pair) for pair in given.property)
+        detail = f'an amount of resources:CLASS is no whole number ({error}).'
+        raise exception.ConfigurationError(option='--property', value=value, detail=detail) from None
+    return flavor
+
+
+def list_(asked: Asked) -> int:
+    """List the instances, the newest first."""
+    given = asked.arguments
+    filters = {'host': given.host, 'project_id': given.project}
+    found = asked.database.instances.list(
+        {name: value for name, value in filters.items() if value is not None}, limit=given.limit + 1
+    )
+    shown, more = found[: given.limit], len(found) > given.limit
+    rows = [
+        [
+            one.uuid, one.name, one.host, one.vm_state, one.task_state, one.flavor.vcpus, one.flavor.memory_mb,
+            one.flavor.root_gb, one.project_id,
+        ]
+        for one in shown
+    ]  # fmt: skip
+    text = manage_command.table(COLUMNS, rows)
+    if more:
+        text += f'\nand more: --limit shows {given.limit} of them'
+    asked.answer({'instances': [dataclasses.asdict(one) for one in shown], 'more': more}, text)
+    return manage_command.RIGHT
+
+
+def delete(asked: Asked) -> int:
+    """Forget an instance: its row, and its allocation in Placement. The guest itself is left alone."""
+    uuid = asked.arguments.uuid
+    instances.delete(asked.database, asked.placement(), uuid)
+    asked.answer(
+        {'deleted': uuid}, f'Instance {uuid} is forgotten: its row and its allocation. Its guest is untouched.'
+    )
+    return manage_command.RIGHT
+
+
+def _property(text: str) -> tuple[str, str]:
+    key, found, value = text.partition('=')
+    if not key or not found:
+        raise argparse.ArgumentTypeError(f'{text!r} is not of the form KEY=VALUE')
+    return key, value
+
+
+def _create_arguments(parser: argparse.ArgumentParser) -> None:
+    at_least, name = manage_command.at_least, manage_command.name
+    parser.add_argument('--uuid', type=manage_command.uuid, help="the guest's, at its hypervisor; default: a new one")
+    parser.add_argument('--name', type=name, help='default: its uuid')
+    parser.add_argument('--host', type=name, required=True, help='the compute host that has it: one of "service list"')
+    parser.add_argument('--vcpus', type=at_least(1), required=True, metavar='N', help='its virtual processors')
+    parser.add_argument('--memory', type=at_least(1), required=True, metavar='MIB', help='its memory, in MiB')
+    parser.add_argument('--disk', type=at_least(0), required=True, metavar='GIB', help='its root disk, in GiB')
+    parser.add_argument('--project', type=name, required=True, metavar='ID', help='the project that it is of')
+    parser.add_argument('--user', type=name, required=True, metavar='ID', help='the user who owns it')
+    parser.add_argument('--ephemeral', type=at_least(0), default=0, metavar='GIB', help='further local disk; default 0')
+    parser.add_argument('--swap', type=at_least(0), default=0, metavar='MIB', help='swap disk; default 0')
+    parser.add_argument('--flavor', type=name, default='custom', metavar='NAME', help='the name of its size')
+    parser.add_argument(
+        '--property',
+        type=_property,
+        action='append',
+        default=[],
+        metavar='KEY=VALUE',
+        help="an extra spec of its flavor, such as resources:CUSTOM_GOLD=1, as nova's; may be given again",
+    )
+    parser.add_argument('--vm-state', choices=sorted(POWER_STATES), default='active', help='default active')
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--host', help='only those on this host')
+    parser.add_argument('--project', metavar='ID', help='only those of this project')
+    manage_command.limit(parser)
+
+
+def _delete_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('uuid', type=manage_command.uuid, metavar='UUID', help='of the instance')
+
+
+NOUN: manage_command.Noun = (
+    'the guests that migrator keeps the books of',
+    (
+        Verb('create', 'register a guest that its host has: row and allocation, or neither', create, _create_arguments),
+        Verb('list', 'list the instances, the newest first', list_, _list_arguments),
+        Verb('delete', 'forget one: row and allocation; the guest is left alone', delete, _delete_arguments),
+    ),
+)

@@ -1,0 +1,107 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``migrator-manage service``: who reports, and which conductors hold a lease."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+from migrator.cmd import manage_command
+from migrator.db import conductors
+from migrator.objects import service as service_objects
+
+Asked = manage_command.Asked
+Life = conductors.Life
+Service = service_objects.Service
+
+COLUMNS = ('HOST', 'BINARY', 'VERSION', 'STATUS', 'STATE', 'LAST SEEN', 'LEASE', 'REMARK')
+
+
+def list_(asked: Asked) -> int:
+    """List the services, conductors with their lease too."""
+    database, arguments = asked.database, asked.arguments
+    now = database.services.now()
+    lives: dict[str, list[Life]] = collections.defaultdict(list)
+    for life in database.conductors.list():
+        lives[life.server].append(life)
+    found = database.services.list(binary=arguments.binary, host=arguments.host)
+    documents = [
+        _document(
+            service,
+            lives[service.host] if service.binary == service_objects.CONDUCTOR_BINARY else [],
+            now,
+            asked.conf.service_down_time,
+        )
+        for service in sorted(found, key=lambda service: (service.binary, service.host))
+    ]
+    text = manage_command.table(COLUMNS, [_row(document, now) for document in documents])
+    asked.answer({'services': documents, 'now': now}, text)
+    return manage_command.RIGHT
+
+
+def _document(
+    service: Service, lives: Sequence[Life], now: datetime.datetime, service_down_time: float
+) -> dict[str, Any]:
+    document = dataclasses.asdict(service)
+    del document['disabled']
+    living = [life for life in lives if life.lease_until > now]
+    newest = next(iter(living or lives), None)
+    return document | {
+        'status': 'disabled' if service.disabled else 'enabled',
+        'state': 'up' if service.is_up(now, service_down_time) else 'down',
+        'lease': dataclasses.asdict(newest) | {'lives': len(living)} if newest is not None else None,
+    }
+
+
+def _row(document: dict[str, Any], now: datetime.datetime) -> list[object]:
+    lease = document['lease']
+    remarks = []
+    if document['forced_down']:
+        remarks.append('forced down')
+    if document['disabled_reason']:
+        remarks.append(document['disabled_reason'])
+    if lease is not None and lease['lives'] > 1:
+        remarks.append(f'{lease["lives"]} leases: it was killed and is back, or two conductors have this name')
+    return [
+        document['host'],
+        document['binary'],
+        document['version'],
+        document['status'],
+        document['state'],
+        manage_command.ago(document['last_seen_up'], now),
+        _lease(lease, now),
+        '; '.join(remarks),
+    ]
+
+
+def _lease(lease: dict[str, Any] | None, now: datetime.datetime) -> str | None:
+    if lease is None:
+        return None
+    left = (lease['lease_until'] - now).total_seconds()
+    return f'{manage_command.span(left)} left' if left > 0 else f'ended {manage_command.span(left)} ago'
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--host', metavar='HOST', help='only those of this host')
+    parser.add_argument('--binary', metavar='NAME', help='only these: nova-compute or nova-conductor')
+
+
+NOUN: manage_command.Noun = (
+    'the services that report: computes and conductors',
+    (manage_command.Verb('list', 'list them, conductors with their lease', list_, _arguments),),
+)

@@ -1,0 +1,369 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""All there is to know of one migration, read from the database at once, and what it waits for in words.
+
+Nothing here asks a host: what is not in the database is not known here. So it also answers while every service is down.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from migrator import exception
+from migrator.cmd import manage_command
+from migrator.db import actions, conductors
+from migrator.db import api as db_api
+from migrator.db import debts as debt_rows
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+from migrator.objects import service as service_objects
+from migrator.saga import log
+
+Status = migration_objects.MigrationStatus
+
+#: Where a step is done, as far as it is done on a host.
+_AT_SOURCE = frozenset({'check_can_live_migrate_source', 'live_migration', 'post_live_migration_at_source'})
+_AT_DESTINATION = frozenset(
+    {'check_can_live_migrate_destination', 'pre_live_migration', 'post_live_migration_at_destination'}
+)
+#: What the column holds; a database has its own error for more.
+_LARGEST_ID = 2**31 - 1
+_RUNNING = (Status.RUNNING.value, Status.RUNNING_POST_COPY.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Story:
+    """What the database says of one migration.
+
+    :ivar now: the database's time of all this.
+    :ivar instance: None: it was deleted meanwhile.
+    :ivar steps: the journal, oldest first.
+    :ivar lives: every life of a conductor.
+    :ivar before: how many wait at the source before this one, where it waits too.
+    :ivar running: how many run at the source.
+    """
+
+    now: datetime.datetime
+    migration: migration_objects.Migration
+    instance: instance_objects.Instance | None
+    steps: Sequence[log.StepRecord]
+    debts: Sequence[debt_rows.Debt]
+    requests: Sequence[actions.Action]
+    services: Sequence[service_objects.Service]
+    lives: Sequence[conductors.Life]
+    service_down_time: float
+    before: int = 0
+    running: int = 0
+
+    def server_of(self, owner: str | None) -> str | None:
+        """Return the name of the conductor that an owner's id is a life of."""
+        return next((life.server for life in self.lives if life.id == owner), owner)
+
+    @property
+    def owner(self) -> conductors.Life | None:
+        """The life of a conductor that has it, or had it at its end; None if none ever had."""
+        return next((life for life in self.lives if life.id == self.migration.owner), None)
+
+    @property
+    def living(self) -> list[str]:
+        """The conductors whose lease has not run out, by name."""
+        return sorted({life.server for life in self.lives if life.lease_until > self.now})
+
+    def host_of(self, step: log.StepRecord) -> str | None:
+        """Return the host at which a step is done; None if it is done at none."""
+        if step.step in _AT_SOURCE:
+            return self.migration.source_compute
+        if step.step in _AT_DESTINATION or step.step == 'move_allocation':
+            return self._destination_of(step.attempt)
+        return None
+
+    def _destination_of(self, attempt: int) -> str | None:
+        for record in self.steps:
+            if (record.attempt, record.step) == (attempt, 'move_allocation') and record.input:
+                return str(record.input['host'])
+        return self.migration.dest_compute if attempt == self.migration.attempt else None
+
+    def service_of(self, host: str) -> service_objects.Service | None:
+        """Return a host's compute service."""
+        binary = service_objects.COMPUTE_BINARY
+        return next((one for one in self.services if (one.host, one.binary) == (host, binary)), None)
+
+    def is_up(self, host: str) -> bool:
+        """Whether a host's compute service counts as up."""
+        service = self.service_of(host)
+        return service is not None and service.is_up(self.now, self.service_down_time)
+
+    @property
+    def hosts(self) -> list[tuple[str, str]]:
+        """(role, host) of the hosts that take part, as far as they are chosen."""
+        migration = self.migration
+        both = (('source', migration.source_compute), ('destination', migration.dest_compute))
+        return [(role, host) for role, host in both if host]
+
+
+def gather(database: db_api.Database, migration_id: str, service_down_time: float) -> Story:
+    """Read all there is to know of a migration.
+
+    :param migration_id: its uuid, or its integer id.
+    :raises migrator.exception.MigrationNotFound: there is none.
+    """
+    migration = find(database, migration_id)
+    try:
+        instance = database.instances.get(migration.instance_uuid)
+    except exception.InstanceNotFound:
+        instance = None
+    leaving = database.migrations.list({'source_compute': migration.source_compute}, in_progress=True)
+    mine = (migration.queued_at, migration.id)
+    waiting = [one for one in leaving if one.status == Status.QUEUED]
+    return Story(
+        now=database.services.now(),
+        migration=migration,
+        instance=instance,
+        steps=database.migrations.steps(migration.uuid),
+        debts=[
+            debt
+            for debt in database.debts.list(instance_uuid=migration.instance_uuid)
+            if debt.migration_uuid == migration.uuid
+        ],
+        requests=[
+            one
+            for one in reversed(database.actions.list(migration.instance_uuid))
+            if one.migration_uuid == migration.uuid
+        ],
+        services=database.services.list(),
+        lives=database.conductors.list(),
+        service_down_time=service_down_time,
+        before=sum(1 for one in waiting if one.queued_at and mine[0] and (one.queued_at, one.id) < mine),
+        running=sum(1 for one in leaving if one.status in _RUNNING),
+    )
+
+
+def find(database: db_api.Database, migration_id: str) -> migration_objects.Migration:
+    """Return a migration by its uuid, or by its integer id.
+
+    :raises migrator.exception.MigrationNotFound: there is none; if it is an instance's uuid, the text says so.
+    """
+    if migration_id.isdecimal():
+        if int(migration_id) > _LARGEST_ID:
+            raise exception.MigrationNotFound(migration_id=migration_id)
+        return database.migrations.get_by_id(int(migration_id))
+    try:
+        return database.migrations.get(migration_id)
+    except exception.MigrationNotFound:
+        newest = database.migrations.list({'instance_uuid': migration_id}, limit=1)
+        if not newest:
+            raise
+    raise exception.MigrationNotFound(
+        f'Migration {migration_id} could not be found: that is an instance, whose newest migration is {newest[0].uuid}.'
+    )
+
+
+# --- in words --------------------------------------------------------------------------------------------------------
+
+
+def waits(story: Story) -> list[str]:
+    """Return in sentences what a migration waits for, what came of it, and what is owed for it; the gravest first."""
+    migration = story.migration
+    if migration.ended:
+        lines = [*_end(story)]
+    else:
+        lines = [*_owner(story), *_stuck(story), *_hosts(story), *_wishes(story), *_open(story)]
+    lines += _debts(story)
+    return lines or ['Nothing holds it up: it goes on.']
+
+
+def _end(story: Story) -> Iterator[str]:
+    migration = story.migration
+    since = _since(story, migration.history[-1]['at'] if migration.history else None)
+    source, destination = migration.source_compute, migration.dest_compute
+    reason = f': {migration.failure}' if migration.failure else ''
+    if migration.status == Status.COMPLETED:
+        yield f'It ended completed{since}: the guest runs at {destination}.'
+    elif migration.status == Status.ERROR:
+        yield f'It ended in error{since}{reason}'
+        yield 'Its guest was lost, or the migration was abandoned: look for the guest at both hosts, and evacuate it.'
+    else:
+        yield f'It ended {migration.status}{since}, unwound{reason}'
+        yield f'The guest is as it was, at {source}.'
+    if migration.abort_requested_at is not None and migration.status != Status.CANCELLED:
+        yield f'An abort was asked for, and came to nothing: {migration.abort_verdict or "it was too late"}.'
+
+
+def _stuck(story: Story) -> Iterator[str]:
+    migration = story.migration
+    if migration.stuck_reason:
+        yield f'It is stuck, and somebody is needed: {migration.stuck_reason}'
+        yield 'It is looked at again with each sweep, and goes on by itself as soon as that is mended.'
+    if migration.waits_for:
+        yield f'It waits for a host: {migration.waits_for}.'
+
+
+def _hosts(story: Story) -> Iterator[str]:
+    for role, host in story.hosts:
+        service = story.service_of(host)
+        if service is None:
+            yield f'The {role} {host} has no compute service: none of that name has ever reported.'
+        elif service.forced_down:
+            yield f'The {role} {host} is forced down: an operator has declared that nothing runs there.'
+        elif story.living and not story.is_up(host):  # while no conductor lives nobody can be heard of
+            seen = manage_command.ago(service.last_seen_up, story.now)
+            yield (
+                f'The compute service of the {role} {host} is down: it was last heard of {seen or "never"}. Start it; '
+                'or, where the host is fenced and nothing can run there, declare that: '
+                f'openstack compute service set --down {host} {service_objects.COMPUTE_BINARY}'
+            )
+
+
+def _owner(story: Story) -> Iterator[str]:
+    owner, living = story.owner, story.living
+    if owner is not None and owner.lease_until > story.now:
+        return
+    if owner is not None:
+        since = manage_command.ago(owner.lease_until, story.now)
+        what = f'Its conductor {owner.server} is gone: its lease ended {since}.'
+    elif story.migration.owner is not None:
+        what = f'Its conductor {story.migration.owner} is gone.'
+    else:
+        what = 'No conductor has taken it up yet.'
+    if living:
+        yield f'{what} The next sweep of {" or ".join(living)} takes it up.'
+    else:
+        yield f'{what} No conductor lives: start one.'
+
+
+def _wishes(story: Story) -> Iterator[str]:
+    migration = story.migration
+    if migration.abort_requested_at is not None:
+        when = manage_command.ago(migration.abort_requested_at, story.now)
+        yield f'An abort was asked for {when} by {migration.abort_requested_by or "somebody"}.'
+    if migration.force_complete_requested_at is not None:
+        when = manage_command.ago(migration.force_complete_requested_at, story.now)
+        yield f'To complete by force was asked for {when}.'
+    if migration.outcome == migration_objects.Outcome.BACK:
+        yield f'It is being unwound: {migration.failure or "somebody asked for it"}'
+
+
+def _open(story: Story) -> Iterator[str]:
+    """What has been asked for, and is not done yet."""
+    migration = story.migration
+    for step in story.steps:
+        if step.attempt != migration.attempt or step.state != log.StepState.INTENT:
+            continue
+        if step.step == 'live_migration' and step.direction == log.DO and migration.status == Status.QUEUED:
+            run = {0: 'none runs', 1: '1 runs'}.get(story.running, f'{story.running} run')
+            yield f'It is number {story.before + 1} in the queue of {migration.source_compute}, where {run} now.'
+            continue
+        who = story.host_of(step) or 'The conductor'
+        verb = 'is to do' if step.direction == log.DO else 'is to undo'
+        times = f', and tried {step.tries} times' if step.tries > 1 else ''
+        yield f'{who} {verb} {step.step}: begun{_since(story, step.started_at)}{times}.'
+    if migration.status in _RUNNING and migration.memory_total and migration.memory_remaining is not None:
+        left, total = _gib(migration.memory_remaining), _gib(migration.memory_total)
+        yield f'{left} of {total} GiB of memory are still to be copied.'
+
+
+def _debts(story: Story) -> Iterator[str]:
+    for debt in story.debts:
+        yield f'{debt.host} owes {debt.step}, since{_since(story, debt.created_at)}: {debt.reason}'
+        if debt.alarm:
+            yield f'That cannot be paid without a person: {debt.alarm}'
+        elif not story.is_up(debt.host):
+            yield f'{debt.host} pays it when its compute service is back.'
+
+
+def _since(story: Story, at: datetime.datetime | str | None) -> str:
+    when = datetime.datetime.fromisoformat(at) if isinstance(at, str) else at
+    found = manage_command.ago(when, story.now)
+    return f' {found}' if found else ''
+
+
+def _gib(amount: int) -> str:
+    return f'{amount / 2**30:.1f}'
+
+
+# --- as a document ---------------------------------------------------------------------------------------------------
+
+
+def document(story: Story) -> dict[str, Any]:
+    """Return a story as one JSON object."""
+    migration, owner = story.migration, story.owner
+    return {
+        'now': story.now,
+        'migration': dataclasses.asdict(migration),
+        'waits': waits(story),
+        'instance': dataclasses.asdict(story.instance) if story.instance is not None else None,
+        'owner': {
+            'id': migration.owner,
+            'server': story.server_of(migration.owner),
+            'epoch': migration.epoch,
+            'lease_until': owner.lease_until if owner is not None else None,
+            'living': owner is not None and owner.lease_until > story.now,
+        },
+        'hosts': [_host(story, role, host) for role, host in story.hosts],
+        'statuses': statuses(story),
+        'steps': [
+            dataclasses.asdict(step) | {'host': story.host_of(step), 'server': story.server_of(step.owner)}
+            for step in story.steps
+        ],
+        'debts': [dataclasses.asdict(debt) for debt in story.debts],
+        'requests': [dataclasses.asdict(one) for one in story.requests],
+    }
+
+
+def _host(story: Story, role: str, host: str) -> dict[str, Any]:
+    service = story.service_of(host)
+    return {
+        'role': role,
+        'host': host,
+        'state': 'up' if story.is_up(host) else 'down',
+        'forced_down': service.forced_down if service is not None else False,
+        'last_seen_up': service.last_seen_up if service is not None else None,
+    }
+
+
+def statuses(story: Story) -> list[dict[str, Any]]:
+    """Return each status that a migration has had: since when, for how many seconds, and by which conductor."""
+    found = []
+    history = story.migration.history
+    for number, entry in enumerate(history):
+        at = datetime.datetime.fromisoformat(entry['at'])
+        until = datetime.datetime.fromisoformat(history[number + 1]['at']) if number + 1 < len(history) else None
+        if until is None and story.migration.in_progress:
+            until = story.now
+        found.append(
+            {
+                'status': entry['status'],
+                'at': at,
+                'seconds': (until - at).total_seconds() if until is not None else None,
+                'owner': entry['owner'],
+                'server': story.server_of(entry['owner']),
+                'epoch': entry['epoch'],
+            }
+        )
+    return found
+
+
+def words_of(step: log.StepRecord) -> str | None:
+    """Return in one line what a step came to; None if there is nothing to say."""
+    result = dict(step.result or {})
+    if 'reason' in result:
+        return str(result['reason'])
+    if step.step == 'move_allocation' and step.direction == log.DO and step.input:
+        amounts = [f'{name} {n}' for held in step.input['destination'].values() for name, n in held.items()]
+        return f'{step.input["host"]} holds {", ".join(amounts)}'
+    # What the hosts must know of each other is in the JSON.
+    result.pop('migrate_data', None)
+    return ', '.join(f'{name}: {value}' for name, value in result.items() if value not in (None, '', False)) or None

@@ -1,0 +1,564 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Services that cannot start, or start on a bad day: one clear line, and the exit status; or it goes on, said once.
+
+What needs no server is in tests/unit/cmd.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import http.server
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import sqlalchemy as sa
+
+from tests.real import cloud as clouds
+from tests.real import site as sites
+from tests.real.servers import process
+from tests.unit.cmd import processes
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+#: What stands for every password that must not be told.
+HUSH = 'hush-hush'
+
+
+class Start:
+    """One service, configured on this session's servers, with what a test changes of it."""
+
+    def __init__(self, directory: pathlib.Path, **options: str) -> None:
+        self.directory = directory
+        self.options: dict[str, object] = {
+            'host': 'h1',
+            'transport_url': 'fake://',
+            'database.connection': f'sqlite:///{directory}/migrator.sqlite',
+            'placement.auth_type': 'none',
+            'placement.endpoint_override': 'http://127.0.0.1:1',
+            'api.auth_strategy': 'noauth2',
+            'api.listen_port': 0,
+            'compute.driver': 'fake',
+            **options,
+        }
+
+    def file(self, **changes: object) -> list[str]:
+        """Write the configuration, and return the arguments that name it; ``database__connection`` is its option."""
+        changed = {name.replace('__', '.'): value for name, value in changes.items()}
+        file = self.directory / 'migrator.conf'
+        file.write_text(sites.render({**self.options, **changed}))
+        return ['--config-file', str(file)]
+
+    def manage(self, *words: str, **changes: object) -> subprocess.CompletedProcess[str]:
+        """Run migrator-manage."""
+        return subprocess.run(
+            [sys.executable, '-m', 'migrator.cmd.manage', *self.file(**changes), *words],
+            cwd=self.directory, env={'PYTHONPATH': str(TREE)}, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    def sync(self) -> None:
+        """Make the schema."""
+        done = self.manage('db', 'sync')
+        assert done.returncode == 0, done.stderr
+
+    def refused(self, kind: str, **changes: object) -> str:
+        """Start a service that cannot; return the one line that it says, and see that its status says so too."""
+        status, line = processes.refused(self.directory, kind, *self.file(**changes))
+        assert status == 2, line
+        assert line.startswith(f'migrator-{kind}: Option ') or 'schema' in line
+        assert HUSH not in line
+        return line
+
+    def running(self, kind: str, **changes: object) -> contextlib.AbstractContextManager[processes.Service]:
+        """Start a service that runs, and kill it in the end."""
+        return processes.running(self.directory, kind, *self.file(**changes))
+
+
+def said(service: processes.Service, *levels: str) -> list[str]:
+    """Return what a service has said that was not as it should be."""
+    levels = levels or ('WARNING', 'ERROR', 'CRITICAL')
+    return [line for line in service.lines() if any(f' {level} ' in line for level in levels)]
+
+
+@pytest.fixture
+def start(tmp_path: pathlib.Path) -> Start:
+    return Start(tmp_path)
+
+
+# --- the broker ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('kind', ['compute', 'conductor'])
+@pytest.mark.parametrize(
+    ('user', 'password', 'where', 'words'),
+    [
+        ('guest', HUSH, '{vhost}', 'ACCESS_REFUSED'),
+        ('nobody', 'guest', '{vhost}', 'ACCESS_REFUSED'),
+        ('guest', 'guest', 'nowhere', 'vhost nowhere not found'),
+    ],
+)
+def test_a_broker_that_refuses_is_a_configuration_to_be_mended(
+    start, rabbitmq, vhost, kind, user, password, where, words
+):
+    start.sync()
+    url = rabbitmq.url(where.format(vhost=vhost), user, password)
+    line = start.refused(kind, transport_url=url)
+    assert '[DEFAULT] transport_url' in line
+    assert f'rabbit://***@127.0.0.1:{rabbitmq.port}/' in line
+    assert words in line
+    assert line.endswith('look at the user, the password and the virtual host.')
+
+
+@pytest.mark.parametrize('kind', ['compute', 'conductor', 'api'])
+@pytest.mark.parametrize(
+    ('url', 'words'),
+    [
+        ('rabbit', "is 'rabbit': No scheme"),
+        ('127.0.0.1:5672', "is '127.0.0.1:5672'"),
+        ('', "is '': No scheme"),
+        (f'rabbit://u:{HUSH}@h:port/', "is 'rabbit://***@h:port/'"),
+        (f'rabbit://u:{HUSH}@[::1/', "is 'rabbit://***@[::1/'"),
+        (f'carrier-pigeon://u:{HUSH}@h/', "is 'carrier-pigeon://***@h/'"),
+    ],
+)
+def test_a_transport_url_that_is_none_is_named_with_how_one_looks(start, kind, url, words):
+    start.sync()
+    line = start.refused(kind, transport_url=url)
+    assert f'Option [DEFAULT] transport_url {words}' in line
+    assert line.endswith('rabbit://USER:PASSWORD@HOST:5672/VHOST is how it looks.')
+
+
+def test_a_port_that_only_the_driver_finds_wrong_is_not_waited_for(start):
+    line = start.refused('compute', transport_url=f'rabbit://u:{HUSH}@127.0.0.1:5672:1/')
+    assert "is 'rabbit://***@127.0.0.1:5672:1/'" in line
+    assert 'is how it looks' in line
+
+
+def test_a_broker_that_is_away_is_named_once_and_waited_for(start):
+    url = f'rabbit://u:{HUSH}@127.0.0.1:{process.free_port()}/'
+    with start.running('compute', transport_url=url) as service:
+        line = service.wait_for('The message broker is not reachable: rabbit://***@127.0.0.1:')
+        assert line.endswith('migrator-compute waits for it.')
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+        assert len(said(service)) == 1
+
+
+@pytest.mark.slow
+def test_an_api_that_the_broker_refuses_says_so_once_and_its_requests_are_taken_up_by_the_sweep(
+    ground, postgresql, rabbitmq, placement_http
+):
+    with one_site(ground, postgresql, rabbitmq, placement_http, hosts=2) as cloud:
+        site = cloud.site
+        api = site.services['api1']
+        api.stop()
+        site.configure('api1', transport_url=rabbitmq.url(site.vhost, site.user('api1'), HUSH))
+        api.start()
+        instances = [cloud.boot(f'guest{number}', 'host1', memory_mb=64) for number in range(2)]
+        for instance in instances:
+            assert cloud.live_migrate(instance, 'host2').status_int == 202
+        cloud.wait(60)
+        assert {cloud.migrations(instance)[0].status for instance in instances} == {'completed'}
+        lines = api.tail(api._since, lines=1000).splitlines()
+        assert len([line for line in lines if 'the broker refuses it' in line]) == 1
+        assert not [line for line in lines if HUSH in line or 'Traceback' in line]
+        assert len([line for line in lines if ' ERROR ' in line or ' WARNING ' in line]) == 2, lines
+        api.stop()
+        assert api.status == 0
+
+
+# --- the database ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('kind', ['api', 'conductor'])
+def test_a_database_that_lets_nobody_in_is_a_configuration_to_be_mended(start, database_url, kind):
+    wrong = sa.engine.make_url(database_url).set(password=HUSH).render_as_string(hide_password=False)
+    line = start.refused(kind, database__connection=wrong)
+    assert 'Option [database] connection is ' in line
+    assert 'password authentication failed' in line
+    line = start.refused(kind, database__connection=f'{database_url}_no')
+    assert re.search(r'database "test_\w+_no" does not exist', line)
+
+
+@pytest.mark.parametrize('kind', ['api', 'conductor'])
+def test_a_schema_of_another_release_says_what_to_do(start, database_url, kind):
+    start.options['database.connection'] = database_url
+    assert "run 'migrator-manage db sync'" in start.refused(kind)
+    start.sync()
+    engine = sa.create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+    line = start.refused(kind)
+    assert 'The database schema is at 9999' in line
+    assert 'run the release that wrote it' in line
+
+
+def test_a_database_server_that_is_away_is_named_once_and_waited_for(start):
+    port = process.free_port()
+    url = f'postgresql+psycopg2://migrator:{HUSH}@127.0.0.1:{port}/migrator'
+    with start.running('conductor', database__connection=url) as service:
+        line = service.wait_for('The database is not reachable')
+        assert f'port {port} failed' in line
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+        assert len(said(service)) == 1
+        assert HUSH not in service.text()
+    done = start.manage('service', 'list', database__connection=url)
+    assert (done.returncode, done.stdout, done.stderr.count('\n')) == (3, '', 1)
+    assert HUSH not in done.stderr
+
+
+# --- Placement -------------------------------------------------------------------------------------------------------
+
+
+class Answerer(http.server.ThreadingHTTPServer):
+    """A server that answers everything alike, and counts."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.rfile.read(int(self.headers.get('Content-Length') or 0))
+                self.server.asked[self.path] += 1  # type: ignore[attr-defined]
+                self.send_response(status)
+                self.send_header('Content-Type', 'application/json')
+                self.send_header('Content-Length', str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_POST = do_GET  # noqa: N815 -- the library's name for it
+
+            def log_message(self, *args: object) -> None:
+                """Say nothing."""
+
+        super().__init__(('127.0.0.1', 0), Handler)
+        self.asked: collections.Counter[str] = collections.Counter()
+
+    @property
+    def url(self) -> str:
+        return f'http://127.0.0.1:{self.server_address[1]}'
+
+
+@contextlib.contextmanager
+def answering(status, body=b'{}'):
+    with Answerer(status, body) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ('status', 'body', 'words'),
+    [
+        (403, b'{}', 'Placement does not let migrator in (it answered 403'),
+        (404, b'<html>', 'is not Placement: look at endpoint_override in [placement]'),
+        (404, b'{"errors": [{"status": 404}]}', 'look at endpoint_override in [placement]'),
+        (500, b'', 'Placement is not reachable: it answered 500'),
+    ],
+)
+def test_a_placement_that_is_none_or_lets_nobody_in_is_said_once_and_the_conductor_goes_on(start, status, body, words):
+    start.sync()
+    with answering(status, body) as server, start.running('conductor', placement__endpoint_override=server.url) as one:
+        one.wait_for('migrator-conductor serves')
+        # It has asked again, and again: what it says, it says once.
+        process.wait_until(lambda: server.asked['/resource_classes'] >= 3, 'Placement to be asked again')
+        one.signal(signal.SIGTERM)
+        assert one.status() == 0
+        (line,) = said(one)
+        assert words in line
+        assert line.endswith('migrator-conductor waits for it.')
+
+
+def test_an_identity_service_that_refuses_the_credentials_is_said_once(start):
+    start.sync()
+    with answering(401) as server:
+        options = {
+            'auth_type': 'v3password', 'auth_url': f'{server.url}/v3', 'username': 'migrator', 'password': HUSH,
+            'user_domain_id': 'default', 'project_name': 'service', 'project_domain_id': 'default',
+        }  # fmt: skip
+        with start.running('conductor', **{f'placement__{name}': value for name, value in options.items()}) as one:
+            process.wait_until(lambda: server.asked['/v3/auth/tokens'] >= 3, 'Keystone to be asked again')
+            one.signal(signal.SIGTERM)
+            assert one.status() == 0
+            (line,) = said(one)
+            assert 'look at auth_type and the credentials in [placement]' in line
+            assert HUSH not in one.text()
+
+
+def test_a_real_placement_that_does_not_know_the_user_is_said_and_one_that_does_is_not(start, placement_http):
+    start.sync()
+    start.options |= {'placement.auth_type': 'admin_token', 'placement.endpoint': placement_http.url}
+    del start.options['placement.endpoint_override']
+    with start.running('conductor', placement__token='nobody:nothing') as one:
+        line = one.wait_for('Placement does not let migrator in')
+        assert 'Policy does not allow placement' in line
+    with start.running('conductor', placement__token='admin') as one:
+        one.wait_for('migrator-conductor serves')
+        one.signal(signal.SIGTERM)
+        assert one.status() == 0
+        assert said(one) == []
+
+
+def test_an_address_of_placement_that_is_none_is_a_configuration_to_be_mended(start):
+    start.sync()
+    line = start.refused('conductor', placement__endpoint_override='placement:8778')
+    assert "Option [placement] endpoint_override is 'placement:8778': it is no URL of a service" in line
+
+
+# --- what somebody else has ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def one_site(ground, postgresql, rabbitmq, placement_http, **shape):
+    """A running site, and its cloud."""
+    site = sites.Site(ground, sites.Shape(**shape), rabbitmq, postgresql, placement_http)
+    site.start()
+    cloud = clouds.ProcessCloud(site)
+    try:
+        cloud.simulation.run_until(cloud.up)
+        yield cloud
+    finally:
+        cloud.close()
+        site.end()
+
+
+def wrongs(service, since):
+    """Return what a site's service has said since then that was not as it should be."""
+    lines = service.tail(since, lines=100_000).splitlines()
+    return [line for line in lines if re.search(' (WARNING|ERROR|CRITICAL) ', line)]
+
+
+@pytest.mark.slow
+def test_a_second_compute_of_one_name_says_so_and_ends_and_the_first_goes_on_undisturbed(
+    ground, postgresql, rabbitmq, placement_http, tmp_path
+):
+    with one_site(ground, postgresql, rabbitmq, placement_http, hosts=2) as cloud:
+        site = cloud.site
+        sizes = {name: service.log.stat().st_size for name, service in site.services.items()}
+        boot = cloud.database.services.get_compute('host1').boot_id
+        instance = cloud.boot('guest', 'host1', memory_mb=1024)
+        assert cloud.live_migrate(instance, 'host2').status_int == 202
+        cloud.simulation.run_until(lambda: cloud.migrations(instance)[0].status == 'running')
+
+        status, line = processes.refused(tmp_path, 'compute', '--config-file', str(site.services['host1'].file))
+        assert status == 2
+        assert line == (
+            "migrator-compute: Option [DEFAULT] host is 'host1': another compute service has that name, and answers: "
+            'stop it, or give this one a name of its own.'
+        )
+
+        cloud.wait(60)
+        assert cloud.migrations(instance)[0].status == 'completed'
+        assert cloud.database.services.get_compute('host1').boot_id == boot
+        assert cloud.world.hypervisors['host1'].look()['lives'] == 1
+        for name, service in site.services.items():
+            assert wrongs(service, sizes[name]) == [], name
+
+
+@pytest.mark.slow
+def test_a_compute_that_was_killed_has_its_name_again_at_once(ground, postgresql, rabbitmq, placement_http):
+    with one_site(ground, postgresql, rabbitmq, placement_http, hosts=1) as cloud:
+        first = cloud.database.services.get_compute('host1').boot_id
+        cloud.site.services['host1'].kill()
+        cloud.site.services['host1'].start()
+        cloud.simulation.run_until(lambda: cloud.database.services.get_compute('host1').boot_id != first, 60)
+
+
+def test_without_a_conductor_a_compute_starts_and_registers_when_there_is_one(start, rabbitmq, vhost):
+    with start.running('compute', transport_url=rabbitmq.url(vhost)) as service:
+        service.wait_for('migrator-compute serves')
+        assert 'No conductor tells yet whether another compute service is called h1' in service.text()
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+
+
+def test_a_port_in_use_is_one_line_and_who_has_it_goes_on(start):
+    start.sync()
+    with start.running('api') as first:
+        url = next(word for word in first.wait_for('The API is at').split() if word.startswith('http://'))
+        port = int(url.split(':')[2].partition('/')[0])
+        second = Start(start.directory / 'second', **{'database.connection': start.options['database.connection']})
+        second.directory.mkdir()
+        line = second.refused('api', api__listen_port=port)
+        assert f'Option [api] listen_port is {port}: something else listens there' in line
+        assert first.child.poll() is None
+        assert said(first) == []
+
+
+def test_the_driver_that_is_the_default_and_that_this_release_lacks_says_so(start):
+    del start.options['compute.driver']
+    line = start.refused('compute')
+    assert "Option [compute] driver is 'libvirt': this release has no driver for libvirt yet." in line
+    assert 'Set it to fake' in line
+
+
+# --- a clock that jumps ----------------------------------------------------------------------------------------------
+
+#: A service whose wall clock is that of a file's number of seconds off.
+JUMPY = """
+import datetime, pathlib, runpy, sys, time
+
+from migrator import executors
+
+offset, module = pathlib.Path(sys.argv.pop(1)), sys.argv.pop(1)
+right = time.time
+
+def wrong():
+    return right() + float(offset.read_text() or 0)
+
+time.time = wrong
+executors.SystemClock.now = lambda self: datetime.datetime.fromtimestamp(wrong(), datetime.UTC)
+runpy.run_module(module, run_name='__main__', alter_sys=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_clock_that_jumps_in_the_middle_of_everything_disturbs_nothing(
+    ground, postgresql, rabbitmq, placement_http, tmp_path
+):
+    script, offset = tmp_path / 'jumpy.py', tmp_path / 'offset'
+    script.write_text(JUMPY)
+    offset.write_text('0')
+    shape = sites.Shape(hosts=2, options=(('conductor.lease', 6), ('report_interval', 2), ('service_down_time', 20)))
+    site = sites.Site(ground, shape, rabbitmq, postgresql, placement_http)
+    for service in site.services.values():
+        # ['-m', MODULE, '--config-file', FILE]
+        service._arguments = [str(script), str(offset), *service._arguments[1:]]
+    site.start()
+    cloud = clouds.ProcessCloud(site)
+    try:
+        cloud.simulation.run_until(cloud.up)
+        (life,) = cloud.database.conductors.list()
+        sizes = {name: service.log.stat().st_size for name, service in site.services.items()}
+        for jump in ('86400', '-172800', '0'):
+            instance = cloud.boot('guest', 'host1', memory_mb=1024)
+            assert cloud.live_migrate(instance, 'host2').status_int == 202
+            cloud.simulation.run_until(lambda instance=instance: cloud.migrations(instance)[0].status == 'running')
+            offset.write_text(jump)
+            cloud.wait(60)
+            assert cloud.migrations(instance)[0].status == 'completed', jump
+            now = cloud.database.services.now()
+            for service in cloud.database.services.list():
+                assert service.is_up(now, 20), (jump, service)
+        # A lease that had run out would have begun another life.
+        assert [one.id for one in cloud.database.conductors.list()] == [life.id]
+        for name, service in site.services.items():
+            assert wrongs(service, sizes[name]) == [], name
+    finally:
+        cloud.close()
+        site.end()
+
+
+# --- a disk that is full ---------------------------------------------------------------------------------------------
+
+
+def fill_up(file):
+    with contextlib.suppress(OSError), file.open('wb', buffering=0) as full:
+        while True:
+            full.write(b'\0' * 512)
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A disk of 512 KiB, which only root can have."""
+    folder = tmp_path / 'small'
+    folder.mkdir()
+    command = ['mount', '-t', 'tmpfs', '-o', 'size=512k', 'tmpfs', str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f'a small disk cannot be mounted here: {done.stderr.strip()}')
+    yield folder
+    subprocess.run(['umount', str(folder)], check=True)
+
+
+def test_a_schema_that_does_not_fit_on_the_disk_is_one_line_and_status_3(start, small):
+    start.options['database.connection'] = f'sqlite:///{small}/migrator.sqlite'
+    fill_up(small / 'filler')
+    done = start.manage('db', 'sync')
+    assert (done.returncode, done.stdout, done.stderr.count('\n')) == (3, '', 1)
+    assert 'database or disk is full' in done.stderr
+    (small / 'filler').unlink()
+    start.sync()
+
+
+@pytest.mark.parametrize('kind', ['api', 'conductor'])
+def test_a_service_that_starts_on_a_full_disk_says_so_once_and_goes_on_when_there_is_room(start, small, kind):
+    start.options['database.connection'] = f'sqlite:///{small}/migrator.sqlite'
+    start.sync()
+    fill_up(small / 'filler')
+    with start.running(kind) as service:
+        line = service.wait_for('The database is not reachable')
+        assert 'look whether its disk is full' in line
+        assert line.endswith(f'migrator-{kind} waits for it.')
+        (small / 'filler').unlink()
+        service.wait_for(f'migrator-{kind} serves')
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+        assert len([one for one in said(service) if 'database' in one.lower()]) == 1
+
+
+@pytest.mark.slow
+def test_a_disk_that_becomes_full_under_a_conductor_is_said_once_and_it_goes_on_when_there_is_room(start, small):
+    start.options |= {'database.connection': f'sqlite:///{small}/migrator.sqlite', 'conductor.lease': 3}
+    start.sync()
+    with start.running('conductor') as service:
+        service.wait_for('migrator-conductor serves')
+        fill_up(small / 'filler')
+        service.wait_for('The database is not reachable')
+        (small / 'filler').unlink()
+        since = listed(start)['now']
+        process.wait_until(lambda: listed(start)['services'][0]['last_seen_up'] > since, 'it to report again')
+        assert listed(start)['services'][0]['lease']['lives'] == 1
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+        assert service.text().count('The database is not reachable') == 1
+        assert 'Traceback' not in service.text()
+
+
+def listed(start):
+    """Return what the services say of themselves in the database."""
+    done = start.manage('service', 'list', '--json')
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_log_that_is_full_is_said_once_on_stderr_and_the_service_goes_on(start):
+    start.sync()
+    with start.running('api', log_file='/dev/full') as service:
+        line = service.wait_for('The log cannot be written')
+        assert '/dev/full' in line
+        assert 'No space left on device' in line
+        # It serves: its port is open.
+        process.wait_until(lambda: any(listening(service.child.pid)), 'the API to listen')
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+        assert service.lines() == [line]
+
+
+def listening(pid):
+    """Return the inodes of the sockets of a process that listen."""
+    table = pathlib.Path(f'/proc/{pid}/net/tcp').read_text().splitlines()[1:]
+    open_ = {line.split()[9] for line in table if line.split()[3] == '0A'}
+    mine = set()
+    for link in pathlib.Path(f'/proc/{pid}/fd').iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            mine.add(link.readlink().name)
+    return [inode for inode in open_ if f'socket:[{inode}]' in mine]

@@ -1,0 +1,81 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A simulated cloud whose operator has migrator-manage: the command itself, on the cloud's database and Placement."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+from typing import Any
+
+from migrator.api import server
+from migrator.cmd import manage
+from migrator.testing import cloud as clouds
+
+
+class Operator:
+    """Runs the command.
+
+    :ivar err: what the last one said on stderr.
+    """
+
+    def __init__(self, directory: pathlib.Path, capsys: Any, **options: Any) -> None:
+        self.cloud = clouds.SimulatedCloud(directory, **options)
+        self._capsys = capsys
+        self._placement = server.serve(self.cloud.placement.app, '127.0.0.1', 0)
+        self.err = ''
+        self.file = directory / 'migrator.conf'
+        self.configure()
+
+    def configure(self, placement_url: str | None = None) -> None:
+        self.file.write_text(
+            f'[database]\nconnection = sqlite:///{self.cloud.directory}/migrator.sqlite\n'
+            f'[placement]\nauth_type = none\nendpoint_override = {placement_url or self._placement.url}\n'
+        )
+
+    def status(self, *words: object) -> tuple[int, str]:
+        """Run a command; return its exit status and what it said on stdout."""
+        argv = ['--config-file', str(self.file), *map(str, words)]
+        status = manage.main(argv, threads=self.cloud.world_threads)
+        out, self.err = self._capsys.readouterr()
+        return status, out
+
+    def says(self, *words: object) -> str:
+        """Return what a command that is right says."""
+        status, out = self.status(*words)
+        assert (status, self.err) == (0, '')
+        return out
+
+    def rows(self, *words: object) -> list[dict[str, str]]:
+        """Return the rows of the table that a command prints, by column."""
+        return table(self.says(*words).splitlines())
+
+    def json(self, *words: object) -> Any:
+        """Return what a command that is right says in JSON."""
+        return json.loads(self.says(*words, '--json'))
+
+    def close(self) -> None:
+        self._placement.stop()
+        self.cloud.stop()
+
+
+def table(lines: list[str]) -> list[dict[str, str]]:
+    """Return the rows of a table by column: two spaces or more part the names of the columns."""
+    found = list(re.finditer(r'\S+( \S+)*', lines[0]))
+    names, starts = [match[0] for match in found], [match.start() for match in found]
+    ends = [*starts[1:], None]
+    return [
+        {name: line[start:end].strip() for name, start, end in zip(names, starts, ends, strict=True)}
+        for line in lines[1:]
+    ]

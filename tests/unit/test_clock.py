@@ -1,0 +1,74 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Nothing measures time by the wall clock, which may jump: it is read in one place, and only for people to read."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2] / 'migrator'
+
+#: Who may ask for the wall clock's time, and for what.
+READERS = {
+    'db/engine.py': 'a SQLite database has no clock of its own, and serves one process',
+    'db/migrations.py': 'the history of statuses, and what was just written, until it is read again',
+    'conductor/owned.py': 'a column that a person reads',
+    'cmd/demo_report.py': 'the report of the demo',
+    'cmd/demo_screen.py': 'the screen of the demo',
+}
+#: The one place where it is read.
+CLOCK = 'executors.py'
+#: What reads it: the last two names of a call.
+WALL = {
+    ('time', 'time'), ('time', 'time_ns'), ('time', 'localtime'), ('time', 'gmtime'), ('datetime', 'now'),
+    ('datetime', 'utcnow'), ('datetime', 'today'), ('date', 'today'), ('timeutils', 'utcnow'),
+}  # fmt: skip
+
+
+def calls(source: str) -> set[tuple[str, str]]:
+    """Return the last two names of each call in a source, and of each attribute: a function may be handed on."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            found.add((ast.unparse(node.value).rpartition('.')[2], node.attr))
+    return found
+
+
+def sources() -> dict[str, str]:
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding='utf-8')
+        for path in ROOT.rglob('*.py')
+        if 'testing' not in path.relative_to(ROOT).parts
+    }
+
+
+def test_the_wall_clock_is_read_in_one_place():
+    assert {name for name, source in sources().items() if calls(source) & WALL} == {CLOCK}
+
+
+def test_who_asks_for_its_time_does_so_for_people():
+    asking = {name for name, source in sources().items() if ('clock', 'now') in calls(source)}
+    assert asking == set(READERS), 'durations and leases are measured by clock.monotonic() or by the database'
+
+
+def test_a_log_records_own_time_is_the_wall_clocks():
+    assert not [name for name, source in sources().items() if ('record', 'created') in calls(source)]
+
+
+def test_the_check_finds_what_it_looks_for():
+    assert calls('import time\nx = time.time()') & WALL
+    assert calls('import time\ndef f(clock=time.time): ...') & WALL
+    assert calls('import datetime\ndatetime.datetime.now(datetime.UTC)') & WALL
+    assert ('clock', 'now') in calls('self._threads.clock.now()')
+    assert not calls('import time\ntime.monotonic()') & WALL

@@ -1,0 +1,75 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What a thread works on: nested, and apart from every other thread's."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from migrator import context
+
+
+def test_a_thread_works_on_nothing_until_it_is_told_and_after_the_block():
+    assert context.subject() == context.Subject()
+    with context.about(migration_uuid='m'):
+        assert context.subject() == context.Subject(None, 'm', None)
+    assert context.subject() == context.Subject()
+    with pytest.raises(ZeroDivisionError), context.about(migration_uuid='m'):
+        raise ZeroDivisionError
+    assert context.subject() == context.Subject()
+
+
+def test_what_is_not_given_stays_but_another_migration_has_another_instance():
+    request = context.RequestContext(request_id='req-1', overwrite=False)
+    with context.about(request, 'm', 'i'):
+        with context.about(migration_uuid='m'):
+            assert context.subject() == context.Subject(request, 'm', 'i')
+        with context.about(migration_uuid='other'):
+            assert context.subject() == context.Subject(request, 'other', None)
+        with context.about(instance_uuid='i2'):
+            assert context.subject() == context.Subject(request, 'm', 'i2')
+        assert context.subject() == context.Subject(request, 'm', 'i')
+
+
+def test_what_a_service_does_for_a_request_has_its_id():
+    with context.about(context.RequestContext(request_id='req-1', overwrite=False)):
+        assert context.admin_context().request_id == 'req-1'
+        assert context.admin_context('req-2').request_id == 'req-2'
+    assert context.admin_context().request_id not in ('req-1', 'req-2')
+
+
+def test_another_thread_works_on_its_own():
+    seen = []
+    with context.about(migration_uuid='m'):
+        thread = threading.Thread(target=lambda: seen.append(context.subject()))
+        thread.start()
+        thread.join()
+    assert seen == [context.Subject()]
+
+
+def test_so_does_another_green_thread():
+    eventlet = pytest.importorskip('eventlet')
+    seen = []
+
+    def work(uuid):
+        with context.about(migration_uuid=uuid):
+            eventlet.sleep(0)  # the other's turn
+            seen.append((uuid, context.subject().migration_uuid))
+
+    for each in [eventlet.spawn(work, uuid) for uuid in ('one', 'two')]:
+        each.wait()
+    assert seen == [('one', 'one'), ('two', 'two')]
+    assert context.subject() == context.Subject()
