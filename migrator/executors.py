@@ -149,6 +149,18 @@ class NativeThreads:
         threading.Thread(target=function, args=args, name=name, daemon=True).start()
 
 
+class _Call:
+    """What is to be called. Thousands may wait, so it is kept small: functools.partial has a dict each."""
+
+    __slots__ = ('args', 'fn', 'kwargs')
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.fn, self.args, self.kwargs = fn, args, kwargs or None
+
+    def __call__(self) -> Any:
+        return self.fn(*self.args, **(self.kwargs or {}))
+
+
 class BoundedExecutor(concurrent.futures.Executor):
     """A first-in-first-out thread pool whose bound can change, and that forgets what is cancelled.
 
@@ -196,14 +208,14 @@ class BoundedExecutor(concurrent.futures.Executor):
 
         :raises RuntimeError: the pool has been shut down, or no thread could be started.
         """
-        return self._submit(lambda: fn(*args, **kwargs), above_bound=False)
+        return self._submit(_Call(fn, args, kwargs), above_bound=False)
 
     def submit_now(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
         """Start ``fn(*args, **kwargs)`` at once, above the bound if need be; it takes a slot like any other.
 
         For work that is found running, such as a job that outlived the service which started it.
         """
-        return self._submit(lambda: fn(*args, **kwargs), above_bound=True)
+        return self._submit(_Call(fn, args, kwargs), above_bound=True)
 
     def _submit(self, call: Callable[[], Any], above_bound: bool) -> concurrent.futures.Future[Any]:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()

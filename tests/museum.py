@@ -14,7 +14,7 @@
 """The bug museum's index: for each of nova's bugs where its test is, what will bring it, or why there can be none.
 
 A test has the number in its docstring. The bugs themselves, with their causes, are described in nova's Launchpad under
-the numbers given here.
+the numbers given here. What was seen in nova 34 and has no number is in :data:`SEEN`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ import dataclasses
 
 _DAYS = 'tests/functional/test_bad_days.py'
 _SERVICES = 'tests/functional/test_bad_days_of_services.py'
-_SERVICES = 'tests/functional/test_bad_days_of_services.py'
+_ABORT = 'tests/functional/test_abort.py'
+_ABORT_DAYS = 'tests/functional/test_abort_bad_days.py'
+_FORCE = 'tests/functional/test_force_complete.py'
+_RESTARTS = 'tests/functional/test_museum_restarts.py'
+_STOP = 'tests/functional/test_planned_stop.py'
 _INPUT = 'tests/functional/test_bad_input.py'
 _MOVE = 'tests/functional/test_live_migration.py'
 _ALLOCATIONS = 'tests/unit/placement_client/test_allocations.py'
@@ -54,13 +58,24 @@ def _at(file: str, *names: str) -> tuple[str, ...]:
     return tuple(f'{file}::{name}' for name in names)
 
 
-_ABORT = 'the abort of a queued, preparing or running migration by REST, with its own tests'
 _EVACUATION = 'evacuation, the second story'
 _NO_PORTS = "there are no Neutron ports: networks are the embedding service's"
 _NO_VOLUMES = "there are no Cinder volumes: attachments are the embedding service's"
 
+#: Those about the queue, an abort, a stop or a restart: each has a test of this part, whatever else it waits for.
+OF_THE_QUEUE = frozenset({1, 2, 7, 8, 13, 17, 18, 20, 34, 36, 41, 42})
+
 EXHIBITS: dict[int, Exhibit] = {
-    1: Exhibit('1949808, 1960412', 'a queued abort left everything behind', later=_ABORT),
+    1: Exhibit(
+        '1949808, 1960412',
+        'a queued abort left everything behind',
+        _at(
+            _ABORT,
+            'test_an_aborted_server_is_exactly_as_it_was',
+            'test_one_that_waits_is_cancelled_at_once_and_its_driver_is_never_called',
+        )
+        + _at(_ABORT_DAYS, 'test_wherever_a_conductor_is_killed_in_an_abort_another_one_finishes_it'),
+    ),
     2: Exhibit(
         '1753676',
         'the transfer went on unmanaged after a restart',
@@ -69,7 +84,9 @@ EXHIBITS: dict[int, Exhibit] = {
             'test_a_source_that_is_killed_while_it_copies_finds_its_job_again_or_its_guest_gone',
             'test_a_source_that_is_killed_while_it_copies_and_never_comes_back_owes_its_cleanup',
             'test_a_source_that_is_killed_before_its_hypervisor_has_the_job_starts_it_once',
-        ),
+            'test_what_waited_on_a_source_that_was_killed_is_queued_again_in_its_order',
+        )
+        + _at(_ABORT_DAYS, 'test_a_source_that_is_killed_when_the_abort_has_come_is_asked_when_it_is_back'),
     ),
     3: Exhibit(
         '1905944',
@@ -110,7 +127,8 @@ EXHIBITS: dict[int, Exhibit] = {
             _DAYS,
             'test_a_rollback_that_fails_a_few_times_is_tried_again_until_it_is_clean',
             'test_a_destination_that_cannot_be_cleaned_owes_it_and_the_server_is_free',
-        ),
+        )
+        + _at(_ABORT_DAYS, 'test_a_rollback_that_fails_a_few_times_is_tried_again_until_it_is_clean'),
     ),
     8: Exhibit(
         '1397153',
@@ -142,8 +160,12 @@ EXHIBITS: dict[int, Exhibit] = {
             'test_when_every_candidate_fails_everything_is_as_before',
             'test_when_the_named_host_fails_no_other_is_tried',
             'test_a_driver_that_fails_leaves_the_guest_running_where_it_was',
+        )
+        + _at(
+            _ABORT,
+            'test_an_abort_is_taken_in_every_status_from_its_microversion_on',
+            'test_an_aborted_server_is_exactly_as_it_was',
         ),
-        later=_ABORT,
     ),
     14: Exhibit(
         '1712411',
@@ -166,14 +188,20 @@ EXHIBITS: dict[int, Exhibit] = {
         ),
         later=_EVACUATION,
     ),
-    17: Exhibit('1713783', 'a restart of the source destroyed guests that were never evacuated', later=_EVACUATION),
+    17: Exhibit(
+        '1713783',
+        'a restart of the source destroyed guests that were never evacuated',
+        _at(
+            _RESTARTS,
+            'test_a_source_that_restarts_after_no_host_was_found_still_has_its_guests',
+            'test_a_source_that_restarts_destroys_nothing_whatever_the_migration_stands_at',
+        ),
+        later=_EVACUATION,
+    ),
     18: Exhibit(
         '1721652',
         'the cleanup at start failed on a cold cache',
-        _at(
-            _SERVICES,
-            'test_with_its_only_conductor_dead_a_migration_waits_and_the_next_life_finishes_it',
-        ),
+        _at(_RESTARTS, 'test_when_everything_is_started_anew_at_once_nothing_depends_on_what_was_known'),
         later=_EVACUATION,
     ),
     19: Exhibit(
@@ -185,7 +213,12 @@ EXHIBITS: dict[int, Exhibit] = {
         ),
         later='placement audit and heal',
     ),
-    20: Exhibit('1794996', 'a service did not start, for an evacuated guest had been deleted', later=_EVACUATION),
+    20: Exhibit(
+        '1794996',
+        'a service did not start, for an evacuated guest had been deleted',
+        _at(_RESTARTS, 'test_a_host_whose_server_was_deleted_while_it_was_away_starts_and_serves'),
+        later=_EVACUATION,
+    ),
     21: Exhibit('1829479', 'a provider could not be deleted after an evacuation', later=_EVACUATION),
     22: Exhibit('1852610', 'deleting a service orphaned its provider', later='DELETE of a compute service'),
     23: Exhibit(
@@ -264,7 +297,17 @@ EXHIBITS: dict[int, Exhibit] = {
         never='there is no CPU pinning, and nothing is recounted: Placement keeps the books',
     ),
     34: Exhibit(
-        '1580609', 'a guest stayed paused after force complete', later='force complete by REST, with its own tests'
+        '1580609',
+        'a guest stayed paused after force complete',
+        _at(
+            _FORCE,
+            'test_at_the_last_moment_it_is_harmless',
+            'test_a_guest_that_never_ends_its_copy_is_paused_and_arrives',
+        )
+        + _at(
+            _ABORT,
+            'test_whenever_it_comes_around_the_cut_over_it_is_cancelled_or_completed_and_never_both_or_neither',
+        ),
     ),
     35: Exhibit(
         '1470420',
@@ -278,7 +321,8 @@ EXHIBITS: dict[int, Exhibit] = {
             _DAYS,
             'test_a_driver_that_fails_leaves_the_guest_running_where_it_was',
             'test_a_guest_that_was_paused_by_its_user_is_still_paused_after_a_failed_cut_over',
-        ),
+        )
+        + _at(_ABORT, 'test_a_guest_that_its_user_has_paused_is_paused_after_the_abort'),
     ),
     37: Exhibit(
         '1944619',
@@ -303,7 +347,8 @@ EXHIBITS: dict[int, Exhibit] = {
         _at(
             _SERVICES,
             'test_when_every_event_is_lost_the_polls_finish_a_rollback_too',
-        ),
+        )
+        + _at(_ABORT_DAYS, 'test_when_every_event_is_lost_the_polls_finish_an_abort'),
     ),
     42: Exhibit(
         '1786346, 1901707',
@@ -313,7 +358,16 @@ EXHIBITS: dict[int, Exhibit] = {
             'test_when_every_event_is_lost_the_polls_finish_it',
             'test_events_that_come_twice_or_late_change_nothing',
             'test_no_single_message_that_is_lost_late_or_doubled_harms_a_migration',
-        ),
+        )
+        + _at(
+            _ABORT_DAYS,
+            'test_no_abort_that_is_lost_late_or_doubled_on_its_way_to_the_source_is_forgotten',
+        )
+        + _at(
+            _FORCE,
+            'test_no_wish_that_is_lost_late_or_doubled_on_its_way_to_the_source_is_forgotten',
+        )
+        + _at(_ABORT, 'test_at_whatever_message_it_comes_there_is_one_end'),
     ),
     43: Exhibit(
         '1879787',
@@ -424,3 +478,57 @@ EXHIBITS: dict[int, Exhibit] = {
         _at(_DAYS, 'test_an_error_that_nobody_has_thought_of_costs_a_few_seconds_and_no_more'),
     ),
 }
+
+
+#: What nova 34 does, in words; ``bugs`` is empty, for nobody has reported it.
+SEEN = (
+    Exhibit(
+        '',
+        'a clean stop cancels what is queued, and leaves both allocations',
+        _at(_STOP, 'test_what_waits_is_cancelled_and_clean_and_what_runs_goes_on_however_the_driver_hangs'),
+    ),
+    Exhibit(
+        '',
+        'a compute that is killed leaves what is queued so for ever',
+        _at(_SERVICES, 'test_what_waited_on_a_source_that_was_killed_is_queued_again_in_its_order'),
+    ),
+    Exhibit(
+        '',
+        'an audit during a migration deletes the allocation of the moving instance',
+        later='placement audit and heal',
+    ),
+    Exhibit(
+        '',
+        'an abort between two halves of the queueing is answered 202 and lost; the next one is swallowed',
+        _at(
+            _ABORT,
+            'test_when_the_slot_becomes_free_as_it_is_aborted_the_abort_is_not_lost',
+        )
+        + _at(_ABORT_DAYS, 'test_an_abort_between_the_slot_and_the_job_is_not_lost'),
+    ),
+    Exhibit(
+        '',
+        'an abort while preparing takes effect when the preparation has run to its end',
+        _at(
+            _ABORT,
+            'test_one_that_is_being_prepared_is_unwound_within_a_second_and_not_at_the_steps_end',
+        ),
+    ),
+    Exhibit(
+        '',
+        'a migration that was rolled back cleanly turns a healthy server to ERROR',
+        _at(_DAYS, 'test_a_driver_that_fails_leaves_the_guest_running_where_it_was'),
+    ),
+    Exhibit(
+        '',
+        'the conductor dies after it has moved the allocations: accepted for ever, which no API can abort',
+        _at(_SERVICES, 'test_wherever_a_conductor_is_killed_another_one_finishes_the_migration')
+        + _at(_ABORT_DAYS, 'test_a_migration_whose_conductor_is_dead_can_be_aborted'),
+    ),
+    Exhibit(
+        '',
+        'what is in post-copy is in none of the lists of what is in progress',
+        _at(_ABORT, 'test_when_the_guest_runs_at_the_destination_it_is_a_400_that_says_so')
+        + _at(_FORCE, 'test_where_the_hypervisor_can_and_may_it_goes_on_in_post_copy'),
+    ),
+)

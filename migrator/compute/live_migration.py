@@ -19,6 +19,7 @@ another host took part.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from oslo_log import log as logging
@@ -119,16 +120,23 @@ def outcome(verdict: Verdict | None, reason: str | None = None) -> Outcome:
     return Outcome(_STATE_OF[verdict], {'verdict': verdict.value}, reason, returned=True, verdict=verdict.value)
 
 
-def outlast(driver: ComputeDriver, threads: executors.Threads, instance_uuid: str) -> Verdict | None:
+def outlast(
+    driver: ComputeDriver,
+    threads: executors.Threads,
+    instance_uuid: str,
+    about: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> Verdict | None:
     """Wait for the end of a job that runs already, however often the driver fails meanwhile.
 
+    :param about: asked, for each line that is logged, what it is about.
     :returns: None: there is no job, or nobody saw its end.
     """
     while True:
         try:
             return driver.attach_live_migration(instance_uuid)
         except Exception as error:  # noqa: BLE001 -- until its end is known it holds its slot
-            LOG.warning('The job of guest %s cannot be asked for, and will be: %s', instance_uuid, error)
+            with about():
+                LOG.warning('The job of guest %s cannot be asked for, and will be: %s', instance_uuid, error)
             threads.sleep(ASK_AGAIN)
 
 

@@ -17,7 +17,9 @@ the same lock. Done without (a placeholder, submit, then store the Future) a wor
 is there: the entry then stays for ever, and an abort finds a Future that is not the one that runs.
 
 *Lock order*, for the whole of a compute host: :class:`~migrator.compute.orders.Orders`, then this queue, then
-:class:`~migrator.executors.BoundedExecutor`. No driver call and no message is ever made while holding one of them.
+:class:`~migrator.executors.BoundedExecutor` (a Future's own lock is taken within any of them). Every other lock -- the
+manager's, the outbox's, the observer's, the time-outs' -- is held for a look at its own object, and nothing else is
+taken meanwhile. No driver call and no message is ever made while holding one of them.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ class LiveMigrationQueue:
         self._waiting = waiting
         self._lock = threads.lock()
         self._closed = False
+        self._cancelled_by_close: set[str] = set()
 
     @property
     def limit(self) -> int:
@@ -85,9 +88,12 @@ class LiveMigrationQueue:
     def cancel(self, migration_uuid: str) -> bool:
         """Cancel what waits.
 
-        :returns: True: it will never run. False: it has started, or ended, or was never here.
+        :returns: True: it will never run; also of what the closing has cancelled. False: it has started, or ended, or
+            was never here.
         """
         with self._lock:
+            if migration_uuid in self._cancelled_by_close:
+                return True
             future = self._waiting.get(migration_uuid)
             if future is None or not future.cancel():
                 # A Future that has started stays registered for the moment until its worker takes it.
@@ -108,10 +114,11 @@ class LiveMigrationQueue:
         :returns: the migration uuids of what was cancelled, in their order.
         """
         with self._lock:
-            self._closed = True
             cancelled = [uuid for uuid, future in list(self._waiting.items()) if future.cancel()]
-            for uuid in cancelled:
-                del self._waiting[uuid]
+            self._cancelled_by_close.update(cancelled)
+            # What has got its slot, and has not taken its entry yet, will find it taken.
+            self._waiting.clear()
+            self._closed = True
         self._executor.shutdown(wait=False)
         return cancelled
 

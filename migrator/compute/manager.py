@@ -21,6 +21,7 @@ acknowledged (:mod:`migrator.compute.orders`). Moves wait in a bounded queue
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,8 +38,10 @@ from migrator.compute import (
     live_migration_queue,
     observations,
     orders,
+    packing,
     registration,
     rpcapi,
+    timeouts,
 )
 from migrator.conf import compute as compute_conf
 from migrator.objects import command as command_objects
@@ -73,43 +76,50 @@ class _Inherited:
     def __init__(self) -> None:
         self.work: Work | None = None
         self.outcome: Outcome | None = None
+        #: Seconds for which it had run, by the conductor's word.
+        self.running_for = 0.0
 
 
 class _Move:
-    """What a live migration will need when it has got its slot. Thousands may wait, so it is kept small."""
+    """What a live migration will need when it has got its slot. Thousands may wait, so it is kept small: packed."""
 
-    __slots__ = ('destination', 'instance', 'manager', 'migrate_data')
+    __slots__ = ('manager', 'packed')
 
     def __init__(
         self, manager: ComputeManager, instance: Instance, destination: str, migrate_data: LiveMigrateData
     ) -> None:
         self.manager = manager
-        self.instance = instance
-        self.destination = destination
-        self.migrate_data = migrate_data
+        self.packed = packing.pack([instance, destination, migrate_data])
+
+    def unpack(self) -> tuple[Instance, str, LiveMigrateData]:
+        """Return the guest, where it is to go, and what the hosts know of each other."""
+        instance, destination, migrate_data = packing.unpack(self.packed)
+        return instance, destination, migrate_data
 
     def submit(self, work: Work) -> None:
         """Queue it, or let it be the job that was found running at start."""
         manager = self.manager
-        inherited = manager._inherited.pop(self.instance.uuid, None)
+        inherited = manager._inherited.pop(work.instance_uuid, None)
         if inherited is None:
             manager._queue.submit(work.uuid, manager._do_live_migration, work)
         else:
             # It has its slot already; in the queue it would wait for itself.
             manager._orders.attach(work)
-            manager._pool.submit(manager._take_over, work, self.instance, inherited)
+            manager._pool.submit(manager._take_over, work, self, inherited)
 
-    def run(self, work: Work) -> Outcome:
-        """Do it."""
+    def __call__(self, work: Work) -> Outcome:
+        """Do it: the body of the work."""
         manager = self.manager
+        instance, destination, migrate_data = self.unpack()
+        manager._timeouts.begin(work, timeouts.data_gib(instance, migrate_data))
         return live_migration.live_migration(
             manager.driver,
             manager.threads,
-            self.instance,
-            self.destination,
-            self.migrate_data,
+            instance,
+            destination,
+            migrate_data,
             work,
-            started=lambda: manager._started(work, self.instance),
+            started=lambda: manager._started(work, instance),
         )
 
 
@@ -160,6 +170,9 @@ class ComputeManager:
         )
         self._orders = orders.Orders(host, self.boot_id, threads, events, self._pool, self._foreign_boot)
         self._observer = observations.Observer(driver, host, self.boot_id, threads, self._orders, self._pool)
+        self._timeouts = timeouts.Timeouts(
+            host, self.boot_id, lambda: compute_conf.live_migration_timeout(conf), threads, events, self._pool
+        )
         self._inventory = inventory.HostInventory(
             driver, host, self.boot_id, self.version, lambda: self._queue.limit, threads, self._pool
         )
@@ -205,10 +218,7 @@ class ComputeManager:
         cancel = self.conf.compute.stop_queued == 'cancel'
         waiting = self._queue.close()
         self._registration.stop()
-        if cancel:
-            for migration_uuid in waiting:
-                # Told all at once, below, and not one by one.
-                self._orders.cancelled_in_queue(migration_uuid, tell=False)
+        self._timeouts.stop()
         told = self._within(
             STOPPING_TIMEOUT,
             lambda: self.events.compute_stopping(self.host, self.boot_id, waiting if cancel else []),
@@ -216,6 +226,10 @@ class ComputeManager:
         )
         if not told:
             LOG.warning('No conductor heard that %s stops: what waited is queued again at the next start', self.host)
+        elif cancel:
+            # Only now: an owner who polls must not find cancelled what nobody has wished aborted yet.
+            for migration_uuid in waiting:
+                self._orders.cancelled_in_queue(migration_uuid, tell=False)
         if self.conf.compute.stop_running == 'wait':
             self._within(self.conf.compute.stop_timeout, self._queue.drain, 'drain')
         if self._served is not None:
@@ -250,22 +264,37 @@ class ComputeManager:
     def _apply(self, assignments: Sequence[command_objects.Assignment]) -> None:
         """Take over the migrations that this host has a part in, in their order."""
         for assignment in assignments:
-            command = assignment.command.replace(step=orders.LIVE_MIGRATION, boot_id=self.boot_id)
-            if not self._orders.adopt(command) or assignment.role != 'source':
-                continue
-            if assignment.queue or command.instance_uuid in self._inherited:
-                instance, migrate_data = assignment.instance, assignment.migrate_data
-                if not isinstance(instance, Instance) or not isinstance(migrate_data, LiveMigrateData):
-                    LOG.error('Migration %s cannot be taken up: its data is missing', command.migration_uuid)
-                    continue
-                self._accept_live(command, instance, assignment.destination or '', migrate_data, at_start=True)
+            command = assignment.command
+            with migrator_context.about(None, command.migration_uuid, command.instance_uuid):
+                self._apply_one(assignment)
         self._forget_inherited()
+
+    def _apply_one(self, assignment: command_objects.Assignment) -> None:
+        command = assignment.command.replace(step=orders.LIVE_MIGRATION, boot_id=self.boot_id)
+        if not self._orders.adopt(command) or assignment.role != 'source':
+            return
+        inherited = self._inherited.get(command.instance_uuid)
+        if inherited is not None:
+            inherited.running_for = assignment.running_for
+        if assignment.queue or inherited is not None:
+            instance, migrate_data = assignment.instance, assignment.migrate_data
+            if not isinstance(instance, Instance) or not isinstance(migrate_data, LiveMigrateData):
+                LOG.error('Migration %s cannot be taken up: its data is missing', command.migration_uuid)
+                return
+            self._accept_live(command, instance, assignment.destination or '', migrate_data, at_start=True)
 
     # --- jobs that outlived an earlier life ------------------------------------------------------------------------
 
     def _outlast(self, instance_uuid: str, inherited: _Inherited) -> None:
         """Hold the slot of a job that was found running, until it has ended."""
-        outcome = live_migration.outcome(live_migration.outlast(self.driver, self.threads, instance_uuid))
+
+        def about() -> contextlib.AbstractContextManager[None]:
+            # Which migration's it is may be told later.
+            if inherited.work is not None:
+                return inherited.work.about()
+            return migrator_context.about(instance_uuid=instance_uuid)
+
+        outcome = live_migration.outcome(live_migration.outlast(self.driver, self.threads, instance_uuid, about))
         with self._lock:
             inherited.outcome = outcome
             work, registered = inherited.work, self._registered
@@ -274,14 +303,17 @@ class ComputeManager:
         elif registered:
             self._forget_inherited()
 
-    def _take_over(self, work: Work, instance: Instance, inherited: _Inherited) -> None:
+    def _take_over(self, work: Work, move: _Move, inherited: _Inherited) -> None:
         """Let a job that was found running be that of a migration."""
-        self._started(work, instance)
-        with self._lock:
-            inherited.work = work
-            outcome = inherited.outcome
-        if outcome is not None:
-            self._orders.end(work, outcome)
+        instance, _destination, migrate_data = move.unpack()
+        with work.about():
+            self._timeouts.begin(work, timeouts.data_gib(instance, migrate_data), inherited.running_for)
+            self._started(work, instance)
+            with self._lock:
+                inherited.work = work
+                outcome = inherited.outcome
+            if outcome is not None:
+                self._orders.end(work, outcome)
 
     def _forget_inherited(self) -> None:
         """Forget jobs that have ended and that no migration in progress has claimed: the guest's next is another."""
@@ -378,7 +410,8 @@ class ComputeManager:
         answer = self._orders.admit(command)
         if answer.refusal is not None:
             return answer
-        self._ask_driver('force-complete', self.driver.live_migration_force_complete, instance)
+        uuid = command.migration_uuid
+        self._ask_driver('force-complete', self.driver.live_migration_force_complete, uuid, instance)
         return answer.replace(report=self._done(command, None))
 
     @migrator_rpc.expose
@@ -454,7 +487,7 @@ class ComputeManager:
         at_start: bool = False,
     ) -> Answer:
         move = _Move(self, instance, destination, migrate_data)
-        return self._orders.accept(command, move.run, submit=move.submit, at_start=at_start)
+        return self._orders.accept(command, move, submit=move.submit, at_start=at_start)
 
     def _do_live_migration(self, work: Work) -> None:
         """Be a move that has got its slot, until the driver's call has returned."""
@@ -464,7 +497,7 @@ class ComputeManager:
     def _started(self, work: Work, instance: Instance) -> None:
         if self._orders.started(work):
             # The abort came when there was no entry any more and no job yet.
-            self._ask_driver('abort', self.driver.live_migration_abort, instance)
+            self._ask_driver('abort', self.driver.live_migration_abort, work.uuid, instance)
 
     def _stop_work(self, work: Work, instance: Instance) -> None:
         """Make a cancelled work end soon; one that has a token alone looks at it by itself."""
@@ -476,22 +509,35 @@ class ComputeManager:
         if self._queue.cancel(migration_uuid):
             self._orders.cancelled_in_queue(migration_uuid)
         elif work is None or work.started:
-            self._ask_driver('abort', self.driver.live_migration_abort, instance)
+            self._ask_driver('abort', self.driver.live_migration_abort, migration_uuid, instance)
 
-    def _ask_driver(self, what: str, method: Callable[[Instance], None], instance: Instance) -> None:
+    def _ask_driver(
+        self, what: str, method: Callable[[Instance], None], migration_uuid: str, instance: Instance
+    ) -> None:
         """Have the pool make a driver call about a running move, unless the last such call has not returned yet."""
         key = f'{what} {instance.uuid}'
         with self._lock:
             if key in self._asking:
                 return
             self._asking.add(key)
-        self._pool.submit(self._ask, key, method, instance)
+        request = migrator_context.subject().request
+        self._pool.submit(
+            self._ask, key, method, instance, migrator_context.about(request, migration_uuid, instance.uuid)
+        )
 
-    def _ask(self, key: str, method: Callable[[Instance], None], instance: Instance) -> None:
+    def _ask(
+        self,
+        key: str,
+        method: Callable[[Instance], None],
+        instance: Instance,
+        about: contextlib.AbstractContextManager[None],
+    ) -> None:
         try:
-            method(instance)
-        except Exception as error:  # noqa: BLE001 -- the move's verdict tells what came of it
-            LOG.warning('%s failed at %s: %s', key, self.host, error)
+            with about:
+                try:
+                    method(instance)
+                except Exception as error:  # noqa: BLE001 -- the move's verdict tells what came of it
+                    LOG.warning('%s failed at %s: %s', key, self.host, error)
         finally:
             with self._lock:
                 self._asking.discard(key)

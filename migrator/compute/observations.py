@@ -24,6 +24,7 @@ from typing import Any
 
 from oslo_log import log as logging
 
+from migrator import context as migrator_context
 from migrator import executors
 from migrator.compute import orders as orders_module
 from migrator.objects import command as command_objects
@@ -78,7 +79,8 @@ class Observer:
 
         def ask(command: Command) -> None:
             nonlocal left
-            observation = self._observe(command)
+            with migrator_context.about(None, command.migration_uuid, command.instance_uuid):
+                observation = self._observe(command)
             with self._lock:
                 left -= 1
                 if observation is not None:

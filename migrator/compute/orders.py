@@ -27,12 +27,15 @@ A post step or a rollback that failed is done again when asked again, for it obs
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from oslo_log import log as logging
 
+from migrator import context as migrator_context
 from migrator import exception, executors
 from migrator.objects import command as command_objects
 from migrator.objects import events as events_objects
@@ -91,8 +94,10 @@ class Work(driver.CancelToken):
         'cancelled',
         'entry',
         'epoch',
+        'instance_uuid',
         'kept',
         'outcome',
+        'request_id',
         'started',
         'step',
         'submit',
@@ -104,6 +109,9 @@ class Work(driver.CancelToken):
         self, command: Command, body: Callable[[Work], Any] | None, submit: Callable[[Work], None] | None = None
     ) -> None:
         self.uuid = command.migration_uuid
+        self.instance_uuid = command.instance_uuid
+        request = migrator_context.subject().request
+        self.request_id = request.request_id if request is not None else None
         self.step = command.step
         self.epoch = command.epoch
         self.body = body
@@ -114,6 +122,12 @@ class Work(driver.CancelToken):
         self.outcome: Outcome | None = None
         self.kept = True
         self.waiters: tuple[executors.Event, ...] = ()
+
+    def about(self) -> contextlib.AbstractContextManager[None]:
+        """Let what this thread logs within the block name the migration, its instance, and the request behind them."""
+        # Made when it is needed, for thousands of works may wait.
+        request = migrator_context.admin_context(self.request_id) if self.request_id is not None else None
+        return migrator_context.about(request, self.uuid, self.instance_uuid)
 
     def raise_if_cancelled(self) -> None:
         """Raise if the work is no longer wanted; see :meth:`driver.CancelToken.raise_if_cancelled`."""
@@ -186,7 +200,7 @@ class Orders:
         self._lock = threads.lock()
         self._records: dict[str, _Record] = {}
         self._outbox_lock = threads.lock()
-        self._outbox: collections.deque[tuple[str, Report]] = collections.deque()
+        self._outbox: collections.deque[tuple[str, Report, Work]] = collections.deque()
         self._sending = False
         self.starting = True
 
@@ -252,6 +266,7 @@ class Orders:
             work.waiters = (*work.waiters, ended)
         ended.wait(seconds)
         with self._lock:
+            work.waiters = tuple(waiter for waiter in work.waiters if waiter is not ended)
             return self._answer(record, work)
 
     def cancel_live(self, command: Command) -> Work | None:
@@ -273,8 +288,9 @@ class Orders:
         with self._lock:
             if work.entry == Entry.QUEUED:
                 work.entry = Entry.STARTED
-        # A check is answered by the call itself; an event would tell its caller the same again.
-        self.end(work, self._outcome(work), tell=work.step not in ANSWERED)
+        with work.about():
+            # A check is answered by the call itself; an event would tell its caller the same again.
+            self.end(work, self._outcome(work), tell=work.step not in ANSWERED)
 
     def attach(self, work: Work) -> None:
         """Note that the job of a work runs already; called by who was to submit it."""
@@ -288,7 +304,7 @@ class Orders:
             record = self._records[work.uuid]
             report = self._report(record, work)
             reply_to, cancelled = record.reply_to, work.cancelled
-        self._tell(reply_to, report)
+        self._tell(reply_to, report, work)
         return cancelled
 
     def end(self, work: Work, outcome: Outcome, tell: bool = True) -> None:
@@ -313,7 +329,7 @@ class Orders:
         if following is not None:
             self._begin(following)
         if tell:
-            self._tell(reply_to, report)
+            self._tell(reply_to, report, work)
 
     def cancelled_in_queue(self, migration_uuid: str, tell: bool = True) -> None:
         """End a live migration whose Future has been cancelled: the driver was not called and never will be."""
@@ -355,7 +371,9 @@ class Orders:
             return None, self._refuse(command, Refusal.EPOCH)
         if command.epoch == record.epoch and record.owner not in (None, command.owner):
             return None, self._refuse(command, Refusal.EPOCH)
-        record.epoch, record.owner, record.reply_to = command.epoch, command.owner, command.reply_to
+        record.epoch = command.epoch
+        # There are few conductors, and every message brings their names anew.
+        record.owner, record.reply_to = sys.intern(command.owner), sys.intern(command.reply_to)
         return record, Answer(seen=record.epoch, boot_id=self._boot_id)
 
     def _refuse(self, command: Command, refusal: Refusal) -> Answer:
@@ -445,11 +463,11 @@ class Orders:
             return Outcome(WorkState.FAILED, facts, reason, returned=live)
         return result if isinstance(result, Outcome) else Outcome(WorkState.DONE, result)
 
-    def _tell(self, reply_to: str, report: Report) -> None:
+    def _tell(self, reply_to: str, report: Report, work: Work) -> None:
         # From the pool, so that a broker that does not answer holds up no slot and no line; by one sender, so that
         # what is told of a step arrives in its order.
         with self._outbox_lock:
-            self._outbox.append((reply_to, report))
+            self._outbox.append((reply_to, report, work))
             if self._sending:
                 return
             self._sending = True
@@ -461,11 +479,12 @@ class Orders:
                 if not self._outbox:
                     self._sending = False
                     return
-                reply_to, report = self._outbox.popleft()
-            try:
-                self._events.step_ended(reply_to, report)
-            except Exception as error:  # noqa: BLE001 -- the report is kept for the owner's poll
-                LOG.warning('%s did not hear of %s of %s: %s', reply_to, report.step, report.migration_uuid, error)
+                reply_to, report, work = self._outbox.popleft()
+            with work.about():
+                try:
+                    self._events.step_ended(reply_to, report)
+                except Exception as error:  # noqa: BLE001 -- the report is kept for the owner's poll
+                    LOG.warning('%s did not hear of %s of %s: %s', reply_to, report.step, report.migration_uuid, error)
 
 
 def _cancelled(error: exception.MigratorException) -> Outcome:

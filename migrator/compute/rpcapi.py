@@ -14,27 +14,36 @@
 
 Every method returns the host's :class:`~migrator.objects.command.Answer`; a host that did not take the command says
 so in ``refusal``. All of them raise what :meth:`migrator.rpc.RPC.call` raises, and a call that timed out may have been
-executed: the same call again, in the same epoch, re-attaches to the work and never does it twice at once.
+executed: the same call again, in the same epoch, re-attaches to the work and never does it twice at once. What the
+host's version cannot do for a migration that stands where it does is refused here, before anything is sent.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from migrator import context as migrator_context
+from migrator import exception
 from migrator import rpc as migrator_rpc
 from migrator.objects import command as command_objects
 from migrator.objects import instance as instance_objects
 from migrator.objects import migrate_data as migrate_data_objects
+from migrator.objects import migration as migration_objects
+from migrator.objects import service as service_objects
 
 Answer = command_objects.Answer
 Command = command_objects.Command
 Context = migrator_context.RequestContext
 Instance = instance_objects.Instance
 LiveMigrateData = migrate_data_objects.LiveMigrateData
+Migration = migration_objects.Migration
 
 TOPIC = 'compute'
 VERSION = '1.0'
+
+#: Seconds after which a host that still checks says so: its caller may have to change its mind meanwhile.
+CHECK_WAIT = 1.0
 
 
 class ComputeAPI:
@@ -42,8 +51,11 @@ class ComputeAPI:
 
     :param rpc: how this service talks.
     :param timeout: seconds to wait for a host to say that it has taken a command, which it does at once.
-    :param long_timeout: seconds to wait for a check, which is answered when it is done.
+    :param long_timeout: seconds to wait for a check, which is answered when it is done, and every
+        :data:`CHECK_WAIT` as still running.
     :param monitor: seconds without a heartbeat of a checking host after which it counts as gone; None: no heartbeats.
+    :param version_of: returns the service version of a host; asked only for what not every version can do.
+    :ivar long_timeout: as given; its caller gives a check up after that.
     """
 
     def __init__(
@@ -52,24 +64,31 @@ class ComputeAPI:
         timeout: float = 60.0,
         long_timeout: float = 1800.0,
         monitor: float | None = 60.0,
+        version_of: Callable[[str], int] = lambda host: service_objects.CURRENT_VERSION,
     ) -> None:
         self._rpc = rpc
+        self._version_of = version_of
         self._timeout = timeout
-        self._long_timeout = long_timeout
+        self.long_timeout = long_timeout
         self._monitor = monitor
 
     def _call(self, context: Context, host: str, method: str, **args: Any) -> Any:
         target = migrator_rpc.Target(topic=TOPIC, server=host, version=VERSION)
         return self._rpc.call(context, target, method, self._timeout, **args)
 
+    def _need(self, host: str, needed: int, method: str, migration: Migration) -> None:
+        version = self._version_of(host)
+        if version < needed:
+            raise exception.ServiceTooOld(
+                host=host, method=method, status=migration.status, version=version, needed=needed
+            )
+
     def _long_call(self, context: Context, host: str, method: str, **args: Any) -> Any:
         target = migrator_rpc.Target(topic=TOPIC, server=host, version=VERSION)
         # The host is told how long somebody waits, so that a hung check does not hold its thread for ever.
-        return self._rpc.call(
-            context, target, method, self._long_timeout, self._monitor, wait=self._long_timeout, **args
-        )
+        return self._rpc.call(context, target, method, self.long_timeout, self._monitor, wait=CHECK_WAIT, **args)
 
-    # --- the checks: answered when they are done -------------------------------------------------------------------
+    # --- the checks: answered when they are done, or as running, to be asked for again ------------------------------
 
     def check_can_live_migrate_destination(
         self,
@@ -141,10 +160,18 @@ class ComputeAPI:
         )
         return answer
 
-    def live_migration_abort(self, context: Context, host: str, command: Command, instance: Instance) -> Answer:
+    def live_migration_abort(
+        self, context: Context, host: str, command: Command, instance: Instance, migration: Migration
+    ) -> Answer:
         """Have the source abort the move; ``report.result['cancelled']`` tells whether the driver call was never made
         and never will be. If not, the verdict of the move tells what came of the abort.
+
+        :param migration: with its status, which decides what the host must be able to do; it is not sent.
+        :raises migrator.exception.ServiceTooOld: it does not run yet, and the host lets go only of what runs; nothing
+            was sent.
         """
+        if migration.status != migration_objects.MigrationStatus.RUNNING:
+            self._need(host, service_objects.ABORTS_QUEUED, 'live_migration_abort', migration)
         answer: Answer = self._call(context, host, 'live_migration_abort', command=command, instance=instance)
         return answer
 

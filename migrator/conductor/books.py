@@ -18,6 +18,7 @@ were read and before the request is sent. So a conductor that was paused in betw
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -39,6 +40,7 @@ def move(m: OwnedMigration) -> Verdict:
     assert record.input is not None
     generation = record.input['instance_generation']
     fresh = m.first_try('move_allocation')
+    new: int | None = None
     for _ in range(_RACES):
         try:
             if not fresh:
@@ -50,9 +52,13 @@ def move(m: OwnedMigration) -> Verdict:
                 generation = _known(reading)
                 input_ = {**record.input, 'instance_generation': generation}
                 m.commit([dataclasses.replace(record, input=input_, tries=record.tries + 1)])
-            strategy.move(pair, instance_generation=generation)
+            with _turn(m, pair):
+                strategy.move(pair, instance_generation=generation, migration_generation=new)
         except exception.PlacementConflict:
             fresh = False
+            # Another writer was faster; or Placement was killed over an earlier try while it made the migration's
+            # consumer, which cannot be seen and refuses null since. Where there is none, this generation is refused.
+            new = allocations.GHOST_GENERATION if new is None else None
             _pause(m)
         except exception.PlacementUnreachable as error:
             # It may have been done: observed, never blindly sent again.
@@ -78,14 +84,16 @@ def give_back(m: OwnedMigration) -> Verdict:
                 return _bury(strategy, reading)
             match reading.state:
                 case pairs.PairState.NOT_MOVED:
-                    strategy.rewrite_source(pair, instance_generation=_known(reading))
+                    with _turn(m, pair):
+                        strategy.rewrite_source(pair, instance_generation=_known(reading))
                 case pairs.PairState.MOVED | pairs.PairState.CLAIM_MISSING:
-                    strategy.revert(
-                        pair,
-                        instance_generation=reading.instance.generation,
-                        migration_generation=reading.migration.generation,
-                        recreate=reading.state is pairs.PairState.CLAIM_MISSING,
-                    )
+                    with _turn(m, pair):
+                        strategy.revert(
+                            pair,
+                            instance_generation=reading.instance.generation,
+                            migration_generation=reading.migration.generation,
+                            recreate=reading.state is pairs.PairState.CLAIM_MISSING,
+                        )
                 case _:
                     return _unknown(m, reading)
         except exception.PlacementConflict:
@@ -105,7 +113,8 @@ def release(m: OwnedMigration) -> Verdict:
         try:
             if fresh:
                 # Our own POST has made this consumer, and nobody else writes it.
-                strategy.release(pair, instance_generation=None, migration_generation=allocations.FIRST_GENERATION)
+                with m.tools.turns.of(pair.source):
+                    strategy.release(pair, instance_generation=None, migration_generation=allocations.FIRST_GENERATION)
                 return Done()
             reading = strategy.observe(pair)
             if reading.state is pairs.PairState.RELEASED:
@@ -116,11 +125,12 @@ def release(m: OwnedMigration) -> Verdict:
             if reading.state is not pairs.PairState.MOVED:
                 return _unknown(m, reading)
             m.guard()
-            strategy.release(
-                pair,
-                instance_generation=reading.instance.generation,
-                migration_generation=reading.migration.generation,
-            )
+            with _turn(m, pair):
+                strategy.release(
+                    pair,
+                    instance_generation=reading.instance.generation,
+                    migration_generation=reading.migration.generation,
+                )
         except exception.PlacementConflict:
             fresh = False
             _pause(m)
@@ -129,6 +139,10 @@ def release(m: OwnedMigration) -> Verdict:
         else:
             return Done()
     return Parked('Placement: other writers were faster each time')
+
+
+def _turn(m: OwnedMigration, pair: pairs.Pair) -> contextlib.AbstractContextManager[None]:
+    return m.tools.turns.of(pair.source, pair.destination)
 
 
 def _pair(m: OwnedMigration) -> tuple[allocations.AllocationStrategy, pairs.Pair]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from oslo_log import log as logging
 
+from migrator import context as migrator_context
 from migrator import exception, executors
 from migrator.conductor import hosts as conductor_hosts
 from migrator.conductor.owned import Tools
@@ -52,12 +53,13 @@ def pay_all(tools: Tools, pool: executors.BoundedExecutor) -> None:
 
 
 def _pay_and_tell(tools: Tools, debt: debt_rows.Debt, boot_id: str) -> None:
-    try:
-        pay(tools, debt, boot_id)
-    except exception.ServiceUnreachable as error:
-        LOG.warning('%s still owes %s for migration %s: %s', debt.host, debt.step, debt.migration_uuid, error)
-    except Exception:  # a pool's error is seen by nobody else; the next sweep tries again
-        LOG.exception('%s could not pay %s for migration %s', debt.host, debt.step, debt.migration_uuid)
+    with migrator_context.about(migration_uuid=debt.migration_uuid, instance_uuid=debt.instance_uuid):
+        try:
+            pay(tools, debt, boot_id)
+        except exception.ServiceUnreachable as error:
+            LOG.warning('%s still owes %s for migration %s: %s', debt.host, debt.step, debt.migration_uuid, error)
+        except Exception:  # a pool's error is seen by nobody else; the next sweep tries again
+            LOG.exception('%s could not pay %s for migration %s', debt.host, debt.step, debt.migration_uuid)
 
 
 def pay(tools: Tools, debt: debt_rows.Debt, boot_id: str) -> bool:
@@ -105,6 +107,11 @@ def take_report(tools: Tools, report: command.Report) -> None:
 
 
 def _take(tools: Tools, debt: debt_rows.Debt, report: command.Report) -> bool:
+    with migrator_context.about(migration_uuid=debt.migration_uuid, instance_uuid=debt.instance_uuid):
+        return _take_in(tools, debt, report)
+
+
+def _take_in(tools: Tools, debt: debt_rows.Debt, report: command.Report) -> bool:
     if report.state == command.WorkState.DONE:
         LOG.info('%s has paid %s for migration %s', debt.host, debt.step, debt.migration_uuid)
         tools.database.debts.forget(debt)

@@ -81,9 +81,10 @@ def _choose(
     service_down_time: float,
 ) -> Destination:
     named = migration.requested_host
+    tree = None
     if named is not None:
-        _check_named(database, migration, named, tried, service_down_time)
-    by_root = _candidates(database, client, migration, instance)
+        tree = _check_named(database, migration, named, tried, service_down_time).uuid
+    by_root = _candidates(client, migration, instance, tree)
     held = allocations.read(client, instance.uuid)
     if held.generation is None or not held.allocations:
         raise exception.NoValidHost(
@@ -109,16 +110,13 @@ def _choose(
 
 
 def _candidates(
-    database: db_api.Database,
     client: placement.PlacementClient,
     migration: migration_objects.Migration,
     instance: instance_objects.Instance,
+    tree: str | None,
 ) -> dict[str, list[candidates.Candidate]]:
     if migration.force and migration.requested_host is not None:
         return {}
-    tree = None
-    if migration.requested_host is not None:
-        tree = database.services.places(instance.uuid, host=migration.requested_host)[0].uuid
     found = candidates.get_candidates(client, instance.flavor.resource_groups(), in_tree=tree)
     return candidates.by_compute_root(found)
 
@@ -129,7 +127,7 @@ def _check_named(
     named: str,
     tried: Mapping[str, str],
     service_down_time: float,
-) -> None:
+) -> service_rows.Place:
     if named == migration.source_compute:
         raise exception.UnableToMigrateToSelf(instance_uuid=migration.instance_uuid, host=named)
     if named in tried:
@@ -140,6 +138,7 @@ def _check_named(
     reason = _why_not(places[0], service_down_time, True)
     if reason:
         raise exception.ComputeServiceUnavailable(host=named, reason=reason)
+    return places[0]
 
 
 def _why_not(place: service_rows.Place, service_down_time: float, named: bool) -> str | None:

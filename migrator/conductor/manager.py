@@ -68,7 +68,7 @@ class ConductorManager:
         self._stories = {migration_objects.MigrationType.LIVE_MIGRATION.value: live_migrate.story()}
         self._pool = executors.BoundedExecutor(_RUNS, threads, f'{server}-story')
         self._poll_pool = executors.BoundedExecutor(conf.conductor.poll_concurrency, threads, f'{server}-poll')
-        api = compute_rpcapi.ComputeAPI(client)
+        api = compute_rpcapi.ComputeAPI(client, version_of=lambda host: database.services.get_compute(host).version)
         self.tools = owned.Tools(
             owner='',
             server=server,
@@ -212,6 +212,18 @@ class ConductorManager:
             debts.take_report(self.tools, report)
 
     @rpc.expose
+    def compute_answers(self, context: migrator_context.RequestContext, host: str) -> bool:
+        """Tell one that is about to start whether a compute service of its name answers; nothing is changed."""
+        if not self.tools.database.services.list(binary=service_objects.COMPUTE_BINARY, host=host):
+            return False
+        try:
+            # About nothing: that there is an answer is the answer.
+            self.tools.hosts.api.poll_live_migrations(context, host, [], [], timeout=rpcapi.ANSWER_WITHIN)
+        except (exception.ServiceUnreachable, exception.RemoteError):
+            return False
+        return True
+
+    @rpc.expose
     def compute_started(
         self, context: migrator_context.RequestContext, report: command.HostReport
     ) -> list[command.Assignment]:
@@ -236,3 +248,25 @@ class ConductorManager:
         """Commit abort wishes for what a planned stop has cancelled in its queue; their owners act on them."""
         for uuid in self.tools.database.migrations.wish_aborts(host, boot_id, cancelled):
             self.runner.wake(uuid, reread=True)
+
+    @rpc.expose
+    def live_migration_timed_out(
+        self,
+        context: migrator_context.RequestContext,
+        host: str,
+        boot_id: str,
+        migration_uuid: str,
+        action: str,
+        seconds: float,
+    ) -> None:
+        """Commit the wish of a source whose move takes longer than it may; its owner acts on it as on anybody's."""
+        try:
+            migration = self.tools.database.migrations.get(migration_uuid)
+            boot = self.tools.database.services.get_compute(host).boot_id
+            if (migration.source_compute, boot) != (host, boot_id):
+                raise exception.MigrationNotFound(migration_id=migration_uuid)
+            recovery.wish_by_timeout(self.tools, migration, action, seconds)
+        except (exception.NotFound, exception.InvalidMigrationState) as error:
+            LOG.info('The time-out of migration %s comes too late: %s', migration_uuid, error)
+            return
+        self.wake(context, migration_uuid)

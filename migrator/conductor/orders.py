@@ -35,7 +35,7 @@ _ADVANCING = (
 
 
 def check(m: owned.OwnedMigration, host: str, step: str, **payload: Any) -> command.Report | Failed | Parked:
-    """Have a host check: a blocking call, in which no answer counts as failing.
+    """Have a host check: a call that is answered when it is done, in which no answer counts as failing.
 
     :param step: the check's name, in the journal and over RPC.
     """
@@ -46,9 +46,23 @@ def check(m: owned.OwnedMigration, host: str, step: str, **payload: Any) -> comm
         return answer
     if answer.report is None:
         return Failed(f'{host} said nothing of {step}')
+    if answer.report.state == command.WorkState.RUNNING:
+        return _still_checking(m, host, step)
     if answer.report.state != command.WorkState.DONE:
         return Failed(answer.report.reason or f'{host} failed in {step}')
     return answer.report
+
+
+def _still_checking(m: owned.OwnedMigration, host: str, step: str) -> Failed | Parked:
+    """Have it asked for again soon; who waits for a check holds no thread, and an abort need not wait for it."""
+    now = m.tools.threads.clock.monotonic()
+    lasted = now - m.checking.setdefault((m.attempt, host, step), now)
+    patience = m.tools.hosts.api.long_timeout
+    if lasted >= patience:
+        return Failed(f'{host} has not ended {step} within {patience:g} s')
+    m.waits_on.add(host)
+    m.wake_by(now)
+    return Parked(f'{host} to end {step}')
 
 
 def carry_out(

@@ -32,6 +32,7 @@ from migrator.objects import command
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
 from migrator.placement_client import client as placement
+from migrator.placement_client import turns
 from migrator.saga import log
 
 Status = migration_objects.MigrationStatus
@@ -53,6 +54,7 @@ class Tools:
 
     :ivar owner: this life of this conductor; a new one after a lease has run out.
     :ivar server: its RPC server name, for events.
+    :ivar turns: in which this conductor writes to Placement.
     """
 
     owner: str
@@ -62,6 +64,9 @@ class Tools:
     hosts: conductor_hosts.Hosts
     threads: executors.Threads
     options: Options
+
+    def __post_init__(self) -> None:
+        self.turns = turns.Turns(self.threads)
 
 
 class OwnedMigration:
@@ -92,9 +97,10 @@ class OwnedMigration:
         #: Steps sent whose answer did not come: the host must be asked before they are sent again.
         self.unsure: set[tuple[str, str]] = set()
         self.failures: dict[str, int] = {}
-        #: Whether the source has been told that the guest is to move now, whatever it still copies.
-        self.forced = False
-        #: Steps that have failed and are tried again, but not before then (monotonic seconds).
+        #: Since when a check has been asked for, by attempt, host and step (monotonic seconds).
+        self.checking: dict[tuple[int, str, str], float] = {}
+        #: Steps that have failed and are tried again, and wishes that are told again, but not before then (monotonic
+        #: seconds).
         self.not_before: dict[str, float] = {}
         #: What the last run has parked for, for a person.
         self.parked_for = ''
@@ -109,7 +115,7 @@ class OwnedMigration:
         """Take over everything that was read anew; what hosts have reported stays known."""
         fresh.reports = {key: report for key, report in self.reports.items() if key not in fresh.reports}
         fresh.failures = self.failures
-        fresh.forced = self.forced
+        fresh.checking = self.checking
         fresh.not_before = self.not_before
         if fresh.row.epoch == self.row.epoch:
             fresh.settling, fresh.unsure, fresh.must_ask = self.settling, self.unsure, self.must_ask
@@ -163,6 +169,8 @@ class OwnedMigration:
             fields['outcome'] = outcome
             if outcome == migration_objects.Outcome.BACK:
                 fields.setdefault('failure', self._reason_of(records))
+                if self.row.abort_requested_at is not None:
+                    fields.setdefault('abort_verdict', self.row.abort_verdict or Status.CANCELLED.value)
         if self.row.stuck_reason is not None and (outcome or any(r.state == log.StepState.DONE for r in records)):
             fields.setdefault('stuck_reason', None)
         if self.row.waits_for is not None:
@@ -213,14 +221,18 @@ class OwnedMigration:
 
     def undone(self) -> None:
         """Commit the end of a migration that was undone: cancelled because asked, error if the guest is lost, or
-        failed."""
+        failed.
+
+        What came of an abort begins with the status. It is in the row since the outcome is; an abort that came later
+        has changed nothing.
+        """
+        asked = self.row.abort_requested_at is not None
+        verdict = self.row.abort_verdict or f'{Status.FAILED}: it was being unwound already: {self.row.failure}'
         if self.lost:
-            self.will(status=Status.ERROR.value)
+            verdict = f'{Status.ERROR}: the guest was lost'
             self.change_instance(vm_state='error')
-        elif self.row.abort_requested_at is not None:
-            self.will(status=Status.CANCELLED.value, abort_verdict='cancelled')
-        else:
-            self.will(status=Status.FAILED.value)
+        status = verdict.partition(':')[0]
+        self.will(status=status, **({'abort_verdict': verdict} if asked else {}))
         self.commit()
 
     # --- what bodies collect -----------------------------------------------------------------------------------------

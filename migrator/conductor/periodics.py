@@ -45,13 +45,17 @@ def sweep(tools: Tools, stories: runner.Runner) -> None:
         if adopted is not None:
             stories.take(adopted)
     held = {subject.row.uuid: subject.row for subject in stories.held()}
-    for uuid, epoch, abort in tools.database.migrations.owned_by(tools.owner):
+    for uuid, epoch, *wishes in tools.database.migrations.owned_by(tools.owner):
         row = held.get(uuid)
         if row is None:
             subject = recovery.reload(tools, uuid)
             if subject is not None:
                 stories.take(subject)
-        elif (epoch, abort) != (row.epoch, row.abort_requested_at is not None):
+        elif [epoch, *wishes] != [
+            row.epoch,
+            row.abort_requested_at is not None,
+            row.force_complete_requested_at is not None,
+        ]:
             # A wish, or the restart of a host, whose message was lost.
             stories.wake(uuid, reread=True)
     now = tools.threads.clock.monotonic()
@@ -93,12 +97,13 @@ def _poll_host(tools: Tools, stories: runner.Runner, host: str, subjects: list[O
         return
     answers = {observation.migration_uuid: observation for observation in found or []}
     for subject in subjects:
-        try:
-            _take_answer(tools, stories, subject, host, answers.get(subject.row.uuid))
-        except exception.ServiceUnreachable as error:
-            LOG.warning('Migration %s: %s', subject.row.uuid, error)
-        except Exception:  # one migration's trouble is not the others'
-            LOG.exception('Migration %s could not take in what %s said', subject.row.uuid, host)
+        with runner.about(subject):
+            try:
+                _take_answer(tools, stories, subject, host, answers.get(subject.row.uuid))
+            except exception.ServiceUnreachable as error:
+                LOG.warning('Migration %s: %s', subject.row.uuid, error)
+            except Exception:  # one migration's trouble is not the others'
+                LOG.exception('Migration %s could not take in what %s said', subject.row.uuid, host)
 
 
 def _take_answer(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from oslo_log import log as logging
 
+from migrator import context as migrator_context
 from migrator.conductor.owned import OwnedMigration, Tools
 from migrator.db import migrations as migration_rows
 from migrator.objects import base, command
@@ -37,8 +38,9 @@ def adopt(tools: Tools, uuid: str, epoch: int) -> OwnedMigration | None:
     owned = tools.database.migrations.adopt(uuid, epoch, tools.owner)
     if owned is None:
         return None
-    LOG.info('Adopted migration %s in epoch %d', uuid, owned.migration.epoch)
-    return _subject(tools, owned)
+    with migrator_context.about(migration_uuid=uuid, instance_uuid=owned.migration.instance_uuid):
+        LOG.info('Adopted migration %s in epoch %d', uuid, owned.migration.epoch)
+        return _subject(tools, owned)
 
 
 def reload(tools: Tools, uuid: str) -> OwnedMigration | None:
@@ -60,12 +62,28 @@ def _subject(tools: Tools, owned: migration_rows.Owned) -> OwnedMigration:
     return subject
 
 
+def wish_by_timeout(tools: Tools, migration: migration_objects.Migration, action: str, seconds: float) -> None:
+    """Commit a time-out's wish, for as long as the guest has not moved; who asks is the time-out.
+
+    :param action: ``abort`` or ``force_complete``.
+    :param seconds: how long it may have taken.
+    :raises migrator.exception.InvalidMigrationState: the guest has moved, or it has ended.
+    """
+    who = f'the time-out of {seconds:.0f} s (live_migration_completion_timeout)'
+    context = migrator_context.RequestContext(is_admin=True, overwrite=False, user_id=who)
+    statuses = [migration_objects.MigrationStatus.QUEUED.value, migration_objects.MigrationStatus.RUNNING.value]
+    wish = tools.database.wishes.request_abort if action == 'abort' else tools.database.wishes.request_force_complete
+    if wish(context, migration, statuses):
+        LOG.warning('Migration %s: %s is asked for by %s', migration.uuid, action, who)
+
+
 def compute_started(tools: Tools, report: command.HostReport) -> tuple[list[command.Assignment], list[str]]:
     """Store a host's new boot, and raise the epoch of everything in progress that names it.
 
     :returns: what the host is to do, in queued_at order; and the owners' servers that are to be told.
     """
     found = tools.database.migrations.begin_boot(report, tools.database.services)
+    _report_unknown_guests(tools, report)
     assignments = []
     for entry in found:
         owned, server = entry.owned, entry.owner_server
@@ -91,9 +109,30 @@ def compute_started(tools: Tools, report: command.HostReport) -> tuple[list[comm
                 destination=migration.dest_compute,
                 instance=owned.instance,
                 migrate_data=base.from_primitive(data) if data else None,
+                running_for=_running_for(tools, migration),
             )
         )
     return assignments, [entry.owned.migration.uuid for entry in found]
+
+
+def _report_unknown_guests(tools: Tools, report: command.HostReport) -> None:
+    """Name the guests that a host has and the database does not know. Nothing is ever done to them."""
+    states = {guest.instance_uuid: guest.state for guest in report.guests}
+    if not states:
+        return
+    known = {instance.uuid for instance in tools.database.instances.list({'uuid': list(states)})}
+    unknown = [f'{uuid} ({state})' for uuid, state in sorted(states.items()) if uuid not in known]
+    if unknown:
+        LOG.warning(
+            '%s has guests that no instance is known of: %s. They are left alone.', report.host, ', '.join(unknown)
+        )
+
+
+def _running_for(tools: Tools, migration: migration_objects.Migration) -> float:
+    """Return the seconds since a migration was last seen to begin to run, by the database's clock; 0 if it was not."""
+    if migration.status != migration_objects.MigrationStatus.RUNNING or migration.running_at is None:
+        return 0.0
+    return max(0.0, (tools.database.services.now() - migration.running_at).total_seconds())
 
 
 def _is_to_be_queued(migration: migration_objects.Migration, journal: log.Journal) -> bool:

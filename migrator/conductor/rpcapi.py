@@ -23,6 +23,11 @@ from migrator.objects import command
 TOPIC = 'conductor'
 VERSION = '1.0'
 
+#: Seconds for which a compute waits for a time-out to be heard, before it tells it again.
+TIMED_OUT_TIMEOUT = 10.0
+#: Seconds in which a compute service that is there answers a conductor that asks for it; it does so at once.
+ANSWER_WITHIN = 2.0
+
 
 class ConductorAPI:
     """What the API asks of a conductor. The row is committed before any of these is sent.
@@ -74,6 +79,18 @@ class ConductorEvents:
         target = rpc.Target(TOPIC, reply_to, version=VERSION)
         self._rpc.cast(migrator_context.admin_context(), target, 'step_ended', report=report)
 
+    def compute_answers(self, host: str, timeout: float) -> bool:
+        """Ask any conductor whether a compute service of this name answers now; for one that is about to start.
+
+        Only a conductor can ask that: between computes there is no call.
+
+        :param timeout: seconds to wait for the conductor, which asks for :data:`ANSWER_WITHIN` seconds itself.
+        :raises migrator.exception.ServiceUnreachable: no conductor answered.
+        """
+        target = rpc.Target(TOPIC, version=VERSION)
+        context = migrator_context.admin_context()
+        return bool(self._rpc.call(context, target, 'compute_answers', timeout=timeout, host=host))
+
     def compute_started(self, report: command.HostReport) -> list[command.Assignment]:
         """Tell any conductor that this host has started; return what it is to do, in queued_at order."""
         target = rpc.Target(TOPIC, version=VERSION)
@@ -92,3 +109,20 @@ class ConductorEvents:
         context = migrator_context.admin_context()
         args: dict[str, Any] = {'host': host, 'boot_id': boot_id, 'cancelled': cancelled}
         self._rpc.call(context, target, 'compute_stopping', timeout=1, **args)
+
+    def live_migration_timed_out(
+        self, host: str, boot_id: str, migration_uuid: str, action: str, seconds: float
+    ) -> None:
+        """Tell any conductor that a move has taken longer than it may."""
+        target = rpc.Target(TOPIC, version=VERSION)
+        context = migrator_context.admin_context()
+        args: dict[str, Any] = {'host': host, 'boot_id': boot_id, 'migration_uuid': migration_uuid}
+        self._rpc.call(
+            context,
+            target,
+            'live_migration_timed_out',
+            timeout=TIMED_OUT_TIMEOUT,
+            **args,
+            action=action,
+            seconds=seconds,
+        )

@@ -14,11 +14,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 
 from oslo_log import log as logging
 
+from migrator import context as migrator_context
 from migrator import exception, executors
 from migrator.conductor import orders
 from migrator.conductor.owned import OwnedMigration
@@ -31,6 +33,12 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds after which a run that an unexpected error has ended is tried again.
 _AFTER_ERROR = 5.0
+
+
+def about(subject: OwnedMigration) -> contextlib.AbstractContextManager[None]:
+    """Let what this thread logs within the block, and the calls that it makes, name a migration and its request."""
+    row = subject.row
+    return migrator_context.about(migrator_context.admin_context(row.request_id), row.uuid, row.instance_uuid)
 
 
 @dataclasses.dataclass
@@ -135,6 +143,10 @@ class Runner:
     # --- one run -----------------------------------------------------------------------------------------------------
 
     def _run(self, tale: _Tale) -> None:
+        with about(tale.subject):
+            self._run_while_woken(tale)
+
+    def _run_while_woken(self, tale: _Tale) -> None:
         while True:
             with self._lock:
                 uuid = tale.subject.row.uuid

@@ -232,7 +232,9 @@ def _wished(act: Act, says: Says) -> Act:
     """Return what a wish to turn back makes of a cell of the source."""
     if act in (_A.GO_ON, _A.QUEUE):
         return _A.BACK
-    if says in (Says.WAITS, Says.JOB) and act in (_A.WAIT, _A.SEE_RUNNING):
+    if says in (Says.WAITS, Says.JOB, Says.CUTOVER_JOB) and act in (_A.WAIT, _A.SEE_RUNNING):
+        # Paused with a job, too: to complete by force pauses a guest long before it moves, and whether an abort still
+        # comes in time is for the driver to say.
         return _A.ABORT
     return act
 

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 
 from oslo_config import cfg
@@ -117,6 +118,53 @@ True or false; default false: such guests are reported and never touched.
     ),
 ]
 
+#: By nova's names and in nova's section, whatever the hypervisor is: an operator's file goes on to mean the same.
+LIBVIRT_OPTS = [
+    cfg.IntOpt(
+        'live_migration_completion_timeout',
+        default=800,
+        min=0,
+        mutable=True,
+        help="""
+How long a live migration may take, in seconds per GiB that it has to transfer; then live_migration_timeout_action.
+
+A whole number of 0 or more; default 800; 0 is no time-out. As in nova, what has to be transferred is the guest's
+memory and, where its disks are copied too, each of its disks, and each of these counts as 2 GiB at least. The source
+counts from the moment at which it asks its hypervisor, and waiting in the queue does not count; a restart of the
+service does not begin anew.
+""",
+    ),
+    cfg.StrOpt(
+        'live_migration_timeout_action',
+        default='abort',
+        mutable=True,
+        choices=[
+            ('abort', 'It is aborted, and unwound'),
+            (
+                'force_complete',
+                'It is made to complete: in post-copy where the hypervisor can and may, else by a pause',
+            ),
+        ],
+        help="""
+What becomes of a live migration that has taken longer than live_migration_completion_timeout allows.
+
+One word; default abort. Either is done as if an operator had asked for it, and recorded with the time-out as who did.
+""",
+    ),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Timeout:
+    """How long a live migration may take, and what then.
+
+    :ivar per_gib: seconds per GiB; 0: for ever.
+    :ivar action: ``abort`` or ``force_complete``.
+    """
+
+    per_gib: int
+    action: str
+
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the options of a compute host.
@@ -125,11 +173,12 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     """
     conf.register_opts(DEFAULT_OPTS)
     conf.register_opts(COMPUTE_OPTS, group='compute')
+    conf.register_opts(LIBVIRT_OPTS, group='libvirt')
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """Return the options by section, for the generator of the sample file."""
-    return [('DEFAULT', DEFAULT_OPTS), ('compute', COMPUTE_OPTS)]
+    return [('DEFAULT', DEFAULT_OPTS), ('compute', COMPUTE_OPTS), ('libvirt', LIBVIRT_OPTS)]
 
 
 def max_concurrent_live_migrations(conf: cfg.ConfigOpts) -> int:
@@ -151,3 +200,25 @@ def max_concurrent_live_migrations(conf: cfg.ConfigOpts) -> int:
             option='[DEFAULT] max_concurrent_live_migrations', value='', detail='a whole number of 1 or more would do.'
         )
     return limit
+
+
+def live_migration_timeout(conf: cfg.ConfigOpts) -> Timeout:
+    """Return how long a live migration may take, and what then.
+
+    :raises migrator.exception.ConfigurationError: what the file says is not right. (oslo.config looks at a file's
+        value only when it is asked for it.)
+    """
+    found = {}
+    for name, would_do in (
+        ('live_migration_completion_timeout', 'a whole number of 0 or more'),
+        ('live_migration_timeout_action', 'abort or force_complete'),
+    ):
+        try:
+            found[name] = conf.libvirt[name]
+        except ValueError as error:
+            raise exception.ConfigurationError(
+                f'Option [libvirt] {name} is not right: {error}; {would_do} would do.'
+            ) from error
+        if found[name] in (None, ''):
+            raise exception.ConfigurationError(option=f'[libvirt] {name}', value='', detail=f'{would_do} would do.')
+    return Timeout(found['live_migration_completion_timeout'], found['live_migration_timeout_action'])

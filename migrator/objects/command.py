@@ -193,11 +193,13 @@ class Assignment(base.Versioned):
     """One migration in progress of a host that has just started: what compute_started answers, in queued_at order.
 
     :ivar queue: whether the source is to queue its driver call again.
+    :ivar running_for: seconds since it was first seen running; 0 if it was not.
     """
 
     command: Command
     role: str
     queue: bool = False
+    running_for: float = 0.0
     destination: str | None = None
     instance: base.Versioned | None = None
     migrate_data: base.Versioned | None = None

@@ -40,3 +40,13 @@ class EventClient(Protocol):
         :param cancelled: migration uuids.
         :raises migrator.exception.ServiceUnreachable: no conductor answered in time; they are queued again at start.
         """
+
+    def live_migration_timed_out(
+        self, host: str, boot_id: str, migration_uuid: str, action: str, seconds: float
+    ) -> None:
+        """Tell any conductor that a move has taken longer than it may; when this returns, the wish is committed.
+
+        :param action: ``abort`` or ``force_complete``.
+        :param seconds: how long it may have taken.
+        :raises migrator.exception.ServiceUnreachable: no conductor answered; tell it again.
+        """

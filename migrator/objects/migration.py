@@ -73,6 +73,11 @@ LEGAL_MOVES: dict[tuple[MigrationStatus, MigrationStatus], str] = {
 }
 
 
+#: What a planned stop of a source writes as the verdict of an abort: its own word that the entry was cancelled in its
+#: queue, where the driver had not been called, and that this boot takes nothing new. It holds when the host is gone.
+CANCELLED_BY_STOP = f'{_S.CANCELLED}: in the queue of its source, which was stopped'
+
+
 class MigrationType(enum.StrEnum):
     """Which story a migration tells; nova's words."""
 
@@ -140,6 +145,7 @@ class Migration(base.Versioned):
     attempt: int = 1
     checked_at: datetime.datetime | None = None
     queued_at: datetime.datetime | None = None
+    running_at: datetime.datetime | None = None
     failure: str | None = None
     stuck_reason: str | None = None
     waits_for: str | None = None

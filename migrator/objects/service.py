@@ -27,6 +27,8 @@ SERVICE_VERSIONS: dict[int, str] = {
     4: 'post and rollback are lightweight calls; below, they are plain blocking calls',
 }
 CURRENT_VERSION = max(SERVICE_VERSIONS)
+#: From this version on a host lets go of what does not run yet.
+ABORTS_QUEUED = 3
 
 COMPUTE_BINARY = 'nova-compute'
 CONDUCTOR_BINARY = 'nova-conductor'

@@ -24,6 +24,7 @@ They are told apart by HTTP status and by Placement's error *codes*, never by it
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any, Protocol
 
@@ -41,11 +42,19 @@ MICROVERSION = '1.39'
 CONCURRENT_UPDATE = 'placement.concurrent_update'
 DUPLICATE_NAME = 'placement.duplicate_name'
 
+#: How many connections are kept: one for each story that a conductor runs at a time.
+CONNECTIONS = 64
+
 #: Statuses below 500 that say "not now" and not "no": they come from proxies, and leave open what was done.
 _NOT_NOW = frozenset({408, 425, 429})
 _DENIED = frozenset({401, 403})
 #: user:password@ in a URL, which some put into endpoint_override.
 _USERINFO = re.compile(r'(?<=//)[^/@\s]+@')
+
+
+#: In place of keystoneauth1's own, which limits nothing either, but by the wall clock: should that be set back by an
+#: hour, it would hold up each request for an hour.
+_UNLIMITED = contextlib.nullcontext()
 
 
 class Adapter(Protocol):
@@ -87,6 +96,7 @@ class PlacementClient:
                 raise_exc=False,
                 connect_retries=0,
                 status_code_retries=0,
+                rate_semaphore=_UNLIMITED,
                 headers={'OpenStack-API-Version': f'placement {MICROVERSION}', 'Accept': 'application/json'},
             )
         except (
@@ -168,6 +178,11 @@ def client_from_conf(conf: cfg.ConfigOpts) -> PlacementClient:
         except ks_exceptions.MissingRequiredOptions as error:
             missing = ', '.join(option.dest for option in error.options)
             raise _misconfigured('auth_type', settings.auth_type, f'it needs {missing} too') from error
+    for name in {'endpoint_override', 'auth_url'}.intersection(settings):
+        url = settings[name]
+        if url and not re.match(r'https?://[^/\s]', url):
+            detail = 'it is no URL of a service; http://HOST:PORT is how it looks'
+            raise _misconfigured(name, '***@' * ('@' in url) + url.rpartition('@')[2], detail)
     if auth is None:
         raise _misconfigured('auth_type', None, 'give password, or none for a Placement with noauth2')
     try:
@@ -175,6 +190,10 @@ def client_from_conf(conf: cfg.ConfigOpts) -> PlacementClient:
         adapter = loading.load_adapter_from_conf_options(conf, group, session=session, auth=auth)
     except (TypeError, ValueError) as error:
         raise _misconfigured('*', '', _public(error)) from error
+    for transport in session.session.adapters.values():
+        if isinstance(transport, requests.adapters.HTTPAdapter):
+            # What is above its size is closed after each answer, and a warning logged.
+            transport.init_poolmanager(requests.adapters.DEFAULT_POOLSIZE, CONNECTIONS)
     return PlacementClient(adapter)
 
 

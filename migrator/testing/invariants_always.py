@@ -122,12 +122,15 @@ def cover(world: World) -> Iterator[str]:
     """I5, always: a guest known to us that is present on a host in any form is covered by an allocation there.
 
     By the instance's, or that of its migration in progress. A host that is down, or owes a debt for the instance, is
-    excepted.
+    excepted; and a guest that is being taken out of the books is not known to us any more.
     """
     for host in world.hosts.values():
         tree = world.tree(host.name)
         for uuid, parts in host.parts.items():
-            if uuid not in world.instances or world.is_down(host.name) or world.owes(host.name, uuid):
+            instance = world.instances.get(uuid)
+            if instance is None or instance.task_state == 'deleting':
+                continue
+            if world.is_down(host.name) or world.owes(host.name, uuid):
                 continue
             consumers = [uuid, *(migration.uuid for migration in world.in_progress(uuid))]
             if not any(tree & world.held(consumer).keys() for consumer in consumers):

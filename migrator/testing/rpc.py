@@ -192,7 +192,7 @@ class _RecordingRPC:
         monitor: float | None = None,
         **args: Any,
     ) -> Any:
-        migration = _migration_of(args)
+        migration = migration_of(args)
         self._messages.append(Recorded(self._sender, str(target), method, 'call', _size(args), migration))
         try:
             result = self._rpc.call(context, target, method, timeout, monitor, **args)
@@ -207,7 +207,7 @@ class _RecordingRPC:
     def cast(
         self, context: migrator_context.RequestContext, target: migrator_rpc.Target, method: str, **args: Any
     ) -> None:
-        self._messages.append(Recorded(self._sender, str(target), method, 'cast', _size(args), _migration_of(args)))
+        self._messages.append(Recorded(self._sender, str(target), method, 'cast', _size(args), migration_of(args)))
         self._rpc.cast(context, target, method, **args)
 
     def serve(self, target: migrator_rpc.Target, endpoint: object) -> migrator_rpc.Served:
@@ -218,7 +218,8 @@ def _size(value: Any) -> int:
     return len(json.dumps(base.to_primitive(value)).encode())
 
 
-def _migration_of(args: dict[str, Any]) -> str | None:
+def migration_of(args: dict[str, Any]) -> str | None:
+    """Return the uuid of the migration that a message is about, by its arguments; None: none, or several."""
     if isinstance(args.get('migration_uuid'), str):
         return str(args['migration_uuid'])
     # the heads of commands and reports name it; a migration itself is called by its name

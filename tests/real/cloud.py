@@ -41,6 +41,7 @@ from migrator.virt import fake_hypervisor
 from tests.real import far_world
 from tests.real import site as sites
 from tests.real.servers import process
+from tests.real.servers import tap as taps
 
 #: Headers that belong to a connection and not to an answer.
 _HOP_BY_HOP = frozenset({'connection', 'transfer-encoding', 'keep-alive'})
@@ -97,11 +98,13 @@ class ProcessCloud(face.Face):
     """A cloud of processes.
 
     :param site: its processes, started.
+    :param tap: hears what they say to each other, and is closed with the cloud; without, no message is judged.
     :ivar history: every request to the REST API and its answer, in the order of the answers.
     """
 
-    def __init__(self, site: sites.Site) -> None:
+    def __init__(self, site: sites.Site, tap: taps.Tap | None = None) -> None:
         self.site = site
+        self.tap = tap
         self.world_threads = executors.NativeThreads()
         self.world: far_world.FarWorld = far_world.FarWorld(site.world_path, site.hosts)
         self.database = db_api.Database(site.database_url, self.world_threads)
@@ -234,6 +237,8 @@ class ProcessCloud(face.Face):
     def snapshot(self) -> world.World:
         """Return the whole cloud as it is now, read part by part."""
         made = FarReader(self)
+        if self.tap is not None:
+            self.tap.catch_up()
         try:
             logs = [f'{name}: {line}' for name, text in self.site.logs() for line in text.splitlines()]
             return world.World(**made.everything(logs))
@@ -243,18 +248,15 @@ class ProcessCloud(face.Face):
     def forget(self) -> None:
         """Take away what the test has made; what has been changed of a service is as it was."""
         self.world.client.ask('forget')
+        if self.tap is not None:
+            self.tap.messages.clear()
         for name in sorted(self._changed):
             if self.site.services[name].running:
                 self.site.reconfigure(name)
             else:
                 self.site.configure(name)
         self._changed.clear()
-        client = self.placement_client
-        consumers: set[str] = set()
-        for provider in providers.list_providers(client):
-            consumers.update(providers.allocations_on(client, provider.uuid))
-        for consumer in sorted(consumers):
-            self.placement.adapter().delete(f'/allocations/{consumer}')
+        self.clear_books()
         with self.database.engine.writer() as connection:
             for table in reversed(models.Base.metadata.sorted_tables):
                 if table.name not in _KEPT:
@@ -263,8 +265,19 @@ class ProcessCloud(face.Face):
                 sa.update(models.Service).values(disabled=False, disabled_reason=None, forced_down=False)
             )
 
+    def clear_books(self) -> None:
+        """Remove every allocation from Placement."""
+        client = self.placement_client
+        consumers: set[str] = set()
+        for provider in providers.list_providers(client):
+            consumers.update(providers.allocations_on(client, provider.uuid))
+        for consumer in sorted(consumers):
+            self.placement.adapter().delete(f'/allocations/{consumer}')
+
     def close(self) -> None:
         """Close the connections."""
+        if self.tap is not None:
+            self.tap.close()
         self.database.close()
         self._http.close()
 
@@ -290,7 +303,7 @@ class FarReader(reader.Reader):
             'hosts': {name: host_of(name, each) for name, each in look['hosts'].items()},
             'effects': [fake_hypervisor.Effect(**effect) for effect in look['log']],
             'misdeeds': look['violations'],
-            'messages': [],
+            'messages': list(self.cloud.tap.messages) if self.cloud.tap is not None else [],
         }
 
     def secrets(self) -> list[str]:

@@ -110,8 +110,10 @@ class Clouds:
         """End the cloud that there is."""
         cloud, self._cloud = self._cloud, None
         if cloud is not None:
-            cloud.close()
             cloud.site.end()
+            # the next site has hosts of the same names in the same Placement
+            cloud.clear_books()
+            cloud.close()
 
 
 @pytest.fixture(scope='session')

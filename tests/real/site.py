@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.real.servers import placement, postgresql, process, rabbitmq
+from tests.real.servers import tap as taps
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 
@@ -41,12 +42,14 @@ class Shape:
     """What a site is made of.
 
     :ivar options: what its configuration says besides, ``{'conductor.lease': 5}``.
+    :ivar world: further words on the command line of its hypervisors' process, ``('--vcpus', '400')``.
     """
 
     hosts: int = 3
     conductors: int = 1
     apis: int = 1
     options: tuple[tuple[str, Any], ...] = ()
+    world: tuple[str, ...] = ()
 
 
 class Service(process.Script):
@@ -105,7 +108,7 @@ class Site:
         self.world_process = process.Script(
             ground,
             'fake-world',
-            ['-m', 'migrator.testing.fake_world_server', '--listen', self.world_path],
+            ['-m', 'migrator.testing.fake_world_server', '--listen', self.world_path, *shape.world],
             ready=lambda script: 'The world is' in script.log.read_text(errors='replace'),
         )
         self.services: dict[str, Service] = {}
@@ -126,6 +129,15 @@ class Site:
     def user(self, name: str) -> str:
         """Return who a service is at the broker."""
         return f'{self.vhost}-{name}'
+
+    def tap(self) -> taps.Tap:
+        """Hear from now on what its services say to each other; who says it is ``compute:host1`` and so on."""
+
+        def name_of(user: str) -> str:
+            name = user.removeprefix(self.user(''))
+            return f'{self.services[name].kind}:{name}' if name in self.services else user
+
+        return taps.Tap(self.broker, self.vhost, name_of)
 
     def configure(self, name: str, **more: Any) -> pathlib.Path:
         """Write the configuration file of a service.
@@ -156,12 +168,14 @@ class Site:
     def reconfigure(self, name: str, **more: Any) -> None:
         """Change the configuration of a running service, and have it read it again."""
         service = self.services[name]
-        since = len(service.tail(0, lines=10_000_000))
+        before = service.tail(0, lines=10_000_000)
         self.configure(name, **more)
         service.send(signal.SIGHUP)
-        process.wait_until(
-            lambda: 'SIGHUP' in service.tail(0, lines=10_000_000)[since:], f'{name} to read its configuration again'
-        )
+
+        def reloaded() -> bool:
+            return 'The configuration was reloaded' in service.tail(0, lines=10_000_000)[len(before) :]
+
+        process.wait_until(reloaded, f'{name} to read its configuration again')
 
     # --- life --------------------------------------------------------------------------------------------------------
 

@@ -16,10 +16,11 @@
 import ast
 import functools
 import pathlib
+import re
 
 import pytest
 
-from tests.museum import EXHIBITS
+from tests.museum import EXHIBITS, OF_THE_QUEUE, SEEN
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -47,9 +48,26 @@ def test_each_has_a_test_or_says_what_will_bring_it_or_why_there_can_be_none(num
 @pytest.mark.parametrize('number', EXHIBITS)
 def test_each_test_that_is_named_is_there(number):
     for where in EXHIBITS[number].tests:
-        file, name = where.split('::')
-        assert (ROOT / file).is_file(), where
-        assert name in named_in(file), where
+        assert_there(where)
+
+
+def assert_there(where):
+    file, name = where.split('::')
+    assert (ROOT / file).is_file(), where
+    assert name in named_in(file), where
+
+
+@pytest.mark.parametrize('number', sorted(OF_THE_QUEUE))
+def test_what_is_about_the_queue_an_abort_a_stop_or_a_restart_has_a_test_that_names_its_number(number):
+    named = [where.split('::') for where in EXHIBITS[number].tests]
+    assert any(number in numbers_in(named_in(file)[name]) for file, name in named), EXHIBITS[number]
+
+
+@pytest.mark.parametrize('exhibit', SEEN, ids=lambda exhibit: exhibit.what)
+def test_what_was_seen_without_a_number_has_a_test_or_says_what_will_bring_it(exhibit):
+    assert exhibit.tests or exhibit.later
+    for where in exhibit.tests:
+        assert_there(where)
 
 
 def test_every_number_that_a_functional_test_names_leads_back_to_it():
@@ -63,6 +81,11 @@ def test_every_number_that_a_functional_test_names_leads_back_to_it():
 
 def _is_one_of_many(words):
     """Return whether the numbers in a docstring are tried elsewhere as well: the index need not list every place."""
-    numbers = words.partition(':')[0].removeprefix('Museum')
-    found = [int(word) for word in numbers.replace(',', ' ').split() if word.isdigit()]
+    found = numbers_in(words)
     return bool(found) and all(EXHIBITS[number].tests for number in found)
+
+
+def numbers_in(words):
+    """Return the numbers that a docstring names: ``Museum 1, 13: ...``, also in a later sentence."""
+    found = re.findall(r'Museum ((?:\d+(?:, | and )?)+)', words)
+    return {int(number) for numbers in found for number in re.findall(r'\d+', numbers)}

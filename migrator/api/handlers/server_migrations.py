@@ -28,6 +28,7 @@ from migrator.api.policies import server_migrations as policies
 from migrator.api.schemas import server_migrations as server_migration_schemas
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
+from migrator.objects import service as service_objects
 
 LOG = logging.getLogger(__name__)
 
@@ -40,8 +41,6 @@ ABORTABLE: dict[int, list[str]] = {
     24: [_S.RUNNING.value],
     65: [_S.ACCEPTED.value, _S.PREPARING.value, _S.QUEUED.value, _S.RUNNING.value],
 }
-#: The service version from which a host lets go of what does not run yet.
-ABORTS_QUEUED = 3
 COMPLETABLE = [_S.RUNNING.value]
 
 
@@ -77,9 +76,11 @@ def delete(request: api_request.Request, server_id: str, migration_id: str) -> w
     migration = _find(request, instance, migration_id)
     _check_migrating(instance, 'abort live migration')
     statuses = ABORTABLE[max(first for first in ABORTABLE if request.since(first))]
-    _check_status(migration, statuses, 'abort')
-    if migration.status != _S.RUNNING:
-        _check_host_lets_go(request, instance, migration)
+    # One that was asked to abort in time, and is too late for it by now, gets the answer that it got.
+    if migration.abort_requested_at is None or migration.status not in _TOO_LATE:
+        _check_status(migration, statuses, 'abort')
+        if migration.status != _S.RUNNING:
+            _check_host_lets_go(request, instance, migration)
     if request.services.database.wishes.request_abort(request.context, migration, statuses):
         _wake(request, migration)
     return api_request.accepted()
@@ -151,11 +152,12 @@ def _check_status(migration: Migration, statuses: list[str], method: str) -> Non
 
 def _check_host_lets_go(request: api_request.Request, instance: Instance, migration: Migration) -> None:
     service = request.services.database.services.get_compute(instance.host)
-    if service.version < ABORTS_QUEUED:
+    needed = service_objects.ABORTS_QUEUED
+    if service.version < needed:
         raise exception.Invalid(
             f'Live migration {migration.id} is {migration.status}, and the compute service of its host is too old to '
-            f'abort it there (it has service version {service.version}, {ABORTS_QUEUED} is needed): wait until it is '
-            'running, or upgrade that host.'
+            f'abort it there (it has service version {service.version}, {needed} is needed): wait until it is running, '
+            'or upgrade that host.'
         )
 
 

@@ -26,6 +26,7 @@ from migrator.conductor import settle as settling
 from migrator.conductor.owned import OwnedMigration, Status
 from migrator.db import types as db_types
 from migrator.objects import base, command
+from migrator.objects import migration as migration_objects
 from migrator.saga.saga import Saga
 from migrator.saga.step import Back, Done, Failed, Forward, GoOn, Kind, Lost, Parked, Settlement, Step, Stuck, Verdict
 
@@ -203,6 +204,8 @@ def rollback_live_migration_at_source(m: OwnedMigration) -> Verdict:
     """Restore the guest at the source."""
     if m.lost:
         return Done({'skipped': 'there is no guest to restore'})
+    if _cancelled_by_stop(m):
+        return Done({'skipped': f'{m.source} had not begun'})
     return _undo(m, m.source, 'rollback_live_migration_at_source', 'live_migration')
 
 
@@ -248,7 +251,7 @@ def _without_asking(m: OwnedMigration) -> Settlement | None:
         return None
     started = bool((report.result or {}).get('started'))
     if started and m.row.status == Status.QUEUED:
-        m.will(status=Status.RUNNING.value)
+        m.will(status=Status.RUNNING.value, running_at=db_types.now())
         m.commit()
     if started:
         _force_complete(m)
@@ -261,13 +264,22 @@ _ON_ITS_WAY = frozenset({settling.Says.WAITS, settling.Says.STARTED, settling.Sa
 
 
 def _source_word(m: OwnedMigration) -> settling.Host:
-    """Return the source's word: its final event if it says completed, else its answer to a question."""
+    """Return the source's word: what its planned stop has left, its final event if it says completed, else its answer
+    to a question."""
+    if _cancelled_by_stop(m):
+        # Its queue was closed before it said so: nothing that is still on its way to that boot is taken, and to none
+        # after it is sent what was wished aborted. There may be nobody to ask.
+        return settling.Host(settling.Says.RETURNED)
     report = m.reports.get((m.source, 'live_migration'))
     if report is not None and report.epoch >= m.row.epoch and report.state == command.WorkState.DONE:
         if (report.result or {}).get('verdict') == 'completed':
             # The driver's promise: the source's copy can never run again.
             return settling.Host(settling.Says.CUTOVER, verdict='completed')
     return orders.look_at(m, m.source)
+
+
+def _cancelled_by_stop(m: OwnedMigration) -> bool:
+    return m.row.abort_verdict == migration_objects.CANCELLED_BY_STOP
 
 
 def _column(m: OwnedMigration) -> settling.Column:
@@ -287,6 +299,10 @@ def _settled(
         job = source.says in (settling.Says.JOB, settling.Says.CUTOVER_JOB)
         return Forward({'verdict': source.verdict or 'completed', 'post_copy': destination.post_copy, 'job': job})
     if act is settling.Act.BACK:
+        if m.row.abort_requested_at is not None and source.verdict == 'failed':
+            # The driver's word decides what an abort has come to.
+            failure = _verdict_of(m) or decision.reason
+            m.will(failure=failure, abort_verdict=f'{Status.FAILED}: {failure}')
         return Back(reason)
     if act is settling.Act.ERROR:
         return Lost(f'The guest is at neither host. {decision.reason}')
@@ -297,10 +313,10 @@ def _settled(
     if act is settling.Act.QUEUE:
         return _queue_again(m)
     if act is settling.Act.ABORT:
-        return _abort(m)
+        return _abort(m, runs=source.says in (settling.Says.JOB, settling.Says.CUTOVER_JOB))
     if act is settling.Act.SEE_RUNNING:
         if m.row.status == Status.QUEUED:
-            m.will(status=Status.RUNNING.value)
+            m.will(status=Status.RUNNING.value, running_at=db_types.now())
             m.commit()
         _force_complete(m)
     # Whoever has not given an answer that counts is asked again; otherwise the source is listened to.
@@ -336,21 +352,44 @@ def _queue_again(m: OwnedMigration) -> Settlement:
     return verdict if not isinstance(verdict, Done) else Parked(f'its turn in the queue of {m.source}')
 
 
+#: Seconds after which a wish that concerns a job is told to its host once more, as long as there is the job: the
+#: host may have been restarted meanwhile, or its driver have failed.
+_TELL_AGAIN = 5.0
+
+
+def _tell(m: OwnedMigration, wish: str, key: str, **payload: Any) -> None:
+    """Tell the source of a wish now, unless it has taken it lately; and have this migration woken for the next time.
+
+    :param key: what it has been told; the same is not told again for :data:`_TELL_AGAIN`.
+    """
+    now = m.tools.threads.clock.monotonic()
+    if m.not_before.get(key, now) <= now and orders.ask_once(m, m.source, wish, **payload):
+        m.not_before[key] = now + _TELL_AGAIN
+    m.wake_by(m.not_before.get(key, now + _TELL_AGAIN))
+
+
 def _force_complete(m: OwnedMigration) -> None:
     """Pass the wish on that the guest is to move now; told twice, it is done once."""
-    if m.row.force_complete_requested_at is not None and not m.forced:
-        m.forced = orders.ask_once(m, m.source, 'live_migration_force_complete', instance=m.instance)
+    wish = 'live_migration_force_complete'
+    if m.row.force_complete_requested_at is not None:
+        _tell(m, wish, wish, instance=m.instance)
 
 
-def _abort(m: OwnedMigration) -> Settlement:
-    record = m.record('live_migration')
-    assert record is not None
-    found = orders.carry_out(m, m.source, 'live_migration_abort', record, instance=m.guest)
-    m.reports.pop((m.source, 'live_migration_abort'), None)
+def _abort(m: OwnedMigration, runs: bool) -> Settlement:
+    """Have it cancelled in the queue, or aborted by the driver; told twice, it is done once."""
+    wish = 'live_migration_abort'
+    if runs and m.row.status == Status.QUEUED:
+        # What may be asked of a host depends on it: one that cannot let go of what waits can abort what runs.
+        m.will(status=Status.RUNNING.value, running_at=db_types.now())
+        m.commit()
+    why = f'{m.source} to abort the job'
+    try:
+        # What was told while there was no job yet is no longer known for certain to count for the job.
+        _tell(m, wish, f'{wish} {m.row.status}', instance=m.guest, migration=m.row)
+    except exception.ServiceTooOld as error:
+        why = f'it to run, to be aborted then: {error}'
     m.waits_on = {m.source}
-    if isinstance(found, Failed):
-        return Parked(found.reason)
-    return found if isinstance(found, Parked) else Parked(f'{m.source} to abort the job')
+    return Parked(why)
 
 
 # --- 6 update_instance_host ------------------------------------------------------------------------------------------

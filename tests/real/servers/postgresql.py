@@ -19,7 +19,7 @@ import os
 import pathlib
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -68,13 +68,17 @@ def missing() -> str | None:
 
 
 class PostgreSQL(process.Process):
-    """One server. Databases are made at will."""
+    """One server. Databases are made at will.
+
+    :param settings: more than :data:`SETTINGS`, or others: ``{'shared_preload_libraries': 'pg_stat_statements'}``.
+    """
 
     # "fast": who is connected is sent away
     stop_signal = signal.SIGINT
 
-    def __init__(self, ground: process.Ground) -> None:
+    def __init__(self, ground: process.Ground, settings: Mapping[str, str] | None = None) -> None:
         super().__init__(ground, 'postgresql')
+        self._settings = {**SETTINGS, **(settings or {})}
         found = binaries()
         assert found is not None, missing()
         self._binaries = found
@@ -84,7 +88,7 @@ class PostgreSQL(process.Process):
 
     def command(self) -> Sequence[str]:
         """Return what is run."""
-        settings = {'port': str(self.port)} | SETTINGS
+        settings = {'port': str(self.port)} | self._settings
         return [
             str(self._binaries / 'postgres'), '-D', str(self.data),
             *(part for key, value in settings.items() for part in ('-c', f'{key}={value}')),
@@ -97,7 +101,7 @@ class PostgreSQL(process.Process):
     def ready(self) -> bool:
         """Whether it takes a connection."""
         try:
-            self._administer('SELECT 1')
+            self.administer('SELECT 1')
         except sa.exc.OperationalError:
             return False
         return True
@@ -148,14 +152,14 @@ class PostgreSQL(process.Process):
 
         :param template: one to copy, which nobody is connected to.
         """
-        self._administer(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        self.administer(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
         """Delete a database, whoever is connected."""
-        self._administer(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        self.administer(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
-    def _administer(self, statement: str) -> None:
+    def administer(self, statement: str) -> None:
         engine = sa.create_engine(
             self.url('postgres'),
             poolclass=sa.NullPool,

@@ -57,9 +57,14 @@ def configuration(**options: Any) -> cfg.ConfigOpts:
     compute_conf.register_opts(conf)
     conf([], default_config_files=[])
     for name, value in options.items():
-        group = 'compute' if name.startswith(('stop_', 'service_')) else None
-        conf.set_override(name, value, group=group)
+        conf.set_override(name, value, group=group_of(name))
     return conf
+
+
+def group_of(option: str) -> str | None:
+    if option.startswith('live_migration_'):
+        return 'libvirt'
+    return 'compute' if option.startswith(('stop_', 'service_')) else None
 
 
 class Events:
@@ -70,6 +75,7 @@ class Events:
         self.started: list[command_objects.HostReport] = []
         self.beats: list[command_objects.HostReport] = []
         self.stopping: list[tuple[str, str, list[str]]] = []
+        self.timed_out: list[tuple[str, str, str, str, float]] = []
         self.assignments: list[command_objects.Assignment] = []
         self.unreachable = False
         self.hang: Callable[[], Any] | None = None
@@ -96,6 +102,12 @@ class Events:
     def compute_stopping(self, host: str, boot_id: str, cancelled: list[str]) -> None:
         self._reach()
         self.stopping.append((host, boot_id, cancelled))
+
+    def live_migration_timed_out(
+        self, host: str, boot_id: str, migration_uuid: str, action: str, seconds: float
+    ) -> None:
+        self._reach()
+        self.timed_out.append((host, boot_id, migration_uuid, action, seconds))
 
     def states(self, step: str) -> list[str]:
         return [report.state for _, report in self.ended if report.step == step]

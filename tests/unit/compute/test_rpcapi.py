@@ -18,8 +18,10 @@ from typing import Any
 import oslo_messaging
 import pytest
 
+from migrator import exception
 from migrator.compute import manager, rpcapi
 from migrator.objects import command
+from migrator.objects import migration as migration_objects
 from tests.unit.compute import scene as scene_module
 
 METHODS = [name for name, _ in inspect.getmembers(rpcapi.ComputeAPI, inspect.isfunction) if not name.startswith('_')]
@@ -43,6 +45,13 @@ class Recorder:
         raise AssertionError('the door does not listen')
 
 
+def migration(status: str) -> migration_objects.Migration:
+    return migration_objects.Migration(
+        uuid='m', instance_uuid='i', project_id='p', user_id='u', source_compute='alpha', source_node='alpha',
+        status=status,
+    )  # fmt: skip
+
+
 def knock(method: str, api: rpcapi.ComputeAPI) -> None:
     given: dict[str, Any] = {
         'context': scene_module.CONTEXT,
@@ -53,6 +62,7 @@ def knock(method: str, api: rpcapi.ComputeAPI) -> None:
         'disk_over_commit': False,
         'destination': 'beta',
         'migrate_data': None,
+        'migration': migration('running'),
         'commands': [],
         'acks': [],
         'timeout': 2.0,
@@ -83,8 +93,34 @@ def test_each_call_goes_to_the_named_host_with_the_arguments_that_the_endpoint_t
     taken = set(inspect.signature(getattr(manager.ComputeManager, method)).parameters) - {'self', 'context'}
     assert set(args) == taken
     if method.startswith('check'):
-        assert (timeout, monitor, args['wait']) == (1800.0, 30.0, 1800.0)
+        assert (timeout, monitor, args['wait']) == (1800.0, 30.0, rpcapi.CHECK_WAIT)
     elif method == POLL:
         assert (timeout, monitor, args['wait']) == (2.0, None, 1.0)
     else:
         assert (timeout, monitor) == (60.0, None)
+
+
+@pytest.mark.parametrize(
+    ('status', 'version', 'sent'),
+    [
+        ('accepted', 2, False),
+        ('preparing', 2, False),
+        ('queued', 2, False),
+        ('queued', 3, True),
+        ('preparing', 4, True),
+        ('running', 1, True),
+        ('running', 4, True),
+    ],
+)
+def test_an_abort_is_sent_only_to_a_host_that_can_do_it_for_what_stands_there(
+    status: str, version: int, sent: bool
+) -> None:
+    recorder = Recorder()
+    api = rpcapi.ComputeAPI(recorder, version_of={'alpha': version}.__getitem__)
+    given: Any = (scene_module.CONTEXT, 'alpha', None, scene_module.instance(), migration(status))
+    if sent:
+        api.live_migration_abort(*given)
+    else:
+        with pytest.raises(exception.ServiceTooOld, match=f'alpha .* {status}: .* version {version}, and 3 is needed'):
+            api.live_migration_abort(*given)
+    assert len(recorder.calls) == sent

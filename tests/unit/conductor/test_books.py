@@ -112,6 +112,17 @@ class TestMove:
         assert isinstance(still.do(lambda: books.move(m)), Failed)
         assert held(still, m) == NOT_MOVED
 
+    def test_a_consumer_that_placement_was_killed_over_while_it_made_it_is_taken_over(self, still: Stage) -> None:
+        m = intended(still)
+        owner = allocations.pairs.Consumer(
+            uuid=m.row.uuid, consumer_type='MIGRATION', project_id='demo', user_id='demo'
+        )
+        left = allocations.Write(consumer=owner, allocations={}, generation=None).body()
+        still.cloud.placement_client.put(f'/allocations/{m.row.uuid}', left)
+        assert held(still, m) == NOT_MOVED
+        assert still.do(lambda: books.move(m)) == Done()
+        assert held(still, m) == MOVED
+
     def test_who_loses_every_race_waits(self, still: Stage) -> None:
         m = intended(still)
         still.cloud.adapter.inject(Fault.CONFLICT, method='POST', times=50)

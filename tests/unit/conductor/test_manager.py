@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from migrator import context
+from migrator.conductor import rpcapi
 from tests.unit.conductor import stage as stages
 
 Stage = stages.Stage
@@ -90,3 +91,21 @@ class TestTheApisCalls:
         assert stage.end(migration).status == 'completed'
         assert stage.row(migration).epoch == 1
         stage.check(migration, 'host2')
+
+
+class TestTheNameOfACompute:
+    def answers(self, stage: Stage, host: str) -> bool:
+        events = rpcapi.ConductorEvents(stage.cloud._rpc('newcomer', 'compute:newcomer'))
+        return bool(stage.do(lambda: events.compute_answers(host, timeout=10), 10))
+
+    def test_one_that_runs_answers_and_is_not_disturbed(self, stage: Stage) -> None:
+        before = stage.database.services.get_compute('host1').boot_id
+        assert self.answers(stage, 'host1')
+        stage.simulation.advance(30)
+        assert stage.database.services.get_compute('host1').boot_id == before
+        assert stage.cloud.up()
+
+    def test_one_that_was_killed_or_hangs_does_not_and_neither_does_one_that_never_was(self, stage: Stage) -> None:
+        stage.cloud.kill('host1')
+        stage.simulation.pause(stage.cloud.processes['host2'])
+        assert [self.answers(stage, host) for host in ('host1', 'host2', 'nowhere')] == [False, False, False]

@@ -13,7 +13,12 @@
 
 from __future__ import annotations
 
-from migrator.conductor import recovery
+from typing import Any
+
+import pytest
+
+from migrator.conductor import recovery, rpcapi
+from migrator.db import types as db_types
 from migrator.db.migrations import Write
 from migrator.objects import command
 from migrator.saga import log
@@ -74,8 +79,8 @@ class TestComputeStarted:
             still.database.migrations.commit(m.row, Write(fields=fields))
         return m.row
 
-    def started(self, still: Stage, host: str) -> list[command.Assignment]:
-        report = command.HostReport(host=host, boot_id='new boot', version=4)
+    def started(self, still: Stage, host: str, *guests: command.Guest) -> list[command.Assignment]:
+        report = command.HostReport(host=host, boot_id='new boot', version=4, guests=list(guests))
         assignments, _ = still.do(lambda: recovery.compute_started(still.tools, report))
         return assignments
 
@@ -99,6 +104,99 @@ class TestComputeStarted:
         still.abort(self.queued(still), wake=False)
         assert [found.queue for found in self.started(still, 'host1')] == [False, False, False]
 
+    def test_the_source_is_told_for_how_long_what_runs_has_run_already(self, still: Stage) -> None:
+        m = still.adopt(still.accept())
+        for status in ('preparing', 'queued', 'running'):
+            m.will(status=status, **({'running_at': db_types.now()} if status == 'running' else {}))
+            still.do(m.commit)
+        still.simulation.advance(75)
+        self.queued(still)
+        assert [found.running_for for found in self.started(still, 'host1')] == [75.0, 0.0]
+
+    def test_guests_that_no_instance_is_known_of_are_named_and_the_known_are_not(
+        self, still: Stage, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        mine = command.Guest(instance_uuid=still.instance.uuid, state='running')
+        others = [
+            command.Guest(instance_uuid=uuid, state=state) for uuid, state in (('b', 'waiting'), ('a', 'running'))
+        ]
+        self.started(still, 'host1', mine, *others)
+        (line,) = [record.getMessage() for record in caplog.records if 'no instance is known' in record.getMessage()]
+        assert 'host1 has guests' in line
+        assert 'a (running), b (waiting)' in line
+        assert still.instance.uuid not in line
+        caplog.clear()
+        self.started(still, 'host1', mine)
+        self.started(still, 'host1')
+        assert 'no instance is known' not in caplog.text
+
     def test_a_host_that_nothing_names_has_nothing_to_do(self, still: Stage) -> None:
         self.queued(still)
         assert self.started(still, 'host3') == []
+
+
+class TestTimeouts:
+    """What a source tells of a move that takes longer than it may."""
+
+    def running(self, still: Stage, *statuses: str, **fields: Any) -> stages.Migration:
+        m = still.adopt(still.accept())
+        for status in ('preparing', 'queued', *statuses):
+            m.will(status=status)
+            still.do(m.commit)
+        if fields:
+            still.database.migrations.commit(m.row, Write(fields=fields))
+        return m.row
+
+    def tell(
+        self, still: Stage, row: stages.Migration, action: str = 'abort', host: str = 'host1', boot: str = ''
+    ) -> None:
+        events = rpcapi.ConductorEvents(still.cloud._rpc('host1', f'compute:{host}'))
+        boot = boot or still.cloud.computes[host].boot_id
+        still.do(lambda: events.live_migration_timed_out(host, boot, row.uuid, action, 1600.0))
+
+    @pytest.mark.parametrize('statuses', [(), ('running',)])
+    @pytest.mark.parametrize('action', ['abort', 'force_complete'])
+    def test_is_a_wish_with_the_time_out_as_who_asks_before_it_is_answered(
+        self, still: Stage, action: str, statuses: tuple[str, ...]
+    ) -> None:
+        row = self.running(still, *statuses)
+        self.tell(still, row, action)
+        found = still.row(row)
+        asked, other = found.abort_requested_at, found.force_complete_requested_at
+        if action == 'force_complete':
+            asked, other = other, asked
+        else:
+            assert found.abort_requested_by == 'the time-out of 1600 s (live_migration_completion_timeout)'
+        assert asked is not None
+        assert other is None
+        newest = still.database.actions.list(row.instance_uuid)[0]
+        assert newest.action == {'abort': 'live_migration_cancel'}.get(action, f'live_migration_{action}')
+        assert newest.user_id == 'the time-out of 1600 s (live_migration_completion_timeout)'
+
+    def test_told_twice_it_is_one_wish_and_whose_came_first_stays_theirs(self, still: Stage) -> None:
+        row = self.running(still, 'running')
+        still.abort(row, wake=False)
+        for _ in range(2):
+            self.tell(still, row)
+        assert still.row(row).abort_requested_by == 'unknown'
+        actions = [one.action for one in still.database.actions.list(row.instance_uuid)]
+        assert actions == ['live_migration_cancel', 'live-migration']
+
+    @pytest.mark.parametrize(
+        'statuses', [('running (post-copy)',), ('post-migrating',), ('post-migrating', 'completed'), ('failed',)]
+    )
+    def test_once_the_guest_has_moved_or_all_is_over_it_is_too_late_and_no_error(
+        self, still: Stage, statuses: tuple[str, ...]
+    ) -> None:
+        row = self.running(still, *statuses)
+        self.tell(still, row)
+        self.tell(still, row, 'force_complete')
+        found = still.row(row)
+        assert (found.abort_requested_at, found.force_complete_requested_at) == (None, None)
+
+    def test_another_boot_another_host_and_an_unknown_migration_change_nothing(self, still: Stage) -> None:
+        row = self.running(still, 'running')
+        self.tell(still, row, boot='an earlier boot')
+        self.tell(still, row, host='host2')
+        self.tell(still, row.replace(uuid='00000000-0000-4000-8000-00000000abcd'))
+        assert still.row(row).abort_requested_at is None

@@ -32,7 +32,14 @@ class Subject:
 
     def __init__(self, uuid: str = 'm1') -> None:
         self.row = types.SimpleNamespace(
-            uuid=uuid, migration_type='live-migration', stuck_reason=None, checked_at=None, status='running', epoch=1
+            uuid=uuid,
+            instance_uuid='i1',
+            request_id='req-1',
+            migration_type='live-migration',
+            stuck_reason=None,
+            checked_at=None,
+            status='running',
+            epoch=1,
         )
         self.journal = log.Journal()
         self.attempt, self.outcome, self.ended, self.against = 1, None, False, None

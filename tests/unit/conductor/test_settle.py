@@ -193,9 +193,11 @@ class TestWishes:
         assert decide(Says.JOB, destination, Column.QUEUED, against=True) == ABORT
         assert decide(Says.JOB, destination, Column.RUNNING, against=True) == ABORT
 
-    def test_a_cut_over_under_way_is_waited_for(self) -> None:
+    def test_a_cut_over_under_way_is_waited_for_unless_an_abort_was_asked_for_which_the_driver_answers(self) -> None:
         for column in SENT:
-            assert decide(Says.CUTOVER_JOB, Says.WAITING, column, against=True) == WAIT
+            assert decide(Says.CUTOVER_JOB, Says.WAITING, column) == WAIT
+            assert decide(Says.CUTOVER_JOB, Says.WAITING, column, against=True) == ABORT
+            assert decide(Says.CUTOVER_JOB, Says.RUNS, column, against=True) == FORWARD
 
     def test_what_is_stuck_or_lost_stays_so(self) -> None:
         assert decide(Says.BROKEN, Says.BROKEN, Column.RUNNING, against=True) == STUCK

@@ -36,6 +36,7 @@ def test_every_option_has_a_default_that_is_right(tmp_path: pathlib.Path) -> Non
     assert conf.host
     assert conf.compute.service_version_cap is None
     assert conf.compute.adopt_guests is False
+    assert compute.live_migration_timeout(conf) == compute.Timeout(per_gib=800, action='abort')
 
 
 @pytest.mark.parametrize('value', ['0', '-1', 'two', '1.5'])
@@ -45,9 +46,26 @@ def test_a_limit_that_is_not_right_is_refused_by_name_with_what_would_do(tmp_pat
         compute.max_concurrent_live_migrations(conf)
 
 
+@pytest.mark.parametrize(
+    ('line', 'said'),
+    [
+        ('live_migration_completion_timeout = -1', r'live_migration_completion_timeout.*0 or more would do'),
+        ('live_migration_completion_timeout = soon', r'live_migration_completion_timeout.*0 or more would do'),
+        ('live_migration_timeout_action = pray', r'live_migration_timeout_action.*abort or force_complete would do'),
+        ('live_migration_timeout_action =', r'live_migration_timeout_action.*abort or force_complete would do'),
+    ],
+)
+def test_a_time_out_that_is_not_right_is_refused_by_name_with_what_would_do(
+    tmp_path: pathlib.Path, line: str, said: str
+) -> None:
+    conf = read(tmp_path / 'wrong.conf', f'[libvirt]\n{line}\n')
+    with pytest.raises(exception.ConfigurationError, match=said):
+        compute.live_migration_timeout(conf)
+
+
 def test_every_option_is_listed_once_and_says_its_type_and_default() -> None:
     listed = compute.list_opts()
-    assert [section for section, _ in listed] == ['DEFAULT', 'compute']
+    assert [section for section, _ in listed] == ['DEFAULT', 'compute', 'libvirt']
     for _, options in listed:
         for option in options:
             assert 'default' in str(option.help), option.name

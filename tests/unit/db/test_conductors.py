@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 from tests.unit.db import conftest
 
 
@@ -55,3 +57,13 @@ def test_two_lives_of_one_server_have_leases_of_their_own(scene: conftest.Scene)
     first, second = scene.conductor('same'), scene.conductor('same')
     scene.database.conductors.retire(first)
     assert scene.database.conductors.server_of(second) == 'same'
+
+
+def test_every_life_is_listed_the_one_with_the_latest_lease_first(scene: conftest.Scene) -> None:
+    one = scene.conductor('one', lease=15)
+    two = scene.conductor('two', lease=30)
+    found = scene.database.conductors.list()
+    assert [(life.id, life.server) for life in found] == [(two, 'two'), (one, 'one')]
+    assert found[1].lease_until == conftest.START + datetime.timedelta(seconds=15)
+    scene.database.conductors.retire(two)
+    assert [life.server for life in scene.database.conductors.list()] == ['one', 'two']

@@ -113,6 +113,26 @@ class TestTransactions:
         assert transaction() == 'written'
         assert len(tries) == 3
 
+    def test_a_deadlock_that_does_not_end_is_an_error_of_ours(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr('oslo_db.api.time.sleep', lambda seconds: None)
+        tries: list[int] = []
+
+        @engines.retried
+        def transaction() -> None:
+            tries.append(1)
+            raise db_exception.DBDeadlock(sqlite3.OperationalError('deadlock detected\nof UPDATE secret'))
+
+        with pytest.raises(exception.DatabaseUnreachable) as caught:
+            transaction()
+        assert len(tries) == 6
+        assert 'let other transactions go first each time' in str(caught.value)
+        assert 'deadlock detected' in str(caught.value)
+        assert 'secret' not in str(caught.value)
+
+    def test_a_reader_that_has_to_give_way_is_an_error_of_ours(self, scene: conftest.Scene) -> None:
+        with pytest.raises(exception.DatabaseUnreachable), scene.database.engine.reader():
+            raise db_exception.DBDeadlock
+
     def test_readers_see_the_last_commit_while_somebody_writes(self, scene: conftest.Scene) -> None:
         instance = scene.instance()
         with scene.database.engine.writer() as session:

@@ -100,3 +100,23 @@ def test_changes_since_looks_at_the_last_change(scene: Scene) -> None:
     scene.database.instances.update(one.uuid, power_state=4)
     since = conftest.START + datetime.timedelta(seconds=5)
     assert [found.uuid for found in scene.database.instances.list(changes_since=since)] == [one.uuid]
+
+
+def test_one_that_is_to_be_deleted_takes_no_migration_and_can_be_said_so_twice(scene: Scene) -> None:
+    stored = scene.instance()
+    for _ in range(2):
+        scene.database.instances.begin_delete(stored.uuid)
+        assert scene.database.instances.get(stored.uuid).task_state == 'deleting'
+    with pytest.raises(exception.InstanceInvalidState, match='deleting'):
+        scene.migration(stored)
+    scene.database.instances.delete(stored.uuid)
+    with pytest.raises(exception.InstanceNotFound):
+        scene.database.instances.begin_delete(stored.uuid)
+
+
+def test_one_that_is_being_migrated_is_not_to_be_deleted(scene: Scene) -> None:
+    stored = scene.instance()
+    scene.migration(stored)
+    with pytest.raises(exception.MigrationInProgress):
+        scene.database.instances.begin_delete(stored.uuid)
+    assert scene.database.instances.get(stored.uuid).task_state == 'migrating'

@@ -197,13 +197,14 @@ class TestAdopt:
         write(scene, known, status='failed')
         assert scene.database.migrations.load(known.uuid, known.owner) is None
 
-    def test_an_owner_finds_what_it_owns_with_its_epoch_and_whether_an_abort_is_wished(self, scene: Scene) -> None:
+    def test_an_owner_finds_what_it_owns_with_its_epoch_and_which_wishes_there_are(self, scene: Scene) -> None:
         owner = scene.conductor()
-        first, second = scene.owned(owner), scene.owned(owner)
+        first, second, third = scene.owned(owner), scene.owned(owner), scene.owned(owner)
         scene.owned()
         scene.database.wishes.request_abort(CONTEXT, second, ['accepted'])
+        scene.database.wishes.request_force_complete(CONTEXT, third, ['accepted'])
         assert sorted(scene.database.migrations.owned_by(owner)) == sorted(
-            [(first.uuid, 1, False), (second.uuid, 1, True)]
+            [(first.uuid, 1, False, False), (second.uuid, 1, True, False), (third.uuid, 1, False, True)]
         )
 
 
@@ -257,10 +258,29 @@ class TestCommit:
         fresh = scene.database.migrations.get(known.uuid)
         assert write(scene, fresh, status='cancelled').status == 'cancelled'
 
-    def test_once_the_outcome_is_written_a_wish_holds_up_nobody(self, scene: Scene) -> None:
+    def test_once_the_outcome_is_written_an_abort_holds_up_nothing_but_the_end_which_answers_it(
+        self, scene: Scene
+    ) -> None:
         known = write(scene, scene.owned(), status='preparing', outcome='back')
         scene.database.wishes.request_abort(CONTEXT, known, ['preparing'])
+        known = write(scene, known, stuck_reason='odd')
+        with pytest.raises(exception.NotOwner):
+            write(scene, known, status='failed')
+        known = scene.database.migrations.get(known.uuid)
         assert write(scene, known, status='failed').status == 'failed'
+        cancel = scene.database.actions.list(known.instance_uuid)[0]
+        assert (cancel.action, cancel.result) == ('live_migration_cancel', 'Error')
+
+    def test_an_end_answers_a_force_complete_that_came_meanwhile(self, scene: Scene) -> None:
+        known = write(scene, scene.owned(), status='preparing')
+        known = write(scene, known, status='queued')
+        known = write(scene, known, status='running', outcome='back')
+        scene.database.wishes.request_force_complete(CONTEXT, known, ['running'])
+        with pytest.raises(exception.NotOwner):
+            write(scene, known, status='failed')
+        write(scene, scene.database.migrations.get(known.uuid), status='failed')
+        forced = scene.database.actions.list(known.instance_uuid)[0]
+        assert (forced.action, forced.result) == ('live_migration_force_complete', 'Error')
 
     def test_an_illegal_move_is_refused_and_writes_nothing(self, scene: Scene) -> None:
         known = scene.owned()
@@ -403,6 +423,7 @@ class TestStops:
         assert scene.database.migrations.wish_aborts('host1', boot, [known.uuid]) == [known.uuid]
         row = scene.database.migrations.get(known.uuid)
         assert (row.abort_requested_at, row.abort_requested_by) == (conftest.START, 'host stop')
+        assert row.abort_verdict == 'cancelled: in the queue of its source, which was stopped'
         with pytest.raises(exception.NotOwner):
             scene.database.migrations.commit(known, Write())
 
@@ -411,7 +432,9 @@ class TestStops:
         known = scene.owned()
         scene.database.wishes.request_abort(context.RequestContext(user_id='ada'), known, ['accepted'])
         assert scene.database.migrations.wish_aborts('host1', boot, [known.uuid]) == [known.uuid]
-        assert scene.database.migrations.get(known.uuid).abort_requested_by == 'ada'
+        row = scene.database.migrations.get(known.uuid)
+        assert row.abort_requested_by == 'ada'
+        assert row.abort_verdict == 'cancelled: in the queue of its source, which was stopped'
 
     def test_another_boot_another_host_the_settled_and_the_ended_are_left_alone(self, scene: Scene) -> None:
         boot = scene.host('host1')

@@ -12,12 +12,16 @@
 
 """Requests and their errors, against the real Placement, over HTTP where the way matters."""
 
+import concurrent.futures
 import contextlib
 import json
 import logging
 import socket
 import threading
+import time
+import types
 import uuid
+from http import server as http_server
 from wsgiref import simple_server
 
 import pytest
@@ -374,6 +378,16 @@ def test_a_catalog_without_placement_is_unreachable(tmp_path, identity):
         ({}, 'auth_type'),
         ({'auth_type': 'telepathy'}, 'no such plug-in'),
         ({'auth_type': 'none'}, 'endpoint_override'),
+        ({'auth_type': 'none', 'endpoint_override': 'x:8778'}, "endpoint_override is 'x:8778': it is no URL"),
+        (
+            {
+                'auth_type': 'password',
+                'username': 'u',
+                'password': PASSWORD,
+                'auth_url': f'u:{PASSWORD}@keystone',
+            },
+            'auth_url is .* it is no URL',
+        ),
         ({'auth_type': 'password', 'password': PASSWORD}, 'auth_url'),
         ({'auth_type': 'none', 'endpoint_override': 'http://x', 'valid_interfaces': 'sideways'}, 'sideways'),
         (
@@ -397,3 +411,56 @@ def test_a_configuration_that_cannot_be_names_the_option(tmp_path, options, said
 def test_no_option_is_registered_on_the_global_configuration(tmp_path, url):
     placement.client_from_conf(configured(tmp_path, auth_type='none', endpoint_override=url))
     assert 'placement' not in cfg.CONF
+
+
+def test_a_clock_that_is_set_back_holds_up_no_request(tmp_path, url, monkeypatch):
+    """keystoneauth1's limiter of requests slept until the wall clock was again where it had been."""
+    client = placement.client_from_conf(configured(tmp_path, auth_type='none', endpoint_override=url))
+    yesterday = time.time() - 86400
+    slept = []
+    clock = types.SimpleNamespace(time=lambda: yesterday, sleep=slept.append)
+    monkeypatch.setattr('keystoneauth1._fair_semaphore.time', clock)
+    assert client.read('/')['versions']
+    assert slept == []
+
+
+class _Together(http_server.BaseHTTPRequestHandler):
+    """Answers when as many ask as the barrier wants, and counts who connects."""
+
+    protocol_version = 'HTTP/1.1'
+    connections = 0
+
+    def setup(self):
+        super().setup()
+        type(self).connections += 1
+
+    def do_GET(self):
+        self.barrier.wait(timeout=30)
+        self.send_response(200)
+        self.send_header('Content-Length', '2')
+        self.end_headers()
+        self.wfile.write(b'{}')
+
+    def log_message(self, *_args):
+        pass
+
+
+class _Patient(http_server.ThreadingHTTPServer):
+    request_queue_size = 128
+
+
+def test_each_of_the_stories_that_run_at_a_time_keeps_its_connection(tmp_path, caplog):
+    stories = 64
+    handler = type('Together', (_Together,), {'barrier': threading.Barrier(stories)})
+    with _Patient(('127.0.0.1', 0), handler) as placement_:
+        threading.Thread(target=placement_.serve_forever, kwargs={'poll_interval': 0.01}).start()
+        where = f'http://127.0.0.1:{placement_.server_port}'
+        client = placement.client_from_conf(configured(tmp_path, auth_type='none', endpoint_override=where))
+        with concurrent.futures.ThreadPoolExecutor(stories) as pool:
+            for _ in range(2):
+                answers = [pool.submit(client.get, '/') for _ in range(stories)]
+                assert {one.result().status_code for one in answers} == {200}
+        client.adapter.session.session.close()
+        placement_.shutdown()
+    assert handler.connections == stories
+    assert 'pool is full' not in caplog.text

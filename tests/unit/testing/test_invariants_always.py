@@ -80,6 +80,12 @@ def test_i5_a_host_that_is_down_or_owes_is_excused(cloud, excuse):
     assert planting.found(cloud) == set()
 
 
+def test_i5_a_guest_that_is_being_taken_out_of_the_books_is_excused(cloud):
+    planting.leave(cloud, 'host3', 'check file')
+    cloud.database.instances.begin_delete(cloud.instance.uuid)
+    assert 'I5' not in planting.found(cloud, quiet=False)
+
+
 def test_i6_more_is_used_than_there_is(cloud):
     provider = (
         'SELECT inventories.id FROM inventories JOIN resource_providers ON resource_provider_id = resource_providers.id'

@@ -1,0 +1,182 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A cloud in one process that counts what a migration costs it.
+
+What counts: every statement, commit, message and Placement request since the counting began, whoever caused it, except
+what is marked as an aside. Asides are marked where they begin, never guessed from what they do: the conductor's and
+the computes' periodic threads (polls, lease, sweep, heartbeat), the handlers of polls and heartbeats, and whatever
+runs within :func:`aside`. A story that a sweep or a poll has woken runs in a thread of its own, and counts.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from migrator import executors
+from migrator import rpc as migrator_rpc
+from migrator.db import watch
+from migrator.testing import cloud
+from migrator.testing import rpc as testing_rpc
+
+#: The threads that look after migrations, whether or not anything happens, by name and by what is in the name.
+_PERIODICS = frozenset({'lease', 'sweep', 'poll', 'heartbeat'})
+_POLL_POOL = '-poll-'
+_ASIDES = testing_rpc.POLLS | testing_rpc.HEARTBEATS
+
+_here = threading.local()
+_ASIDE, _UNSEEN = 'aside', 'unseen'
+
+
+def aside() -> contextlib.AbstractContextManager[None]:
+    """Count what this thread does within the block among the asides."""
+    return _counted_as(_ASIDE)
+
+
+def unseen() -> contextlib.AbstractContextManager[None]:
+    """Count nothing that this thread reads or writes in the database within the block: it is the observer's."""
+    return _counted_as(_UNSEEN)
+
+
+@contextlib.contextmanager
+def _counted_as(what: str) -> Iterator[None]:
+    before = getattr(_here, 'counted_as', None)
+    _here.counted_as = what
+    try:
+        yield
+    finally:
+        _here.counted_as = before
+
+
+def _as_aside(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with aside():
+            return function(*args, **kwargs)
+
+    return run
+
+
+class Counter:
+    """Statements and commits: those of the migrations, and the asides.
+
+    :ivar counted: ``sql_statements`` and ``commits``.
+    :ivar asides: likewise.
+    :ivar texts: how often each statement was among the counted.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin at nothing."""
+        self.counted = {'sql_statements': 0, 'commits': 0}
+        self.asides = dict(self.counted)
+        self.texts: collections.Counter[str] = collections.Counter()
+
+    def statement(self, text: str) -> None:
+        """Count a statement."""
+        self._count('sql_statements', text)
+
+    def commit(self) -> None:
+        """Count a commit."""
+        self._count('commits')
+
+    def _count(self, what: str, text: str | None = None) -> None:
+        counted_as = getattr(_here, 'counted_as', None)
+        if counted_as == _UNSEEN:
+            return
+        with self._lock:
+            (self.asides if counted_as == _ASIDE else self.counted)[what] += 1
+            if text is not None and counted_as is None:
+                self.texts[text] += 1
+
+
+class Threads(executors.NativeThreads):
+    """Real threads, of which those that look after migrations are asides."""
+
+    def start(self, function: Callable[..., Any], *args: Any, name: str) -> None:
+        """Start a thread."""
+        looks_after = name in _PERIODICS or _POLL_POOL in name
+        super().start(_as_aside(function) if looks_after else function, *args, name=name)
+
+
+class _Endpoint:
+    """An endpoint whose handlers of polls and heartbeats are asides."""
+
+    def __init__(self, endpoint: object) -> None:
+        self._endpoint = endpoint
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._endpoint, name)
+        return _as_aside(found) if name in _ASIDES else found
+
+
+class _RPC:
+    def __init__(self, rpc: migrator_rpc.RPC) -> None:
+        self.call = rpc.call
+        self.cast = rpc.cast
+        self._rpc = rpc
+
+    def serve(self, target: migrator_rpc.Target, endpoint: object) -> migrator_rpc.Served:
+        """Listen; see :meth:`migrator.rpc.RPC.serve`."""
+        return self._rpc.serve(target, _Endpoint(endpoint))
+
+
+class CountingCloud(cloud.Cloud):
+    """A cloud on real threads that counts.
+
+    :param directory: where its files go.
+    :param threads_for: of each process, by its name; they have to be :class:`Threads`.
+    :param more: as :class:`migrator.testing.cloud.Cloud` has it.
+    """
+
+    def __init__(self, directory: str, threads_for: cloud.ThreadsFor | None = None, **more: Any) -> None:
+        threads = Threads()
+        self.counter = Counter()
+        self._first_request = self._first_message = 0
+        super().__init__(directory, threads_for=threads_for or (lambda name: threads), **more)
+        watch.watch(self.engine, self.counter.statement, self.counter.commit)
+
+    def _rpc(self, name: str, sender: str) -> Any:
+        return _RPC(super()._rpc(name, sender))
+
+    def begin_counting(self) -> None:
+        """Count from now on; what was before is forgotten."""
+        self.counter.begin()
+        self._first_request = len(self.placement.requests)
+        self._first_message = len(self.recorder.messages)
+
+    def heard(self) -> list[testing_rpc.Recorded]:
+        """Return every message that was sent since the counting began, asides included."""
+        return self.recorder.messages[self._first_message :]
+
+    def asked(self) -> list[Any]:
+        """Return every request to Placement since the counting began."""
+        return self.placement.requests[self._first_request :]
+
+    def costs(self) -> dict[str, int]:
+        """Return what has been counted so far."""
+        return {'placement_requests': len(self.asked())} | {
+            'rpc_messages': sum(not (one.poll or one.heartbeat) for one in self.heard()),
+            **self.counter.counted,
+        }
+
+    def asides(self) -> dict[str, int]:
+        """Return what polls, heartbeats and other asides have cost besides."""
+        return {'rpc_messages': sum(one.poll or one.heartbeat for one in self.heard()), **self.counter.asides}

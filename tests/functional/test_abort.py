@@ -1,0 +1,554 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Aborts, from REST to the driver: when they are taken, what they leave, who is told, and who wins a race."""
+
+import pytest
+
+from tests.functional import seen, wishes
+from tests.functional.trouble import LONG, AtCommit, faults, migrate
+
+DRIVER_CALLS = ('live_migration', 'live_migration_abort', 'rollback_live_migration_at_source')
+#: What starting or aborting a job leaves in the hypervisors' log.
+JOB = ('job started', 'abort asked')
+
+IN_ANY_CASE = [pytest.param(status, id=status) for status in ('accepted', 'preparing', 'queued', 'running')]
+
+
+def end(cloud, instance, within=60):
+    """Let the cloud run until a server's newest migration has ended; return how many seconds that took."""
+    asked = cloud.simulation.time
+    cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].ended, timeout=within)
+    return cloud.simulation.time - asked
+
+
+# --- when it is taken ------------------------------------------------------------------------------------------------
+
+#: Status -> the microversions at which an abort is refused, and at which it is taken.
+BOUNDARIES = {
+    'accepted': (['2.24', '2.64'], ['2.65', '2.80']),
+    'preparing': (['2.24', '2.64'], ['2.65', '2.80']),
+    'queued': (['2.24', '2.64'], ['2.65', '2.80']),
+    'running': ([], ['2.24', '2.64', '2.65', '2.80']),
+}
+
+
+@pytest.mark.parametrize(
+    ('status', 'version'), [(status, version) for status, (_, taken) in BOUNDARIES.items() for version in taken]
+)
+@pytest.mark.simulated(reason='it loses messages, and has hypervisors take their time')
+def test_an_abort_is_taken_in_every_status_from_its_microversion_on(cloud, status, version):
+    """Museum 13: the instance is on its host, with its own allocation."""
+    instance = cloud.boot('one', 'host1')
+    other = wishes.TO[status](cloud, instance)
+    response = wishes.abort(cloud, instance, version)
+    assert (response.status_int, response.body) == (202, b'')
+    end(cloud, instance)
+    wishes.go_on(cloud)
+    cloud.wait()
+    assert seen.migrations(cloud, instance)[0]['status'] == 'cancelled'
+    assert wishes.verdict(cloud, instance) == ('Success', None)
+    seen.moved(cloud, instance, 'host1')
+    if other:
+        seen.completed(cloud, other, 'host2')
+
+
+@pytest.mark.parametrize(
+    ('status', 'version'), [(status, version) for status, (not_yet, _) in BOUNDARIES.items() for version in not_yet]
+)
+@pytest.mark.simulated(reason='it loses messages, and has hypervisors take their time')
+def test_below_its_microversion_it_is_a_400_and_the_migration_goes_on(cloud, status, version):
+    instance = cloud.boot('one', 'host1')
+    wishes.TO[status](cloud, instance)
+    wishes.refused(wishes.abort(cloud, instance, version), 400, status, 'running')
+    wishes.go_on(cloud)
+    cloud.wait()
+    assert seen.migration(cloud, instance)['status'] == 'completed'
+    assert wishes.actions(cloud, instance, 'live_migration_cancel') == []
+
+
+def test_below_2_24_there_is_no_abort(cloud):
+    instance = cloud.boot('one', 'host1')
+    wishes.running(cloud, instance)
+    wishes.refused(wishes.abort(cloud, instance, '2.23'), 404)
+    wishes.go_on(cloud)
+    cloud.wait()
+    seen.completed(cloud, instance, 'host2')
+
+
+@pytest.mark.cloud(post_copy=True)
+@pytest.mark.parametrize('version', ['2.24', '2.64', '2.65', '2.80'])
+@pytest.mark.parametrize('status', ['running (post-copy)', 'post-migrating'])
+def test_when_the_guest_runs_at_the_destination_it_is_a_400_that_says_so(cloud, status, version):
+    """What is in post-copy was in none of three lists, and the answers were wrong."""
+    instance = cloud.boot('one', 'host1')
+    wishes.TO[status](cloud, instance)
+    wishes.refused(wishes.abort(cloud, instance, version), 400, status, 'runs at the destination already')
+    assert seen.in_progress(cloud, instance)[0]['status'] == status
+    wishes.go_on(cloud)
+    cloud.wait()
+    seen.moved(cloud, instance, 'host2')
+    assert cloud.migrations(instance)[-1].abort_requested_at is None
+
+
+def capped(cloud, host='host1', version=2):
+    """Start the compute service of a host anew, as one of an older release."""
+    seen.kill(cloud, host)
+    cloud.options['compute.service_version_cap'] = version
+    seen.restart(cloud, host)
+    del cloud.options['compute.service_version_cap']
+
+
+@pytest.mark.parametrize('status', ['accepted', 'preparing', 'queued'])
+@pytest.mark.simulated(reason='it starts a service with another option')
+def test_a_host_that_is_too_old_to_let_go_of_what_does_not_run_makes_it_a_400(cloud, status):
+    capped(cloud)
+    instance = cloud.boot('one', 'host1')
+    wishes.TO[status](cloud, instance)
+    wishes.refused(wishes.abort(cloud, instance), 400, status, 'too old', 'service version 2', '3 is needed')
+    assert cloud.migrations(instance)[-1].abort_requested_at is None
+    wishes.go_on(cloud)
+    cloud.wait()
+    assert seen.migration(cloud, instance)['status'] == 'completed'
+
+
+@pytest.mark.parametrize('version', ['2.24', '2.80'])
+@pytest.mark.simulated(reason='it starts a service with another option')
+def test_what_runs_on_an_old_host_is_aborted_all_the_same(cloud, version):
+    capped(cloud)
+    instance = cloud.boot('one', 'host1')
+    before = seen.everything(cloud)
+    wishes.running(cloud, instance)
+    assert wishes.abort(cloud, instance, version).status_int == 202
+    end(cloud, instance)
+    wishes.cancelled(cloud, instance, before)
+
+
+@pytest.mark.simulated(reason='it starts a service with another option, and writes a wish past the API')
+def test_what_an_old_host_cannot_let_go_of_is_aborted_as_soon_as_it_runs(cloud):
+    """An API that did not know the host's version has taken the wish: nothing is sent that the host lacks."""
+    capped(cloud)
+    instance = cloud.boot('one', 'host1')
+    first = wishes.queued(cloud, instance)
+    row = cloud.migrations(instance)[-1]
+    cloud.database.wishes.request_abort(wishes.context(), row, ['queued'])
+    cloud.simulation.advance(12)
+    assert seen.migration(cloud, instance)['status'] == 'queued'
+    sent = [message for message in cloud.recorder.messages if message.method == 'live_migration_abort']
+    assert sent == []
+    assert 'too old' not in (cloud.migrations(instance)[-1].stuck_reason or '')
+    faults(cloud, 'host1').stall('copying', instance_uuid=instance.uuid)
+    wishes.go_on_with(cloud, first)
+    end(cloud, instance)
+    assert seen.history(cloud, instance)[-2:] == ['running', 'cancelled']
+    seen.moved(cloud, instance, 'host1')
+    cloud.wait()
+
+
+def test_an_abort_of_what_is_not_there_is_a_404_and_changes_nothing(cloud):
+    instance, other = cloud.boot('one', 'host1'), cloud.boot('two', 'host2')
+    wishes.running(cloud, instance)
+    number = cloud.migrations(instance)[-1].id
+    for path in (
+        f'/servers/{instance.uuid}/migrations/{number + 1}',
+        f'/servers/{instance.uuid}/migrations/{cloud.migrations(instance)[-1].uuid}',
+        f'/servers/{other.uuid}/migrations/{number}',
+        f'/servers/{cloud.new_uuid()}/migrations/{number}',
+    ):
+        wishes.refused(cloud.request('DELETE', path), 404)
+    # what is not one's own is not there
+    wishes.refused(wishes.abort(cloud, instance, token='eve:elsewhere'), 404)
+    assert cloud.migrations(instance)[-1].abort_requested_at is None
+    wishes.go_on(cloud)
+    cloud.wait()
+    seen.completed(cloud, instance, 'host2')
+
+
+def test_a_server_that_is_locked_can_still_be_aborted_by_an_administrator_and_by_nobody_else(cloud):
+    instance = cloud.boot('one', 'host1', locked_by='owner')
+    before = seen.everything(cloud)
+    wishes.running(cloud, instance)
+    wishes.refused(wishes.abort(cloud, instance, token='demo:demo'), 403)
+    assert wishes.abort(cloud, instance).status_int == 202
+    end(cloud, instance)
+    wishes.cancelled(cloud, instance, before)
+
+
+@pytest.mark.parametrize('status', ['completed', 'failed', 'cancelled'])
+def test_after_the_end_it_is_a_409_and_nothing_has_changed(cloud, status):
+    instance = cloud.boot('one', 'host1')
+    if status == 'failed':
+        faults(cloud, 'host1').fail('copying')
+    if status == 'cancelled':
+        wishes.running(cloud, instance)
+        assert wishes.abort(cloud, instance).status_int == 202
+    else:
+        migrate(cloud, instance)
+    cloud.wait()
+    assert seen.migration(cloud, instance)['status'] == status
+    before = seen.everything(cloud), cloud.migrations(instance)[-1]
+    wishes.refused(wishes.abort(cloud, instance), 409, 'task_state')
+    assert (seen.everything(cloud), cloud.migrations(instance)[-1]) == before
+
+
+# --- what it leaves --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('status', IN_ANY_CASE)
+@pytest.mark.simulated(reason='it loses messages, and has hypervisors take their time')
+def test_an_aborted_server_is_exactly_as_it_was(cloud, status):
+    """Museum 1: a queued abort left the server migrating, and its allocation at the destination. Museum 13, 36."""
+    instance = cloud.boot('one', 'host1', dirty_rate=50)
+    other = wishes.TO['queued'](cloud, instance) if status == 'queued' else None
+    if other is None:
+        before = seen.everything(cloud)
+        wishes.TO[status](cloud, instance)
+    else:
+        before = wishes.without(cloud, instance)
+    assert wishes.abort(cloud, instance).status_int == 202
+    end(cloud, instance)
+    wishes.cancelled(cloud, instance, before)
+    if other is not None:
+        assert cloud.migrations(other)[-1].status == 'running', 'the other one is not disturbed'
+
+
+def test_one_that_waits_is_cancelled_at_once_and_its_driver_is_never_called(cloud):
+    """Museum 1: only the Future was cancelled. The queue decides: the hypervisor never hears of it."""
+    instance = cloud.boot('one', 'host1')
+    first = wishes.queued(cloud, instance)
+    counted = [wishes.calls(cloud, 'host1', phase, instance) for phase in DRIVER_CALLS]
+    assert seen.guests(cloud, instance).keys() == {'host1', 'host3'}, 'a queued one holds its prepared destination'
+    before = wishes.without(cloud, instance)
+    assert wishes.abort(cloud, instance).status_int == 202
+    assert end(cloud, instance) < 1
+    wishes.cancelled(cloud, instance, before)
+    assert wishes.effects(cloud, instance, *JOB) == []
+    wishes.go_on_with(cloud, first)
+    cloud.wait()
+    cloud.simulation.advance(30)
+    assert [one.count for one in counted[:2]] == [0, 0], 'neither then nor later'
+    assert wishes.effects(cloud, instance, *JOB) == []
+    seen.completed(cloud, first, 'host2')
+
+
+def test_of_those_that_wait_only_the_one_is_cancelled_and_the_others_keep_their_order(cloud):
+    instances = [cloud.boot(f'vm{number}', 'host1') for number in range(5)]
+    stall = faults(cloud, 'host1').stall('copying', instance_uuid=instances[0].uuid)
+    for instance in instances:
+        migrate(cloud, instance)
+        seen.when(cloud, instance, 'running' if instance is instances[0] else 'queued')
+    cloud.simulation.advance(1)
+    assert wishes.abort(cloud, instances[2]).status_int == 202
+    end(cloud, instances[2])
+    waiting = [cloud.migrations(instances[number])[-1].uuid for number in (1, 3, 4)]
+    assert cloud.waiting()['host1'] == waiting
+    stall.release()
+    cloud.wait()
+    started = [one.instance_uuid for one in cloud.world.effects('job started')]
+    assert started == [instances[number].uuid for number in (0, 1, 3, 4)]
+    seen.moved(cloud, instances[2], 'host1')
+
+
+@pytest.mark.parametrize('after', [0.0, 0.05, 3.33, 9.7])
+@pytest.mark.simulated(reason='it measures the clock')
+def test_one_that_is_being_prepared_is_unwound_within_a_second_and_not_at_the_steps_end(cloud, after):
+    """It was answered in 0.03 s, and took effect when the preparation had run to its end."""
+    instance = cloud.boot('one', 'host1')
+    before = seen.everything(cloud)
+    wishes.preparing(cloud, instance, seconds=30)
+    cloud.simulation.advance(after)
+    parts = seen.guests(cloud, instance)
+    assert wishes.abort(cloud, instance).status_int == 202
+    assert end(cloud, instance) <= 1
+    wishes.cancelled(cloud, instance, before)
+    assert wishes.effects(cloud, instance, *JOB) == []
+    if after > 9:
+        assert 'host2' in parts, 'there was something to remove'
+
+
+@pytest.mark.simulated(reason='it has hypervisors take their time')
+def test_no_other_destination_is_tried_for_one_that_was_aborted(cloud):
+    instance = cloud.boot('one', 'host1')
+    faults(cloud, 'host2').fail('pre_live_migration', 'no')
+    stall = faults(cloud, 'host2').stall('rollback_live_migration_at_destination')
+    before = seen.everything(cloud)
+    migrate(cloud, instance)
+    cloud.simulation.run_until(stall.reached.is_set)
+    assert wishes.abort(cloud, instance).status_int == 202
+    stall.release()
+    cloud.wait()
+    wishes.cancelled(cloud, instance, before)
+    assert {one.host for one in cloud.world.log if one.instance_uuid == instance.uuid} == {'host1', 'host2'}
+
+
+def test_a_guest_that_its_user_has_paused_is_paused_after_the_abort(cloud):
+    """Museum 36, 47: put back what was there, not what is usual."""
+    instance = cloud.boot('one', 'host1', vm_state='paused')
+    cloud.world.hypervisors['host1'].pause(instance.uuid)
+    before = seen.everything(cloud)
+    wishes.running(cloud, instance)
+    assert wishes.abort(cloud, instance).status_int == 202
+    end(cloud, instance)
+    assert seen.everything(cloud) == before
+    assert seen.guests(cloud, instance)['host1'][0] == 'paused'
+
+
+def test_an_aborted_server_can_be_moved_at_once(cloud):
+    """Museum 53, 58: nothing of the first request is in the way of the next."""
+    instance = cloud.boot('one', 'host1')
+    wishes.running(cloud, instance)
+    assert wishes.abort(cloud, instance).status_int == 202
+    end(cloud, instance)
+    wishes.go_on(cloud)
+    migrate(cloud, instance)
+    cloud.wait()
+    seen.completed(cloud, instance, 'host2')
+
+
+# --- asking twice ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('status', IN_ANY_CASE)
+@pytest.mark.simulated(reason='it loses messages, and has hypervisors take their time')
+def test_asking_twice_is_answered_alike_and_done_once(cloud, status):
+    instance = cloud.boot('one', 'host1')
+    wishes.TO[status](cloud, instance)
+    row = cloud.migrations(instance)[-1]
+    for token in (wishes.WHO, 'admin:other', wishes.WHO):
+        assert wishes.abort(cloud, instance, token=token).status_int == 202
+        assert wishes.at(cloud, row).abort_requested_by == wishes.WHO
+    asked_at = wishes.at(cloud, row).abort_requested_at
+    end(cloud, instance)
+    wishes.refused(wishes.abort(cloud, instance), 409)
+    ended = wishes.at(cloud, row)
+    assert (ended.abort_requested_at, ended.abort_verdict) == (asked_at, 'cancelled')
+    assert len(wishes.actions(cloud, instance, 'live_migration_cancel')) == 1
+    assert len(wishes.effects(cloud, instance, 'abort asked')) == (status == 'running')
+    assert [one for one in wishes.effects(cloud, instance, 'removed') if one[0] == 'host1'] == []
+    wishes.go_on(cloud)
+    cloud.wait()
+
+
+def test_asking_again_after_it_was_too_late_is_answered_as_the_first_time_until_the_end(cloud):
+    instance = cloud.boot('one', 'host1')
+    arrived = faults(cloud, 'host1').stall('arrived')
+    post = faults(cloud, 'host1').stall('post_live_migration_at_source')
+    migrate(cloud, instance)
+    cloud.simulation.run_until(arrived.reached.is_set)
+    assert seen.migration(cloud, instance)['status'] == 'running'
+    assert wishes.abort(cloud, instance).status_int == 202
+    arrived.release()
+    seen.when(cloud, instance, 'post-migrating')
+    assert wishes.abort(cloud, instance).status_int == 202
+    post.release()
+    cloud.wait()
+    wishes.too_late(cloud, instance)
+    wishes.refused(wishes.abort(cloud, instance), 409)
+
+
+# --- what is told, and where -----------------------------------------------------------------------------------------
+
+
+def test_who_asked_when_and_what_came_of_it_is_in_the_servers_actions(cloud):
+    instance = cloud.boot('one', 'host1')
+    wishes.running(cloud, instance)
+    response = wishes.abort(cloud, instance, token='admin:admins')
+    (found,) = wishes.actions(cloud, instance, 'live_migration_cancel')
+    assert found['request_id'] == response.headers['X-OpenStack-Request-Id']
+    assert (found['user_id'], found['project_id'], found['message']) == ('admin', 'admins', None)
+    assert found['events'][0]['result'] is None, 'it is not known yet'
+    asked = found['start_time']
+    end(cloud, instance)
+    (found,) = wishes.actions(cloud, instance, 'live_migration_cancel')
+    assert (found['start_time'], found['events'][0]['result']) == (asked, 'Success')
+    (whole,) = wishes.actions(cloud, instance, 'live-migration')
+    assert whole['message'] == 'Aborted: asked for by admin.'
+    events = {event['event']: event['result'] for event in whole['events']}
+    assert events['conductor_live_migrate_instance'] == 'Error'
+    assert events['compute_live_migration'] == 'Error'
+    assert events['compute_pre_live_migration_undo'] == 'Success'
+
+
+def test_why_an_abort_came_too_late_is_told_in_the_action(cloud):
+    instance = cloud.boot('one', 'host1')
+    arrived = faults(cloud, 'host1').stall('arrived')
+    migrate(cloud, instance)
+    cloud.simulation.run_until(arrived.reached.is_set)
+    assert wishes.abort(cloud, instance).status_int == 202
+    arrived.release()
+    cloud.wait()
+    wishes.too_late(cloud, instance)
+    assert 'the guest had moved' in wishes.verdict(cloud, instance)[1]
+    (whole,) = wishes.actions(cloud, instance, 'live-migration')
+    assert whole['message'] is None
+    assert whole['events'][-1]['result'] == 'Success'
+
+
+@pytest.mark.parametrize('status', IN_ANY_CASE)
+@pytest.mark.simulated(reason='it loses messages, and has hypervisors take their time')
+def test_while_it_is_unwound_the_lists_show_it_in_progress_and_then_cancelled(cloud, status):
+    instance = cloud.boot('one', 'host1')
+    wishes.TO[status](cloud, instance)
+    stall = faults(cloud, 'host2').stall('rollback_live_migration_at_destination')
+    assert wishes.abort(cloud, instance).status_int == 202
+    cloud.simulation.advance(0.5)
+    if stall.reached.is_set():
+        assert seen.migration(cloud, instance)['status'] == seen.in_progress(cloud, instance)[0]['status'] == status
+        assert seen.server(cloud, instance)['status'] == 'MIGRATING'
+        stall.release()
+    end(cloud, instance)
+    assert seen.migration(cloud, instance)['status'] == 'cancelled'
+    assert seen.in_progress(cloud, instance) == []
+    assert seen.server(cloud, instance)['status'] == 'ACTIVE'
+    wishes.go_on(cloud)
+    cloud.wait()
+
+
+# --- races -----------------------------------------------------------------------------------------------------------
+
+
+def judge(cloud, instance, before, taken):
+    """Assert that a race has one end, that the world agrees with it, and that whoever asked is told of it.
+
+    :param taken: the answers to the aborts.
+    """
+    row = cloud.migrations(instance)[-1]
+    started = wishes.effects(cloud, instance, 'job started')
+    assert len(started) <= 1
+    if 202 not in taken:
+        assert row.status == 'completed'
+        assert set(taken) <= {400, 409}
+        assert wishes.actions(cloud, instance, 'live_migration_cancel') == []
+        seen.moved(cloud, instance, 'host2')
+    elif row.status == 'completed':
+        wishes.too_late(cloud, instance)
+    else:
+        wishes.cancelled(cloud, instance, before)
+        assert 'job completed' not in {effect for _, effect in wishes.effects(cloud, instance, 'job completed')}
+    assert cloud.world.violations == []
+
+
+@pytest.mark.parametrize('hundredths', [*range(212, 262, 4), 265, 270, 300])
+@pytest.mark.simulated(reason='it acts at single instants')
+def test_whenever_it_comes_around_the_cut_over_it_is_cancelled_or_completed_and_never_both_or_neither(
+    cloud, hundredths
+):
+    """Museum 34, 36: at the last moment."""
+    instance = cloud.boot('one', 'host1', memory_mb=2048, dirty_rate=200)
+    before = migrate(cloud, instance)
+    cloud.simulation.advance(hundredths / 100)
+    response = wishes.abort(cloud, instance)
+    cloud.wait()
+    judge(cloud, instance, before, [response.status_int])
+
+
+class Asks:
+    """Asks for an abort from a thread of its own, as a user does; ``taken`` are the answers."""
+
+    def __init__(self, cloud, instance):
+        self.taken = []
+        self._cloud = cloud
+        self._instance = instance
+
+    def __call__(self):
+        self._cloud.world_threads.start(self._ask, name='user')
+
+    def _ask(self):
+        self.taken.append(wishes.abort(self._cloud, self._instance).status_int)
+
+
+@pytest.mark.seeds(1, 2, 3)
+@pytest.mark.parametrize('number', range(1, 9))
+@pytest.mark.simulated(reason='it acts at single commits')
+def test_at_whatever_commit_it_comes_there_is_one_end(cloud, number):
+    instance = cloud.boot('one', 'host1', dirty_rate=200)
+    ask = Asks(cloud, instance)
+    at = AtCommit(cloud, number, ('begin', 'committed')[number % 2], ask)
+    before = migrate(cloud, instance)
+    cloud.simulation.run_until(lambda: at.struck and ask.taken)
+    cloud.wait()
+    judge(cloud, instance, before, ask.taken)
+
+
+class AtMessage:
+    """Acts when a message of the given number is sent, of those that a migration is made of."""
+
+    def __init__(self, cloud, number, act):
+        self.left = number
+        self._act = act
+        cloud.bus.faults = self._on
+
+    def _on(self, message):
+        if message.method not in ('compute_heartbeat', 'wake'):
+            self.left -= 1
+            if not self.left:
+                self._act()
+
+
+@pytest.mark.seeds(4, 5)
+@pytest.mark.parametrize('number', range(1, 17))
+@pytest.mark.simulated(reason='it acts at single messages')
+def test_at_whatever_message_it_comes_there_is_one_end(cloud, number):
+    """Museum 42: early, late, in between."""
+    instance = cloud.boot('one', 'host1', dirty_rate=200)
+    before = seen.everything(cloud)
+    ask = Asks(cloud, instance)
+    AtMessage(cloud, number, ask)
+    migrate(cloud, instance)
+    cloud.simulation.run_until(lambda: ask.taken, timeout=LONG)
+    cloud.wait()
+    judge(cloud, instance, before, ask.taken)
+
+
+@pytest.mark.seeds(1, 2, 3, 4, 5, 6)
+@pytest.mark.simulated(reason='it acts when a slot becomes free')
+def test_when_the_slot_becomes_free_as_it_is_aborted_the_abort_is_not_lost(cloud):
+    """An abort that came between two halves of the queueing was answered 202 and lost."""
+    instance = cloud.boot('one', 'host1', memory_mb=8192)
+    first = wishes.queued(cloud, instance)
+    before = wishes.without(cloud, instance)
+    ask = Asks(cloud, instance)
+    cloud.simulation.on_checkpoint = lambda process, label: None
+    wishes.go_on_with(cloud, first)
+    ended = cloud.world.hypervisors['host1'].jobs[first.uuid].ended
+    cloud.simulation.run_until(ended.is_set)
+    ask()
+    cloud.simulation.run_until(lambda: ask.taken and cloud.migrations(instance)[-1].ended)
+    assert ask.taken == [202]
+    assert cloud.migrations(instance)[-1].status == 'cancelled'
+    cloud.wait()
+    seen.moved(cloud, instance, 'host1')
+    assert seen.everything(cloud)['books'][instance.uuid] == before['books'][instance.uuid]
+
+
+@pytest.mark.seeds(1, 2)
+@pytest.mark.parametrize('number', range(4, 13))
+@pytest.mark.simulated(reason='it acts at single commits')
+def test_an_abort_that_meets_a_failure_is_told_which_of_them_came_first(cloud, number):
+    """One that came while a failure was unwound was answered 202, and nobody was ever told what came of it."""
+    instance = cloud.boot('one', 'host1')
+    cloud.world.hypervisors['host1'].leave_paused = True
+    faults(cloud, 'host1').fail('cutover', 'the link broke')
+    ask = Asks(cloud, instance)
+    at = AtCommit(cloud, number, 'committed', ask)
+    before = migrate(cloud, instance)
+    cloud.simulation.run_until(lambda: at.struck and ask.taken)
+    cloud.wait()
+    row = cloud.migrations(instance)[-1]
+    assert seen.everything(cloud) == before
+    if ask.taken == [202]:
+        assert row.status in ('cancelled', 'failed')
+        assert row.abort_verdict.startswith(row.status)
+        cancelled = row.status == 'cancelled'
+        assert wishes.verdict(cloud, instance) == (('Success', None) if cancelled else ('Error', row.abort_verdict))
+    else:
+        assert (ask.taken, row.status, row.abort_verdict) == ([409], 'failed', None)

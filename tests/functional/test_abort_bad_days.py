@@ -1,0 +1,316 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Aborts on bad days: whatever is lost, late, hung or dead, who has changed their mind gets their way, or is told."""
+
+import pytest
+
+from migrator.virt import driver
+from tests.functional import seen, wishes
+from tests.functional.test_abort import end
+from tests.functional.trouble import LONG, AtCommit, by_turns, faults, migrate
+
+STATUSES = ['preparing', 'queued', 'running']
+
+
+def begin(cloud, status):
+    """Bring a migration to a status; return its instance, the one before it in the queue, and what is to be left."""
+    instance = cloud.boot('one', 'host1')
+    before = seen.everything(cloud)
+    other = wishes.TO[status](cloud, instance)
+    return instance, other, wishes.without(cloud, instance) if other else before
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('status', ['accepted', *STATUSES])
+@pytest.mark.simulated(reason='it decides what becomes of single messages')
+def test_an_abort_whose_wake_up_is_lost_is_found_by_the_sweep(cloud, status):
+    instance, _, before = begin(cloud, status)
+    cloud.bus.faults = lambda message: 'lose' if message.method == 'wake' else None
+    assert wishes.abort(cloud, instance).status_int == 202
+    assert end(cloud, instance) < 7
+    wishes.cancelled(cloud, instance, before)
+
+
+@pytest.mark.parametrize('fault', ['lose', 'lose_answer', 'duplicate', 3.0, 90.0, 'refuse'])
+@pytest.mark.parametrize('status', ['queued', 'running'])
+@pytest.mark.simulated(reason='it decides what becomes of single messages')
+def test_no_abort_that_is_lost_late_or_doubled_on_its_way_to_the_source_is_forgotten(cloud, status, fault):
+    """Museum 42, 60: early, late, never; and a time-out that leads to the next."""
+    instance, other, before = begin(cloud, status)
+    left = [fault]
+    cloud.bus.faults = lambda message: left.pop() if message.method == 'live_migration_abort' and left else None
+    assert wishes.abort(cloud, instance).status_int == 202
+    end(cloud, instance, within=LONG)
+    assert left == []
+    wishes.cancelled(cloud, instance, before)
+    cloud.simulation.advance(100 if fault == 90.0 else 0)
+    assert seen.everything(cloud) == before
+    if other:
+        assert cloud.migrations(other)[-1].status == 'running'
+
+
+@pytest.mark.parametrize('status', STATUSES)
+@pytest.mark.simulated(reason='it decides what becomes of single messages')
+def test_when_every_event_is_lost_the_polls_finish_an_abort(cloud, status):
+    """Museum 41, 42: an event that never comes."""
+    instance, _, before = begin(cloud, status)
+    cloud.bus.faults = lambda message: 'lose' if message.method == 'step_ended' else None
+    assert wishes.abort(cloud, instance).status_int == 202
+    end(cloud, instance)
+    wishes.cancelled(cloud, instance, before)
+
+
+# --- the driver ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('after', [False, True])
+def test_a_driver_that_fails_to_abort_is_asked_again_as_long_as_there_is_the_job(cloud, after):
+    """It was told once, and the guest moved although somebody had asked in time that it should not."""
+    instance, _, before = begin(cloud, 'running')
+    for _ in range(2):
+        faults(cloud, 'host1').fail('live_migration_abort', 'the monitor is busy', after=after)
+    assert wishes.abort(cloud, instance).status_int == 202
+    assert end(cloud, instance) < 20
+    wishes.cancelled(cloud, instance, before)
+
+
+def test_a_driver_that_can_never_abort_lets_the_guest_move_and_it_is_told(cloud):
+    instance = cloud.boot('one', 'host1', memory_mb=8192)
+    faults(cloud, 'host1').fail('live_migration_abort', 'it cannot', sticky=True)
+    migrate(cloud, instance)
+    seen.when(cloud, instance, 'running')
+    assert wishes.abort(cloud, instance).status_int == 202
+    cloud.wait()
+    wishes.too_late(cloud, instance)
+
+
+def test_a_driver_whose_abort_hangs_holds_up_neither_another_abort_nor_the_queue_nor_the_move(cloud):
+    instance, waits = cloud.boot('one', 'host1', memory_mb=16384), cloud.boot('two', 'host1')
+    stall = faults(cloud, 'host1').stall('live_migration_abort', instance_uuid=instance.uuid, sticky=True)
+    migrate(cloud, instance)
+    seen.when(cloud, instance, 'running')
+    migrate(cloud, waits)
+    seen.when(cloud, waits, 'queued')
+    assert wishes.abort(cloud, instance).status_int == 202
+    cloud.simulation.run_until(stall.reached.is_set)
+    assert wishes.abort(cloud, waits).status_int == 202
+    assert end(cloud, waits) < 1
+    assert seen.migration(cloud, waits)['status'] == 'cancelled'
+    assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
+    end(cloud, instance)
+    stall.release()
+    wishes.too_late(cloud, instance)
+
+
+@pytest.mark.simulated(reason='it lets a driver hang')
+def test_an_abort_between_the_slot_and_the_job_is_not_lost(cloud):
+    """If the worker came first, the next abort of the running migration was swallowed."""
+    instance = cloud.boot('one', 'host1')
+    before = seen.everything(cloud)
+    stall = faults(cloud, 'host1').stall('starting')
+    migrate(cloud, instance)
+    cloud.simulation.run_until(stall.reached.is_set)
+    assert seen.migration(cloud, instance)['status'] == 'queued'
+    assert cloud.waiting()['host1'] == []
+    assert wishes.abort(cloud, instance).status_int == 202
+    cloud.simulation.advance(3)
+    stall.release()
+    end(cloud, instance)
+    wishes.cancelled(cloud, instance, before)
+
+
+def test_a_driver_that_says_aborted_of_a_guest_that_has_moved_is_not_believed(cloud):
+    """Its word decides, but not against the destination, which runs the guest."""
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    faults(cloud, 'host1').lie('live_migration', driver.Verdict.ABORTED)
+    arrived = faults(cloud, 'host1').stall('arrived')
+    migrate(cloud, instance)
+    cloud.simulation.run_until(arrived.reached.is_set)
+    assert wishes.abort(cloud, instance).status_int == 202
+    arrived.release()
+    cloud.wait()
+    wishes.too_late(cloud, instance)
+
+
+@pytest.mark.simulated(reason='it measures the clock')
+def test_a_source_that_hangs_in_its_check_holds_up_no_abort(cloud):
+    """Whoever waits for a check can change their mind; an abort took effect when the check had ended."""
+    instance = cloud.boot('one', 'host1')
+    before = seen.everything(cloud)
+    stall = faults(cloud, 'host1').stall('check_can_live_migrate_source')
+    migrate(cloud, instance)
+    cloud.simulation.run_until(stall.reached.is_set)
+    cloud.simulation.advance(10)
+    assert wishes.abort(cloud, instance).status_int == 202
+    assert end(cloud, instance) <= 2
+    wishes.cancelled(cloud, instance, before)
+    stall.release()
+    cloud.simulation.advance(10)
+    assert seen.everything(cloud) == before
+
+
+@pytest.mark.parametrize('phase', ['check_can_live_migrate_destination', 'pre_live_migration'])
+def test_a_destination_that_does_not_look_at_its_token_is_waited_for_and_then_cleaned(cloud, phase):
+    instance = cloud.boot('one', 'host1')
+    before = seen.everything(cloud)
+    stall = faults(cloud, 'host2').stall(phase)
+    migrate(cloud, instance)
+    cloud.simulation.run_until(stall.reached.is_set)
+    assert wishes.abort(cloud, instance).status_int == 202
+    cloud.simulation.advance(20)
+    assert seen.in_progress(cloud, instance)[0]['status'] == 'preparing', 'nobody cleans up under its hands'
+    stall.release()
+    end(cloud, instance)
+    wishes.cancelled(cloud, instance, before)
+
+
+@pytest.mark.parametrize('status', STATUSES)
+@pytest.mark.simulated(reason='it has hypervisors take their time')
+def test_a_rollback_that_fails_a_few_times_is_tried_again_until_it_is_clean(cloud, status):
+    """Museum 7, 50: a cleanup that raised left the server in MIGRATING for ever."""
+    instance, _, before = begin(cloud, status)
+    for _ in range(3):
+        faults(cloud, cloud.migrations(instance)[-1].dest_compute).fail('rollback_live_migration_at_destination')
+    assert wishes.abort(cloud, instance).status_int == 202
+    end(cloud, instance)
+    wishes.cancelled(cloud, instance, before)
+
+
+# --- conductors ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('status', ['accepted', *STATUSES])
+@pytest.mark.simulated(reason='it has hypervisors take their time')
+def test_a_migration_whose_conductor_is_dead_can_be_aborted(cloud, status):
+    """The conductor died, and the migration stayed `accepted`, which no API could abort."""
+    instance, _, before = begin(cloud, status)
+    seen.kill(cloud, 'conductor1')
+    assert wishes.abort(cloud, instance).status_int == 202
+    assert wishes.abort(cloud, instance).status_int == 202
+    cloud.simulation.advance(5)
+    assert seen.in_progress(cloud, instance)[0]['status'] == status
+    cloud.start_conductor('conductor2')
+    end(cloud, instance)
+    wishes.cancelled(cloud, instance, before)
+
+
+#: From the wish to the end of an aborted migration there are so many commits of its conductor's.
+COMMITS_OF_AN_ABORT = range(1, 9)
+
+
+@pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS_OF_AN_ABORT))
+@pytest.mark.parametrize('status', ['queued', 'running'])
+@pytest.mark.simulated(reason='it acts at single commits')
+def test_wherever_a_conductor_is_killed_in_an_abort_another_one_finishes_it(cloud, status, number, moment):
+    """Museum 1, 8, 13: nothing stays half undone."""
+    instance, _, before = begin(cloud, status)
+    victim = cloud.processes['conductor1']
+    at = AtCommit(cloud, number, moment, lambda: cloud.simulation.kill(victim))
+    assert wishes.abort(cloud, instance).status_int == 202
+    cloud.simulation.run_until(lambda: at.struck or cloud.migrations(instance)[-1].ended)
+    if at.struck:
+        del cloud.conductors['conductor1']
+        cloud.start_conductor('conductor2')
+    end(cloud, instance, within=LONG)
+    wishes.cancelled(cloud, instance, before)
+
+
+@pytest.mark.parametrize('status', STATUSES)
+@pytest.mark.simulated(reason='it pauses a process')
+def test_a_conductor_that_slept_past_its_lease_while_it_was_aborted_undoes_nothing_when_it_wakes(cloud, status):
+    instance, _, before = begin(cloud, status)
+    cloud.simulation.pause(cloud.processes['conductor1'])
+    assert wishes.abort(cloud, instance).status_int == 202
+    cloud.start_conductor('conductor2')
+    end(cloud, instance, within=LONG)
+    cloud.simulation.resume(cloud.processes['conductor1'])
+    cloud.simulation.advance(30)
+    wishes.cancelled(cloud, instance, before)
+
+
+# --- computes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('down_for', [0.0, 3.0])
+@pytest.mark.parametrize('status', ['queued', 'running'])
+@pytest.mark.simulated(reason='it kills a service at a single message')
+def test_a_source_that_is_killed_when_the_abort_has_come_is_asked_when_it_is_back(cloud, status, down_for):
+    """Museum 2: what runs goes on without its service; what waited is not queued again, for it is unwound."""
+    instance, other, before = begin(cloud, status)
+    struck = []
+
+    def strike(message):
+        if message.method == 'live_migration_abort' and not struck:
+            struck.append(message)
+            cloud.world_threads.start(lambda: seen.kill(cloud, 'host1'), name='power')
+
+    cloud.bus.faults = strike
+    assert wishes.abort(cloud, instance).status_int == 202
+    cloud.simulation.run_until(lambda: struck and 'host1' not in cloud.processes)
+    cloud.simulation.advance(down_for)
+    seen.restart(cloud, 'host1')
+    end(cloud, instance, within=LONG)
+    assert seen.migration(cloud, instance)['status'] == 'cancelled'
+    if other:
+        assert wishes.effects(cloud, instance, 'job started') == []
+        wishes.go_on(cloud)
+        cloud.wait(LONG)
+        seen.completed(cloud, other, 'host2')
+    else:
+        wishes.cancelled(cloud, instance, before)
+
+
+@pytest.mark.parametrize('status', STATUSES)
+@pytest.mark.simulated(reason='it has hypervisors take their time')
+def test_a_destination_that_restarts_while_it_is_unwound_is_cleaned_all_the_same(cloud, status):
+    instance, _, before = begin(cloud, status)
+    host = cloud.migrations(instance)[-1].dest_compute
+    stall = faults(cloud, host).stall('rollback_live_migration_at_destination')
+    assert wishes.abort(cloud, instance).status_int == 202
+    cloud.simulation.run_until(stall.reached.is_set)
+    seen.kill(cloud, host)
+    stall.release()
+    seen.restart(cloud, host)
+    end(cloud, instance, within=LONG)
+    wishes.cancelled(cloud, instance, before)
+
+
+@pytest.mark.parametrize('status', STATUSES)
+@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
+def test_a_destination_that_is_dead_owes_its_cleanup_and_the_server_is_free(cloud, status):
+    instance, _, before = begin(cloud, status)
+    host = cloud.migrations(instance)[-1].dest_compute
+    seen.kill(cloud, host)
+    assert wishes.abort(cloud, instance).status_int == 202
+    end(cloud, instance, within=LONG)
+    assert seen.migration(cloud, instance)['status'] == 'cancelled'
+    after = seen.everything(cloud)
+    assert (after['servers'], after['books']) == (before['servers'], before['books'])
+    assert [debt.host for debt in cloud.database.debts.list()] == [host]
+
+
+@pytest.mark.simulated(reason='it lets minutes pass')
+def test_a_source_that_is_merely_silent_is_waited_for_and_the_wish_stands(cloud):
+    instance, _, before = begin(cloud, 'running')
+    cloud.bus.faults = lambda message: (
+        'lose' if '.host1' in str(message.target) or message.method == 'step_ended' else None
+    )
+    assert wishes.abort(cloud, instance).status_int == 202
+    cloud.simulation.advance(200)
+    assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
+    assert 'host1' in cloud.migrations(instance)[-1].waits_for
+    cloud.bus.faults = lambda message: None
+    end(cloud, instance, within=LONG)
+    wishes.cancelled(cloud, instance, before)

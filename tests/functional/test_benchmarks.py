@@ -1,0 +1,79 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The benchmark runs, and what it counts is right; how long anything took is not asked."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import control_plane
+from tests.functional import test_cost
+
+#: What a migration may cost; the messages without the question that settles it, which counts as a poll.
+LIMITS = {
+    'placement_requests': test_cost.LIMITS['Placement requests'],
+    'sql_statements': test_cost.LIMITS['SQL statements'],
+    'commits': test_cost.LIMITS['commits'],
+}
+MESSAGES = test_cost.LIMITS['RPC messages'] - 2
+
+
+def above(costs):
+    counts = {**{name: costs[name] for name in LIMITS}, 'messages': costs['rpc']['messages']}
+    return {name: count for name, count in counts.items() if count > {**LIMITS, 'messages': MESSAGES}[name]}
+
+
+def test_on_sqlite_it_tells_what_a_migration_costs_and_that_more_guests_on_the_source_make_it_no_dearer():
+    command = [sys.executable, control_plane.__file__, '--on', 'sqlite', '--guests', '1,6', '--quick']
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found['sqlite']) == {'1', '6'}
+    for guests, told in found['sqlite'].items():
+        assert told['one_at_a_time']['migrations'] == found['migrations'] == 4
+        costs = told['one_at_a_time']['per_migration']
+        assert above(costs) == {}
+        assert costs['placement_requests'] == 4
+        assert costs['rpc']['messages'] == MESSAGES
+        assert costs['rpc']['bytes'] > 1000
+        assert costs['rpc_polls']['messages'] >= 2
+        assert sum(costs['sql_by_table'].values()) == pytest.approx(costs['sql_statements'])
+        assert {'api', 'conductor1', 'host1', 'host2', 'placement', 'other'} <= set(costs['cpu_seconds'])
+        assert told['idle']['per_second']['placement_requests'] == 0
+        assert told['idle']['per_second']['rpc']['messages'] == 0
+        assert told['abort_latency']['running']['aborts'] == 2
+        assert told['abort_latency']['queued']['queue'] == int(guests)
+    assert found['sqlite']['1']['together'] is None
+    together = found['sqlite']['6']['together']
+    assert together['migrations'] == 6
+    assert above(together['per_migration']) == {}
+    assert 'sqlite: 6 guests on the source: 6 leave together' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ('words', 'said'),
+    [
+        (['--guests', '1,0'], "--guests: is '0': a whole number of 1 or more would do"),
+        (['--guests', 'many'], "--guests: is 'many'"),
+        (['--migrations', '-1'], '--migrations'),
+        (['--on', 'mysql'], "--on: invalid choice: 'mysql'"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_said_in_one_line(capsys, words, said):
+    with pytest.raises(SystemExit) as ended:
+        control_plane.main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]

@@ -1,0 +1,100 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Exhibits of the museum about restarts: a host that comes back harms nobody, and comes back whatever has happened."""
+
+import pytest
+
+from migrator.conductor import instances
+from tests.functional import seen, wishes
+from tests.functional.trouble import LONG, faults, migrate
+
+pytestmark = pytest.mark.simulated(reason='it kills services at single moments')
+
+
+def test_a_source_that_restarts_after_no_host_was_found_still_has_its_guests(cloud):
+    """Museum 17: the migration was left `accepted`, and the restart destroyed guests that had never left."""
+    instance, other = cloud.boot('one', 'host1'), cloud.boot('two', 'host1')
+    for host in ('host2', 'host3'):
+        faults(cloud, host).fail('check_can_live_migrate_destination', 'no')
+    before = migrate(cloud, instance)
+    cloud.wait()
+    seen.kill(cloud, 'host1')
+    cloud.simulation.advance(5)
+    seen.restart(cloud, 'host1')
+    cloud.simulation.advance(30)
+    seen.failed(cloud, instance, before, 'Every candidate was tried')
+    for one in (instance, other):
+        assert cloud.world.active_on(one.uuid) == ['host1']
+
+
+@pytest.mark.parametrize('status', ['accepted', 'preparing', 'queued', 'running'])
+def test_a_source_that_restarts_destroys_nothing_whatever_the_migration_stands_at(cloud, status):
+    """Museum 17: nothing here is decided by a status that somebody left behind."""
+    instance = cloud.boot('one', 'host1', memory_mb=2048)
+    wishes.TO[status](cloud, instance)
+    seen.kill(cloud, 'conductor1')
+    seen.kill(cloud, 'host1')
+    cloud.start_compute('host1')
+    cloud.simulation.advance(30)
+    assert cloud.world.active_on(instance.uuid) == ['host1']
+    assert wishes.effects(cloud, instance, 'removed') == []
+    cloud.start_conductor('conductor1')
+    wishes.go_on(cloud)
+    cloud.wait(LONG)
+    seen.moved(cloud, instance, seen.host_of(cloud, instance))
+
+
+@pytest.mark.parametrize('conductor_first', [False, True])
+def test_when_everything_is_started_anew_at_once_nothing_depends_on_what_was_known(cloud, conductor_first):
+    """Museum 18: the cleanup at start failed on a cache that was still cold."""
+    moving, waits = cloud.boot('one', 'host1', memory_mb=4096), cloud.boot('two', 'host1')
+    fails = cloud.boot('three', 'host3')
+    faults(cloud, 'host3').stall('copying', instance_uuid=fails.uuid, sticky=True)
+    for instance in (moving, waits, fails):
+        migrate(cloud, instance, 'host2')
+        seen.when(cloud, instance, 'queued' if instance is waits else 'running')
+    assert wishes.abort(cloud, fails).status_int == 202
+    for name in ('conductor1', 'host1', 'host2', 'host3'):
+        seen.kill(cloud, name)
+    if conductor_first:
+        cloud.start_conductor('conductor1')
+    for host in ('host2', 'host1', 'host3'):
+        cloud.start_compute(host)
+    cloud.simulation.advance(3)
+    if not conductor_first:
+        cloud.start_conductor('conductor1')
+    wishes.go_on(cloud)
+    cloud.wait(LONG)
+    for instance in (moving, waits):
+        seen.moved(cloud, instance, 'host2')
+    assert seen.migration(cloud, fails)['status'] in ('cancelled', 'completed')
+    seen.moved(cloud, fails, seen.host_of(cloud, fails))
+
+
+def test_a_host_whose_server_was_deleted_while_it_was_away_starts_and_serves(cloud):
+    """Museum 20: a service did not start, for a server that was to be looked after had been deleted."""
+    gone, stays = cloud.boot('one', 'host1', memory_mb=4096), cloud.boot('two', 'host1')
+    migrate(cloud, gone, 'host2')
+    seen.when(cloud, gone, 'running')
+    seen.kill(cloud, 'host1')
+    cloud.wait(LONG)
+    assert seen.migration(cloud, gone)['status'] == 'completed'
+    instances.delete(cloud.database, cloud.placement_client, gone.uuid)
+    # its user's guest, at the destination; what the source keeps of it is a copy that nobody needs
+    cloud.world.hypervisors['host2'].delete(gone.uuid)
+    cloud.world.hypervisors['host1'].delete(gone.uuid)
+    seen.restart(cloud, 'host1')
+    assert seen.service(cloud, 'host1')['state'] == 'up'
+    migrate(cloud, stays)
+    cloud.wait(LONG)
+    seen.moved(cloud, stays, seen.host_of(cloud, stays))

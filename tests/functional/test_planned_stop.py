@@ -1,0 +1,340 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A compute service that is stopped as planned, whatever else hangs or is away; told through the REST API.
+
+That no stop takes more than 2 s besides what it was told to wait is looked at in each of these (I13).
+"""
+
+import pytest
+
+from tests.functional import seen, wishes
+from tests.functional.trouble import LONG, faults, migrate
+
+pytestmark = pytest.mark.simulated(reason='it stops a service within its process, and decides what becomes of messages')
+
+STOP_SECONDS = 2.0
+KEEP = {'compute.stop_queued': 'keep'}
+WAIT = {'compute.stop_running': 'wait', 'compute.stop_timeout': 30}
+
+
+def begin_stop(cloud, host='host1'):
+    """Begin the planned stop of a compute service; return a list that has its seconds when it is over."""
+    began, took = cloud.simulation.time, []
+
+    def stop():
+        cloud.computes[host].cleanup_host()
+        took.append(cloud.simulation.time - began)
+
+    cloud.processes[host].start(stop, name='stop')
+    return took
+
+
+def stop(cloud, host='host1', within=STOP_SECONDS):
+    """Stop a compute service as planned; its process ends with that."""
+    took = begin_stop(cloud, host)
+    cloud.simulation.run_until(lambda: took, timeout=60)
+    assert took[0] <= within
+    seen.kill(cloud, host)
+
+
+def queue(cloud, count=4, phase='copying'):
+    """Have one server whose move runs and does not get on, and others that wait behind it; and what was before."""
+    instances = [cloud.boot(f'vm{number}', 'host1') for number in range(count)]
+    faults(cloud, 'host1').stall(phase, instance_uuid=instances[0].uuid, sticky=True)
+    before = seen.everything(cloud)
+    for instance in instances:
+        assert cloud.live_migrate(instance).status_int == 202
+        cloud.simulation.advance(0.5)
+    seen.when(cloud, instances[0], 'running' if phase == 'copying' else 'queued')
+    for instance in instances[1:]:
+        seen.when(cloud, instance, 'queued')
+    return instances, before
+
+
+def statuses(cloud, instances):
+    return [seen.migration(cloud, instance)['status'] for instance in instances]
+
+
+def started(cloud):
+    """Return the guests whose jobs have started, in order."""
+    return [effect.instance_uuid for effect in cloud.world.effects('job started')]
+
+
+def until_ended(cloud, instances, within=30):
+    cloud.simulation.run_until(lambda: not any(seen.in_progress(cloud, one) for one in instances), timeout=within)
+
+
+def assert_cancelled_by_the_stop(cloud, instances, before):
+    """Assert that what waited has ended, was told so, and has left nothing anywhere."""
+    after = seen.everything(cloud)
+    for instance in instances:
+        row = cloud.migrations(instance)[-1]
+        assert (row.status, row.abort_requested_by) == ('cancelled', 'host stop')
+        assert row.abort_verdict == 'cancelled: in the queue of its source, which was stopped'
+        assert seen.result(cloud, instance) == ('Error', 'Aborted: asked for by host stop.')
+        assert after['servers'][instance.uuid] == before['servers'][instance.uuid]
+        assert after['guests'][instance.uuid] == before['guests'][instance.uuid]
+        assert after['books'][instance.uuid] == before['books'][instance.uuid]
+        assert row.uuid not in after['books']
+
+
+# --- what waits ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('phase', ['copying', 'live_migration', 'starting'])
+def test_what_waits_is_cancelled_and_clean_and_what_runs_goes_on_however_the_driver_hangs(cloud, phase):
+    (runs, *waiting), before = queue(cloud, 6, phase)
+    stop(cloud)
+    until_ended(cloud, waiting)
+    assert_cancelled_by_the_stop(cloud, waiting, before)
+    assert seen.in_progress(cloud, runs)
+    wishes.go_on(cloud)
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+    seen.completed(cloud, runs, 'host2')
+    assert started(cloud) == [runs.uuid]
+
+
+def test_they_end_although_the_host_never_comes_back(cloud):
+    (_runs, *waiting), before = queue(cloud)
+    stop(cloud)
+    until_ended(cloud, waiting)
+    assert_cancelled_by_the_stop(cloud, waiting, before)
+    wishes.go_on(cloud)
+
+
+@pytest.mark.cloud(options=KEEP)
+def test_what_waits_may_be_kept_and_goes_on_in_its_order_when_the_service_is_back(cloud):
+    instances, _before = queue(cloud)
+    stop(cloud)
+    cloud.simulation.advance(10)
+    assert statuses(cloud, instances) == ['running', 'queued', 'queued', 'queued']
+    assert cloud.migrations(instances[1])[-1].abort_requested_at is None
+    wishes.go_on(cloud)
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+    assert statuses(cloud, instances) == ['completed'] * 4
+    assert started(cloud) == [instance.uuid for instance in instances], 'each once, first in, first out'
+
+
+@pytest.mark.cloud(options=KEEP)
+def test_what_is_kept_can_be_aborted_while_the_host_is_away(cloud):
+    (runs, first, second, third), _before = queue(cloud)
+    stop(cloud)
+    assert wishes.abort(cloud, second).status_int == 202
+    cloud.simulation.advance(5)
+    wishes.go_on(cloud)
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+    assert statuses(cloud, [runs, first, second, third]) == ['completed', 'completed', 'cancelled', 'completed']
+    assert started(cloud) == [runs.uuid, first.uuid, third.uuid]
+
+
+def test_a_service_that_is_stopped_twice_is_stopped(cloud):
+    (_runs, *waiting), before = queue(cloud)
+    assert not begin_stop(cloud)
+    stop(cloud)
+    until_ended(cloud, waiting)
+    assert_cancelled_by_the_stop(cloud, waiting, before)
+    wishes.go_on(cloud)
+
+
+# --- nobody hears ----------------------------------------------------------------------------------------------------
+
+
+def mute(cloud, fault, *methods):
+    """Have a fault strike what the host sends of some methods; of all, if none is named."""
+    cloud.bus.faults = lambda message: (
+        fault if message.sender == 'compute:host1' and (not methods or message.method in methods) else None
+    )
+
+
+@pytest.mark.parametrize('fault', ['lose', 'refuse'])
+@pytest.mark.parametrize('down_for', [0, 10])
+def test_with_a_broker_that_is_away_it_takes_no_longer_and_what_waited_is_queued_again_at_the_next_start(
+    cloud, fault, down_for
+):
+    instances, _before = queue(cloud)
+    mute(cloud, fault)
+    stop(cloud)
+    cloud.bus.faults = lambda message: None
+    cloud.simulation.advance(down_for)
+    assert statuses(cloud, instances[1:]) == ['queued'] * 3
+    wishes.go_on(cloud)
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+    assert statuses(cloud, instances) == ['completed'] * 4
+    assert started(cloud) == [instance.uuid for instance in instances]
+
+
+def test_an_owner_who_polls_while_nobody_hears_of_the_stop_unwinds_nothing(cloud):
+    """What the stop has cancelled, and nobody wished aborted, was told as cancelled, and ended as failed."""
+    instances, _before = queue(cloud)
+    mute(cloud, 'lose', 'compute_stopping', 'step_ended')
+    took = begin_stop(cloud)
+    # the process is still there, and answers its owner's polls for a while
+    compute = cloud.computes['host1']
+    compute._served.stop = lambda: None
+    cloud.simulation.run_until(lambda: took)
+    cloud.simulation.advance(10)
+    assert statuses(cloud, instances[1:]) == ['queued'] * 3
+    seen.kill(cloud, 'host1')
+    cloud.bus.faults = lambda message: None
+    wishes.go_on(cloud)
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+    assert statuses(cloud, instances) == ['completed'] * 4
+
+
+def test_when_only_the_answer_is_lost_what_waited_is_cancelled_all_the_same(cloud):
+    (runs, *waiting), before = queue(cloud)
+    mute(cloud, 'lose_answer', 'compute_stopping')
+    stop(cloud)
+    cloud.simulation.advance(10)
+    wishes.go_on(cloud)
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+    assert_cancelled_by_the_stop(cloud, waiting, before)
+    assert started(cloud) == [runs.uuid]
+
+
+def test_an_abort_that_reaches_a_host_whose_stop_nobody_heard_cancels_at_once(cloud):
+    (_runs, first, *_others), before = queue(cloud)
+    mute(cloud, 'lose', 'compute_stopping')
+    took = begin_stop(cloud)
+    cloud.computes['host1']._served.stop = lambda: None
+    cloud.simulation.run_until(lambda: took)
+    assert wishes.abort(cloud, first).status_int == 202
+    until_ended(cloud, [first], within=10)
+    assert seen.migration(cloud, first)['status'] == 'cancelled'
+    assert seen.everything(cloud)['guests'][first.uuid] == before['guests'][first.uuid]
+    seen.kill(cloud, 'host1')
+    wishes.go_on(cloud)
+    cloud.bus.faults = lambda message: None
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+
+
+@pytest.mark.parametrize('options', [{}, KEEP])
+def test_without_a_conductor_it_takes_no_longer_and_the_queue_survives_both(cloud, options):
+    instances, _before = queue(cloud)
+    for name, value in options.items():
+        cloud.set_option('host1', name, value)
+    seen.kill(cloud, 'conductor1')
+    stop(cloud)
+    cloud.start_conductor('conductor1')
+    wishes.go_on(cloud)
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+    assert statuses(cloud, instances) == ['completed'] * 4
+    assert started(cloud) == [instance.uuid for instance in instances]
+
+
+# --- what runs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cloud(options=WAIT)
+def test_what_runs_may_be_waited_for(cloud):
+    instance = cloud.boot('one', 'host1', memory_mb=8192)
+    migrate(cloud, instance)
+    seen.when(cloud, instance, 'running')
+    took = begin_stop(cloud)
+    cloud.simulation.run_until(lambda: took, timeout=40)
+    assert cloud.world.active_on(instance.uuid) == ['host2']
+    assert 5 < took[0] < 12, 'as long as the copy takes'
+    seen.kill(cloud, 'host1')
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+    seen.completed(cloud, instance, 'host2')
+
+
+@pytest.mark.cloud(options=WAIT)
+def test_what_runs_is_waited_for_no_longer_than_the_option_says_and_left_unharmed(cloud):
+    (runs, *waiting), before = queue(cloud)
+    stop(cloud, within=30 + STOP_SECONDS)
+    assert_cancelled_by_the_stop(cloud, waiting, before)
+    assert cloud.world.hypervisors['host1'].jobs.keys() == {runs.uuid}
+    wishes.go_on(cloud)
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+    assert seen.migration(cloud, runs)['status'] == 'completed'
+    assert started(cloud) == [runs.uuid]
+
+
+# --- what arrives meanwhile ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cloud(options=WAIT)
+@pytest.mark.parametrize('named', [None, 'host2'])
+def test_what_arrives_during_the_stop_is_refused_and_unwound_and_the_server_is_as_before(cloud, named):
+    (runs,), _ = queue(cloud, 1)
+    late = cloud.boot('late', 'host1')
+    stalls = [faults(cloud, host).stall('pre_live_migration', instance_uuid=late.uuid) for host in ('host2', 'host3')]
+    before = migrate(cloud, late, named)
+    cloud.simulation.run_until(lambda: any(stall.reached.is_set() for stall in stalls))
+    took = begin_stop(cloud)
+    cloud.simulation.advance(2)
+    assert not took, 'it waits for what runs'
+    for stall in stalls:
+        stall.release()
+    until_ended(cloud, [late], within=20)
+    assert not took
+    assert seen.migration(cloud, late)['status'] == 'failed'
+    assert 'is stopping' in seen.result(cloud, late)[1]
+    after = seen.everything(cloud)
+    for part in ('servers', 'guests', 'books'):
+        assert after[part][late.uuid] == before[part][late.uuid]
+    assert started(cloud) == [runs.uuid]
+    wishes.go_on(cloud)
+    cloud.wait(LONG)
+
+
+def test_what_arrives_when_the_host_has_stopped_is_not_lost(cloud):
+    """Nobody listens any more: it ends, or goes on when the host is back; the source's time is not up by itself."""
+    late = cloud.boot('late', 'host1')
+    stalls = [faults(cloud, host).stall('pre_live_migration', instance_uuid=late.uuid) for host in ('host2', 'host3')]
+    migrate(cloud, late)
+    cloud.simulation.run_until(lambda: any(stall.reached.is_set() for stall in stalls))
+    stop(cloud)
+    for stall in stalls:
+        stall.release()
+    cloud.simulation.advance(20)
+    assert seen.in_progress(cloud, late)[0]['status'] == 'queued'
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+    seen.completed(cloud, late, seen.host_of(cloud, late))
+
+
+@pytest.mark.seeds(1, 2, 3, 4, 5, 6)
+@pytest.mark.cloud(options={'max_concurrent_live_migrations': 2})
+def test_wherever_a_stop_meets_migrations_that_come_each_ends_and_none_is_lost(cloud, seed):
+    instances = [cloud.boot(f'vm{number}', 'host1') for number in range(6)]
+    for instance in instances[:3]:
+        migrate(cloud, instance)
+    cloud.simulation.advance(0.05 * seed)
+    took = begin_stop(cloud)
+    for instance in instances[3:]:
+        migrate(cloud, instance)
+        cloud.simulation.advance(0.02 * seed)
+    cloud.simulation.run_until(lambda: took)
+    assert took[0] <= STOP_SECONDS
+    seen.kill(cloud, 'host1')
+    cloud.simulation.advance(3)
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+    for instance in instances:
+        status = seen.migration(cloud, instance)['status']
+        assert status in ('completed', 'cancelled', 'failed')
+        assert seen.server(cloud, instance)['status'] == 'ACTIVE'
+        assert cloud.world.active_on(instance.uuid) == [seen.host_of(cloud, instance)]
+        assert (seen.host_of(cloud, instance) == 'host1') == (status != 'completed')

@@ -1,0 +1,181 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A tap on a broker: hears every message that is published in a virtual host, and who published it.
+
+It is RabbitMQ's own firehose: a copy of each message comes to the exchange ``amq.rabbitmq.trace``, with headers that
+say which user published it, to which exchange, by which routing key. What oslo.messaging has put around it says the
+rest: method, kind, and to which call an answer belongs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import amqp
+import requests
+
+from migrator.objects import base
+from migrator.testing import rpc as testing_rpc
+from tests.real.servers import process, rabbitmq
+
+#: Where RabbitMQ puts the copies, and how those of what was published are addressed.
+EXCHANGE = 'amq.rabbitmq.trace'
+PUBLISHED = 'publish.#'
+#: Seconds between two looks whether the broker is there.
+_AGAIN = 0.05
+#: What nobody is bound to: a message there goes nowhere but to the tap.
+_MARK = 'tap-mark-'
+
+
+@dataclasses.dataclass(frozen=True)
+class Heard(testing_rpc.Recorded):
+    """One message that was heard.
+
+    Its kind is one more than those of :class:`migrator.testing.rpc.Recorded`: ``beat`` is the sign of life of who is
+    still at work on a call. The method of an answer whose call was not heard is ``?``.
+
+    :ivar at: when, on this machine's monotonic clock.
+    :ivar wire: bytes as published, the envelope included.
+    """
+
+    at: float = 0.0
+    wire: int = 0
+
+
+class Tap:
+    """A tap on one virtual host, from now on until :meth:`close`.
+
+    A broker that restarts has forgotten that it is tapped: it is told again as soon as it is there, and what is
+    published in the moment before is not heard.
+
+    :param name_of: from a user at the broker to a sender as :class:`migrator.testing.rpc.Recorded` has it.
+    :ivar recorder: what was heard, to be asked as that of a cloud in one process.
+    :ivar taps: how often the broker had to be told.
+    """
+
+    def __init__(
+        self, broker: rabbitmq.RabbitMQ, vhost: str, name_of: Callable[[str], str] = lambda user: user
+    ) -> None:
+        self.recorder = testing_rpc.RpcRecorder()
+        self.taps = 0
+        self._broker = broker
+        self._vhost = vhost
+        self._name_of = name_of
+        self._calls: dict[str, Heard] = {}
+        self._marks: set[str] = set()
+        self._heard = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name='tap', daemon=True)
+        self._thread.start()
+        process.wait_until(lambda: self.taps, 'the broker to be tapped')
+
+    @property
+    def messages(self) -> list[testing_rpc.Recorded]:
+        """Every message so far, in the order in which the broker got them."""
+        return self.recorder.messages
+
+    def catch_up(self, timeout: float = 60.0) -> None:
+        """Return when everything has been heard that was published before.
+
+        :param timeout: seconds; the broker may be away for a while.
+        :raises tests.real.servers.process.ServerError: it has not, by then.
+        """
+        until = time.monotonic() + timeout
+        while time.monotonic() < until:
+            mark = _MARK + uuid.uuid4().hex
+            with contextlib.suppress(OSError, amqp.AMQPError), self._connection() as connection:
+                connection.channel().basic_publish(amqp.Message(''), exchange='', routing_key=mark)
+                with self._heard:
+                    # One that was published just before the tap was on is never heard: another one will be.
+                    if self._heard.wait_for(lambda mark=mark: mark in self._marks, timeout=5):
+                        return
+            time.sleep(_AGAIN)
+        raise process.ServerError(f'waited {timeout:g} s in vain: the tap on {self._vhost} to catch up')
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._closed = True
+        self._thread.join(timeout=30)
+        with contextlib.suppress(requests.RequestException):
+            self._tell(False)
+
+    # --- its thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                with self._connection() as connection:
+                    self._listen(connection)
+            except (OSError, amqp.AMQPError, requests.RequestException):
+                time.sleep(_AGAIN)
+
+    def _connection(self) -> amqp.Connection:
+        host = f'{process.HOST}:{self._broker.port}'
+        made = amqp.Connection(host, 'guest', 'guest', virtual_host=self._vhost, connect_timeout=5)
+        made.connect()
+        return made
+
+    def _tell(self, tracing: bool) -> None:
+        self._broker.ask('PUT', f'vhosts/{self._vhost}', tracing=tracing).raise_for_status()
+
+    def _listen(self, connection: amqp.Connection) -> None:
+        channel = connection.channel()
+        queue = channel.queue_declare(exclusive=True).queue
+        channel.queue_bind(queue, EXCHANGE, PUBLISHED)
+        channel.basic_consume(queue, no_ack=True, callback=self._take)
+        self._tell(True)
+        self.taps += 1
+        while not self._closed:
+            with contextlib.suppress(TimeoutError):
+                connection.drain_events(timeout=0.5)
+
+    def _take(self, message: amqp.Message) -> None:
+        headers = message.headers
+        keys = headers['routing_keys']
+        with self._heard:
+            if keys[0].startswith(_MARK):
+                self._marks.add(keys[0])
+                self._heard.notify_all()
+                return
+            self.messages.append(self._read(self._name_of(headers['user']), keys[0], message.body))
+
+    def _read(self, sender: str, key: str, body: str | bytes) -> Heard:
+        """Make out what a message is."""
+        wire = len(body.encode() if isinstance(body, str) else body)
+        inner = json.loads(json.loads(body)['oslo.message'])
+        at = time.monotonic()
+        call_id = inner.get('_msg_id')
+        if 'method' in inner:
+            args = {name: base.from_primitive(value) for name, value in inner['args'].items()}
+            kind = 'call' if call_id else 'cast'
+            migration_uuid = testing_rpc.migration_of(args)
+            heard = Heard(sender, key, inner['method'], kind, _size(inner['args']), migration_uuid, at, wire)
+            if call_id:
+                self._calls[call_id] = heard
+            return heard
+        call = self._calls.get(call_id)
+        kind, said = ('reply', inner.get('failure') or inner.get('result')) if inner.get('ending') else ('beat', None)
+        if call is None:
+            return Heard(sender, key, '?', kind, _size(said), None, at, wire)
+        return Heard(sender, call.sender, call.method, kind, _size(said), call.migration_uuid, at, wire)
+
+
+def _size(value: Any) -> int:
+    return len(json.dumps(value).encode())

@@ -1,0 +1,166 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Many migrations at once over many services, while what they all stand on goes away and comes back."""
+
+import collections
+import contextlib
+import itertools
+import threading
+import time
+
+import pytest
+
+from migrator import exception
+from migrator.objects import migration as migration_objects
+from tests.real import cloud as clouds
+from tests.real import site as sites
+
+MOVES = 200
+GUESTS = 40
+#: MiB. The four that leave a host at once share a link of 1 GiB/s: a second is enough for all.
+MEMORY = 256
+#: Which server is killed when so many moves are done.
+KILLED = {30: 'rabbitmq', 80: 'postgresql', 130: 'placement'}
+#: How many migrations have to be in progress at that moment.
+CAUGHT = 10
+#: Seconds between two looks of the user.
+LOOK = 0.2
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def cloud(ground, postgresql, rabbitmq, placement_http):
+    """Four computes, two conductors, two APIs, and a tap on what they say to each other."""
+    shape = sites.Shape(
+        hosts=4, conductors=2, apis=2, options=(('max_concurrent_live_migrations', 4),), world=('--vcpus', '64')
+    )
+    site = sites.Site(ground, shape, rabbitmq, postgresql, placement_http)
+    site.start()
+    cloud = clouds.ProcessCloud(site, site.tap())
+    cloud.simulation.run_until(cloud.up)
+    yield cloud
+    cloud.close()
+    site.end()
+
+
+class User:
+    """Has guests moved, each one again as soon as it has arrived, until there were so many moves.
+
+    It asks one API after the other; and again, where the answer is that the database is away or the migration has
+    failed.
+
+    :ivar ended: migration uuid -> the migration, when it had ended.
+    """
+
+    def __init__(self, cloud, guests, moves):
+        self.cloud = cloud
+        self.answers = collections.Counter()
+        self.ended = {}
+        self._moves = moves
+        self._idle = list(guests)
+        self._busy = []
+        self._apis = itertools.cycle(('api1', 'api2'))
+
+    @property
+    def done(self):
+        """How many moves are done."""
+        return sum(one.status == migration_objects.MigrationStatus.COMPLETED for one in self.ended.values())
+
+    def step(self):
+        """Ask for what can be asked for, then look what has ended; return whether all is done."""
+        while self._idle and self.done + len(self._busy) < self._moves:
+            guest = self._idle.pop(0)
+            self.cloud.simulation.run_until(lambda guest=guest: self._is_accepted(guest))
+            self._busy.append(guest)
+        # It is the database that is away.
+        with contextlib.suppress(exception.DatabaseUnreachable):
+            self._look()
+        time.sleep(LOOK)
+        return self.done >= self._moves
+
+    def _is_accepted(self, guest):
+        self.cloud.api = next(self._apis)
+        status = self.cloud.live_migrate(guest).status_int
+        self.answers[self.cloud.api, status] += 1
+        # 409: it was accepted by a commit of which the database told nobody any more.
+        assert status in (202, 409, 503)
+        return status != 503
+
+    def _look(self):
+        moving = {one.instance_uuid for one in in_progress(self.cloud)}
+        for guest in [one for one in self._busy if one.uuid not in moving]:
+            newest = self.cloud.migrations(guest)[-1]
+            self.ended[newest.uuid] = newest
+            self._busy.remove(guest)
+            self._idle.append(guest)
+
+
+def in_progress(cloud):
+    return cloud.database.migrations.list(in_progress=True)
+
+
+def test_two_hundred_migrations_end_right_though_broker_database_and_placement_are_killed_meanwhile(
+    cloud, rabbitmq, postgresql, placement_http
+):
+    servers = {one.name: one for one in (rabbitmq, postgresql, placement_http)}
+    guests = [cloud.boot(f'vm-{n}', f'host{1 + n % 4}', MEMORY, dirty_rate=20) for n in range(GUESTS)]
+    user = User(cloud, guests, MOVES)
+    to_kill = dict(KILLED)
+    caught = {}
+    at = {}
+    restart = threading.Thread()
+    began = time.monotonic()
+
+    def all_is_done():
+        nonlocal restart
+        if to_kill and user.done >= min(to_kill) and not restart.is_alive():
+            found = in_progress(cloud)
+            statuses = collections.Counter(one.status for one in found)
+            if len(found) >= CAUGHT and statuses[migration_objects.MigrationStatus.RUNNING]:
+                name = to_kill.pop(min(to_kill))
+                servers[name].kill()
+                at[name] = time.monotonic()
+                caught[name] = {one.uuid for one in found}
+                restart = threading.Thread(target=servers[name].start)
+                restart.start()
+                print(f'{time.monotonic() - began:.0f} s, {user.done} done: {name} is killed; {dict(statuses)}')
+        return user.step()
+
+    cloud.simulation.run_until(all_is_done, timeout=300)
+    restart.join()
+    cloud.wait()
+    print(f'{time.monotonic() - began:.0f} s: all done; answers {dict(user.answers)}')
+
+    # Nothing that was accepted is lost: it has ended, and says why if not as it was meant to.
+    migrations = {one.uuid: one for one in cloud.migrations()}
+    assert set(caught) == set(KILLED.values())
+    for name, uuids in caught.items():
+        assert uuids <= migrations.keys(), name
+    status = migration_objects.MigrationStatus
+    assert {one.status for one in migrations.values()} <= {status.COMPLETED, status.FAILED}
+    assert [one.uuid for one in migrations.values() if one.status == status.FAILED and not one.failure] == []
+    assert sum(one.status == status.COMPLETED for one in migrations.values()) >= MOVES
+    cloud.judge(set())
+
+    # Everybody had a part in it, the tap has heard them all, again after the broker was killed, and no compute host
+    # has called another.
+    assert {name for name, answer in user.answers if answer == 202} == {'api1', 'api2'}
+    tap = cloud.tap
+    assert tap.taps == 2
+    services = {f'{each.kind}:{name}' for name, each in cloud.site.services.items()}
+    for before in (True, False):
+        heard = {one.sender for one in tap.messages if (one.at < at['rabbitmq']) is before}
+        assert heard == services, f'{"before" if before else "after"} the broker was killed'
+    assert tap.recorder.compute_to_compute() == []

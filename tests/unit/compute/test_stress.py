@@ -1,0 +1,368 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Many threads at once on one queue, and on one compute host: submit, start, abort, stop and mutate.
+
+Natively the interpreter changes threads as often as it can. ``tests/eventlet`` has the same on green threads that
+change wherever a lock is taken or given back.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import gc
+import random
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from migrator import exception, executors
+from migrator.compute import live_migration_queue
+from migrator.objects import command, migrate_data
+from migrator.virt import driver, fake
+from tests.unit.compute import scene as scene_module
+from tests.unit.compute import test_live_migration_queue as specimens
+
+Queue = live_migration_queue.LiveMigrationQueue
+
+#: Migrations that go through the queue, over all of its lives.
+ROUNDS = 20_000
+LIVES = 20
+#: The limit changes between 1 and this.
+MOST = 4
+#: Seconds in which all threads have to end.
+PATIENCE = 60.0
+
+
+@contextlib.contextmanager
+def changing_often() -> Iterator[None]:
+    """Have the interpreter change threads after a microsecond."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+class Life:
+    """One life of a queue that is hammered until it is closed.
+
+    :param threads: whose locks and workers it has; the threads that hammer are ``threading``'s.
+    """
+
+    def __init__(self, queue_class: type[Queue], threads: executors.Threads, rounds: int, seed: int) -> None:
+        self.threads = threads
+        self.executor = executors.BoundedExecutor(1, threads, f'stressed-{seed}')
+        self.waiting: dict[str, concurrent.futures.Future[Any]] = {}
+        self.queue = queue_class('alpha', self.executor, self.waiting, threads)
+        self.rounds = rounds
+        self.seed = seed
+        self.submitted: list[str] = []
+        self.refused: list[str] = []
+        self.ran: list[str] = []
+        self.cancelled: list[str] = []
+        self.closed: list[str] = []
+        self.most = 0
+        self.wrong: list[str] = []
+        self._left = 3
+        self._lock = threading.Lock()
+
+    def hammer(self) -> list[str]:
+        """Run it, and return what is wrong."""
+        actors: list[Callable[[], None]] = [self._mutate, self._stop]
+        actors += [lambda number=number: self._submit(number) for number in range(3)]  # type: ignore[misc]
+        actors += [lambda number=number: self._abort(number) for number in range(2)]  # type: ignore[misc]
+        running = [threading.Thread(target=self._act, args=(actor,), daemon=True) for actor in actors]
+        for thread in running:
+            thread.start()
+        until = time.monotonic() + PATIENCE
+        for thread in running:
+            thread.join(max(0.0, until - time.monotonic()))
+        wrong = self.wrong + [f'{thread.name} hangs' for thread in running if thread.is_alive()]
+        if not self.executor.wait_idle(PATIENCE):
+            wrong.append('something still runs')
+        return wrong + self._judge()
+
+    def _act(self, actor: Callable[[], None]) -> None:
+        try:
+            actor()
+        except Exception as error:  # noqa: BLE001 -- the test's thread tells of it
+            self.wrong.append(f'{type(error).__name__}: {error}')
+            self._left = 0
+
+    def _judge(self) -> list[str]:
+        wrong = []
+        if self.waiting:
+            wrong.append(f'entries leaked: {len(self.waiting)}')
+        if self.executor.waiting or self.executor.running:
+            wrong.append(f'the pool has {self.executor.waiting} waiting and {self.executor.running} running')
+        ran, never = set(self.ran), {*self.cancelled, *self.closed}
+        if len(ran) != len(self.ran):
+            wrong.append('something ran twice')
+        if ran & never:
+            wrong.append(f'aborts lost: {len(ran & never)} ran though they were said to be cancelled')
+        accepted = set(self.submitted) - set(self.refused)
+        if ran | never != accepted:
+            wrong.append(f'{len(accepted - ran - never)} neither ran nor were cancelled')
+        if self.most > MOST:
+            wrong.append(f'{self.most} ran at once')
+        return wrong
+
+    def _work(self, uuid: str) -> None:
+        self.queue.take(uuid)
+        self.most = max(self.most, self.executor.running)
+        self.ran.append(uuid)
+
+    def _submit(self, number: int) -> None:
+        for round_ in range(number, self.rounds, 3):
+            if self.wrong:
+                return
+            uuid = f'{self.seed}-{round_}'
+            # Before: an abort may come first.
+            self.submitted.append(uuid)
+            try:
+                self.queue.submit(uuid, self._work, uuid)
+            except exception.QueueClosed:
+                self.refused.append(uuid)
+            if round_ % 4:
+                # Otherwise whoever submits is far ahead of all others.
+                self.threads.sleep(0)
+        with self._lock:
+            self._left -= 1
+
+    def _abort(self, number: int) -> None:
+        chance = random.Random(f'{self.seed}/{number}')  # noqa: S311 -- a schedule needs no secrecy
+        while self._left:
+            # The newest, and some older ones: those that wait, that start at this moment, and that have ended.
+            for uuid in [*self.submitted[-2:], *self.submitted[-chance.randint(1, 40) :][:1]]:
+                if self.queue.cancel(uuid):
+                    self.cancelled.append(uuid)
+            self.threads.sleep(0)
+
+    def _mutate(self) -> None:
+        chance = random.Random(self.seed)  # noqa: S311 -- a schedule needs no secrecy
+        while self._left:
+            self.queue.resize(chance.randint(1, MOST))
+            self.threads.sleep(0)
+
+    def _stop(self) -> None:
+        # Most lives are stopped in the middle, and all in the end.
+        while self._left and len(self.submitted) < self.rounds * (0.8 + 0.04 * (self.seed % 6)):
+            self.threads.sleep(0)
+        self.closed += self.queue.close()
+
+
+def hammer(queue_class: type[Queue], threads: executors.Threads, rounds: int, lives: int) -> list[str]:
+    """Hammer some lives of a queue, one after the other; return what is wrong, until entries or aborts are lost."""
+    wrong: list[str] = []
+    for seed in range(lives):
+        wrong += Life(queue_class, threads, rounds // lives, seed).hammer()
+        if lost(wrong):
+            break
+    return wrong
+
+
+def lost(wrong: list[str]) -> bool:
+    """Return whether what is wrong is what a queue that is written naively does."""
+    return any(what.startswith(('entries leaked', 'aborts lost')) for what in wrong)
+
+
+def futures() -> int:
+    """Return how many Futures there are in this process."""
+    gc.collect()
+    return sum(isinstance(each, concurrent.futures.Future) for each in gc.get_objects())
+
+
+def workers() -> list[str]:
+    """Return the pools' threads that are left, when those that are about to end have ended."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(('stressed', 'live-migration')):
+            thread.join(PATIENCE)
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(('stressed', 'live-migration'))]
+
+
+def test_no_abort_is_lost_no_entry_leaks_and_no_future_or_thread_is_left() -> None:
+    before = futures()
+    with changing_often():
+        assert hammer(Queue, executors.NativeThreads(), ROUNDS, LIVES) == []
+    assert workers() == []
+    assert futures() == before
+
+
+def test_the_same_hammer_finds_the_naive_order_wrong_at_once() -> None:
+    with changing_often():
+        wrong = hammer(specimens.Naive, executors.NativeThreads(), ROUNDS, LIVES)
+    assert lost(wrong), wrong
+
+
+# --- a whole compute host --------------------------------------------------------------------------------------------
+
+#: Lock -> those that may be taken while it is held; see :mod:`migrator.compute.live_migration_queue`.
+ORDER = {
+    'Orders': {'LiveMigrationQueue', 'BoundedExecutor'},
+    'LiveMigrationQueue': {'BoundedExecutor'},
+}
+GUESTS = 60
+
+
+class Watched(executors.NativeThreads):
+    """Native threads that note which lock was taken while which other one was held.
+
+    :ivar taken: (held, taken), by the names of the classes that have made them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: set[tuple[str, str]] = set()
+        self._held = threading.local()
+
+    def lock(self) -> executors.Lock:
+        """Return a lock that tells."""
+        maker = sys._getframe(1).f_locals.get('self')
+        return _Telling(super().lock(), type(maker).__name__, self)
+
+    def held(self) -> list[str]:
+        """Return what this thread holds."""
+        if not hasattr(self._held, 'names'):
+            self._held.names = []
+        names: list[str] = self._held.names
+        return names
+
+
+class _Telling:
+    def __init__(self, lock: executors.Lock, name: str, threads: Watched) -> None:
+        self._lock, self._name, self._threads = lock, name, threads
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        got = self._lock.acquire(blocking, timeout)
+        if got:
+            held = self._threads.held()
+            self._threads.taken |= {(one, self._name) for one in held}
+            held.append(self._name)
+        return got
+
+    def release(self) -> None:
+        self._threads.held().remove(self._name)
+        self._lock.release()
+
+    def __enter__(self) -> _Telling:
+        self.acquire()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self.release()
+
+
+class Hammered:
+    """A compute host whose guests are moved, aborted, polled and rolled back by many, while its limit changes."""
+
+    def __init__(self, threads: executors.Threads, seed: int) -> None:
+        self.seed = seed
+        self.world = fake.FakeWorld(executors.NativeThreads())
+        # so fast that the time which passes does not matter
+        source, destination = (self.world.add(name, vcpus=256, link=1e6) for name in ('alpha', 'beta'))
+        self.data = migrate_data.LiveMigrateData(destination={'host': 'beta'})
+        receiver = fake.FakeDriver(destination, self.world.threads)
+        for number in range(GUESTS):
+            source.spawn(scene_module.instance(number))
+            receiver.pre_live_migration(scene_module.instance(number), self.data, driver.NeverCancelled())
+        scene: Any = types.SimpleNamespace(
+            simulation=types.SimpleNamespace(process=lambda name: threads, run_ready=lambda: None),
+            world=self.world,
+            data=self.data,
+        )
+        self.host = scene_module.Host(scene, 'alpha')
+        self.threads = threads
+        self.answers: dict[int, bool] = {}
+        self.refused: set[int] = set()
+        self._left = 3
+
+    def hammer(self) -> None:
+        while self.host.poll(0).refusal:
+            self.threads.sleep(0.001)
+        lock = threading.Lock()
+
+        def ask(part: int) -> None:
+            for number in range(part, GUESTS, 3):
+                if self.host.call('live_migration', number).refusal:
+                    self.refused.add(number)
+            with lock:
+                self._left -= 1
+
+        def abort() -> None:
+            chance = random.Random(self.seed)  # noqa: S311 -- a schedule needs no secrecy
+            while self._left:
+                number = chance.randrange(GUESTS)
+                result = self.host.report('live_migration_abort', number).result
+                self.answers[number] = self.answers.get(number, False) or result['cancelled']
+
+        def poll() -> None:
+            while self._left:
+                self.host.polls([self.host.command('poll', number) for number in range(0, GUESTS, 10)])
+
+        def mutate() -> None:
+            chance = random.Random(self.seed)  # noqa: S311 -- a schedule needs no secrecy
+            while self._left:
+                self.host.conf.set_override('max_concurrent_live_migrations', chance.randint(1, MOST))
+                self.host.manager.reset()
+                self.threads.sleep(0)
+
+        def stop() -> None:
+            while self._left == 3 and self.seed % 2:
+                self.threads.sleep(0)
+            if self.seed % 2:
+                self.host.manager.cleanup_host()
+
+        actors = [abort, poll, mutate, stop, *(lambda part=part: ask(part) for part in range(3))]  # type: ignore[misc]
+        running = [threading.Thread(target=actor, daemon=True) for actor in actors]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join(PATIENCE)
+        assert not any(thread.is_alive() for thread in running)
+        assert self.host.manager._live_migration_executor.wait_idle(PATIENCE)
+
+    def check(self) -> None:
+        assert self.host.waiting == []
+        moved = {effect.instance_uuid for effect in self.world.effects('job started')}
+        manager = self.host.manager
+        for number in set(range(GUESTS)) - self.refused:
+            work = manager._orders._records[scene_module.uuid(2, number)].works['live_migration']
+            assert work.outcome is not None, number
+            if self.answers.get(number):
+                assert scene_module.uuid(1, number) not in moved, f'{number} ran though it was said to be cancelled'
+                assert work.outcome.state == command.WorkState.CANCELLED
+            active = self.world.active_on(scene_module.uuid(1, number))
+            assert active == (['beta'] if work.outcome.state == command.WorkState.DONE else ['alpha'])
+        for number in self.refused:
+            assert self.world.active_on(scene_module.uuid(1, number)) == ['alpha']
+        assert self.world.violations == []
+
+
+def test_a_host_that_is_hammered_loses_no_abort_and_takes_its_locks_in_the_order_that_is_written_down() -> None:
+    threads = Watched()
+    with changing_often():
+        for seed in range(6):
+            hammered = Hammered(threads, seed)
+            hammered.hammer()
+            hammered.check()
+            hammered.host.manager.cleanup_host()
+    assert ('Orders', 'LiveMigrationQueue') in threads.taken
+    assert ('LiveMigrationQueue', 'BoundedExecutor') in threads.taken
+    wrong = {(held, taken) for held, taken in threads.taken if taken not in ORDER.get(held, set())}
+    assert wrong == set()
+    assert workers() == []

@@ -1,0 +1,85 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Every cell of the table by which a restart is settled, drawn from the table itself.
+
+What the protocol says is typed out here once more, cell by cell: a row, or a column, that is added to the table without
+a word here fails, and so does one that is taken away. How two rows are joined is in ``test_settle.py``; how each comes
+about for real, in ``tests/functional/test_restart.py``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from migrator.conductor import settle
+from migrator.conductor.settle import Act, Column, Says
+from tests.unit.conductor import test_settle
+
+COLUMNS = (Column.NOT_SENT, Column.QUEUED, Column.RUNNING, Column.FORWARD, Column.BACK)
+
+#: not sent | sent, row queued | sent, row running | forward | back
+SOURCE = {
+    Says.HERE: 'go on | queue | back | stuck | restore',
+    Says.RETURNED: 'go on | back | back | stuck | restore',
+    Says.WAITS: 'stuck | wait | wait | wait | abort',
+    Says.STARTED: 'stuck | wait | wait | wait | abort',
+    Says.JOB: 'stuck | see running | see running | wait | abort',
+    Says.CUTOVER_JOB: 'stuck | wait | wait | wait | abort',
+    Says.CUTOVER: 'stuck | back | back | post | restore',
+    Says.SHUT_OFF: 'back | back | back | post | restore',
+    Says.ABSENT: 'error | ask | ask | done | stuck',
+    Says.BROKEN: 'stuck | stuck | stuck | stuck | stuck',
+}
+DESTINATION = {
+    Says.WAITING: 'go on | go on | ask | stuck | clean',
+    Says.PREPARING: 'go on | wait | ask | stuck | clean',
+    Says.RUNS: 'stuck | forward | forward | post | stuck',
+    Says.ABSENT: 'go on | prepare | ask | stuck | done',
+    Says.BROKEN: 'stuck | stuck | stuck | stuck | stuck',
+}
+BOTH = (('source', settle.SOURCE, SOURCE), ('destination', settle.DESTINATION, DESTINATION))
+
+
+def cells() -> list[object]:
+    """Return one parameter for each cell of the table as it is in the code."""
+    return [
+        pytest.param(typed, says, place, act, id=f'{host}-{says.name}-{column.name}')
+        for host, table, typed in BOTH
+        for says, acts in table.items()
+        for place, (column, act) in enumerate(zip(COLUMNS, acts, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(('typed', 'says', 'place', 'act'), cells())
+def test_a_cell_is_what_the_protocol_says(typed: dict[Says, str], says: Says, place: int, act: Act) -> None:
+    assert says in typed, f'nobody has typed out what "{says}" asks for'
+    wanted = typed[says].split(' | ')
+    assert len(wanted) == len(Column)
+    assert act is Act[wanted[place].upper().replace(' ', '_')]
+
+
+def test_no_row_and_no_column_is_missing() -> None:
+    assert set(COLUMNS) == set(Column)
+    for host, table, typed in BOTH:
+        assert set(table) == set(typed), host
+
+
+def test_each_row_is_tried_joined_with_others_too() -> None:
+    joined = [(says, other) for says, other, _ in test_settle.SOURCE_ROWS]
+    joined += [(other, says) for says, other, _ in test_settle.DESTINATION_ROWS]
+    assert {source for source, _ in joined} == set(settle.SOURCE)
+    assert {destination for _, destination in joined} == set(settle.DESTINATION)
+
+
+def test_whatever_a_host_can_say_has_a_row_or_stands_for_no_answer() -> None:
+    assert set(settle.SOURCE) | set(settle.DESTINATION) | {Says.MISSING, Says.DOWN} == set(Says)
