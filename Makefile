@@ -4,6 +4,7 @@
 #   make test                             lint, unit tests, functional tests
 #   make test-eventlet                    what an importing service has of migrator, in a process that eventlet has patched
 #   make test-real                        against a private RabbitMQ, PostgreSQL and Placement (as root: installs them)
+#   make bench [ARGS='--on sqlite --quick'] what a migration costs the control plane, as JSON
 #   make lint | docs | genconfig | genpolicy | clean
 #
 # PYTHON=python3.13 picks the interpreter, VENV=DIR the place, JOBS=N the test processes.
@@ -20,7 +21,7 @@ MAKEFLAGS += --no-print-directory
 # the tests call `openstack`, `migrator-demo` and others by name
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
 
-.PHONY: demo test test-eventlet test-real lint docs genconfig genpolicy clean
+.PHONY: demo test test-eventlet test-real bench lint docs genconfig genpolicy clean
 .NOTPARALLEL:
 
 demo:
@@ -43,6 +44,10 @@ test-real:
 	$(IN_VENV) $(VENV)/bin/python -m pytest tests/real $(ARGS)
 	@echo 'The functional tests again, the services being processes:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest -p tests.real.on_processes --timeout 300 tests/functional $(ARGS)
+
+bench:
+	@tools/venv.sh demo test postgresql real
+	@$(VENV)/bin/python benchmarks/control_plane.py $(ARGS)
 
 lint:
 	@tools/venv.sh demo test lint

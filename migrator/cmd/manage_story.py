@@ -198,8 +198,10 @@ def _end(story: Story) -> Iterator[str]:
     else:
         yield f'It ended {migration.status}{since}, unwound{reason}'
         yield f'The guest is as it was, at {source}.'
-    if migration.abort_requested_at is not None and migration.status != Status.CANCELLED:
-        yield f'An abort was asked for, and came to nothing: {migration.abort_verdict or "it was too late"}.'
+    if migration.abort_requested_at is not None:
+        done = migration.status == Status.CANCELLED
+        came = 'was done' if done else f'came to nothing: {migration.abort_verdict or "it was too late"}'
+        yield f'{_abort(story)}, and {came}.'
 
 
 def _stuck(story: Story) -> Iterator[str]:
@@ -244,11 +246,15 @@ def _owner(story: Story) -> Iterator[str]:
         yield f'{what} No conductor lives: start one.'
 
 
+def _abort(story: Story) -> str:
+    when = manage_command.ago(story.migration.abort_requested_at, story.now)
+    return f'An abort was asked for {when} by {story.migration.abort_requested_by or "somebody"}'
+
+
 def _wishes(story: Story) -> Iterator[str]:
     migration = story.migration
     if migration.abort_requested_at is not None:
-        when = manage_command.ago(migration.abort_requested_at, story.now)
-        yield f'An abort was asked for {when} by {migration.abort_requested_by or "somebody"}.'
+        yield f'{_abort(story)}.'
     if migration.force_complete_requested_at is not None:
         when = manage_command.ago(migration.force_complete_requested_at, story.now)
         yield f'To complete by force was asked for {when}.'

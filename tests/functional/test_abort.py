@@ -14,6 +14,7 @@
 
 import pytest
 
+from migrator.cmd import manage_migration, manage_story
 from tests.functional import seen, wishes
 from tests.functional.trouble import LONG, AtCommit, faults, migrate
 
@@ -391,6 +392,27 @@ def test_why_an_abort_came_too_late_is_told_in_the_action(cloud):
     (whole,) = wishes.actions(cloud, instance, 'live-migration')
     assert whole['message'] is None
     assert whole['events'][-1]['result'] == 'Success'
+
+
+@pytest.mark.parametrize('late', [False, True])
+def test_an_operator_reads_who_asked_when_and_what_came_of_it(cloud, late):
+    instance = cloud.boot('one', 'host1')
+    stall = faults(cloud, 'host1').stall('arrived' if late else 'copying')
+    migrate(cloud, instance)
+    cloud.simulation.run_until(stall.reached.is_set)
+    seen.when(cloud, instance, 'running')
+    assert wishes.abort(cloud, instance, token='admin:admins').status_int == 202
+
+    def read():
+        story = manage_story.gather(cloud.database, cloud.migrations(instance)[-1].uuid, 60)
+        return ' '.join(manage_migration.text_of(story))
+
+    assert 'by admin.' in read()
+    stall.release()
+    end(cloud, instance)
+    told = read()
+    assert 'An abort was asked for' in told
+    assert ('came to nothing: completed: the guest had moved' if late else 'by admin, and was done') in told
 
 
 @pytest.mark.parametrize('status', IN_ANY_CASE)

@@ -96,6 +96,24 @@ def test_a_driver_that_can_never_abort_lets_the_guest_move_and_it_is_told(cloud)
     wishes.too_late(cloud, instance)
 
 
+def test_a_driver_that_fails_by_itself_before_it_aborts_is_told_as_a_failure(cloud):
+    """The driver's word decides; either way the server is as it was."""
+    instance = cloud.boot('one', 'host1', memory_mb=4096, dirty_rate=200)
+    before = seen.everything(cloud)
+    stall = faults(cloud, 'host1').stall('live_migration_abort', sticky=True)
+    faults(cloud, 'host1').fail('cutover', 'the link broke')
+    migrate(cloud, instance)
+    seen.when(cloud, instance, 'running')
+    assert wishes.abort(cloud, instance).status_int == 202
+    end(cloud, instance)
+    stall.release()
+    row = cloud.migrations(instance)[-1]
+    assert row.status == 'failed'
+    assert row.abort_verdict.startswith('failed: ')
+    assert wishes.verdict(cloud, instance) == ('Error', row.abort_verdict)
+    assert seen.everything(cloud) == before
+
+
 def test_a_driver_whose_abort_hangs_holds_up_neither_another_abort_nor_the_queue_nor_the_move(cloud):
     instance, waits = cloud.boot('one', 'host1', memory_mb=16384), cloud.boot('two', 'host1')
     stall = faults(cloud, 'host1').stall('live_migration_abort', instance_uuid=instance.uuid, sticky=True)

@@ -185,6 +185,7 @@ class TestItsEnd:
         assert self.ended('cancelled', abort_requested_at=back(130), failure='Aborted: asked for by ada.') == [
             'It ended cancelled 2 min ago, unwound: Aborted: asked for by ada.',
             'The guest is as it was, at src.',
+            'An abort was asked for 2 min 10 s ago by somebody, and was done.',
         ]
 
     def test_one_in_error_says_that_somebody_is_needed(self):
@@ -193,8 +194,9 @@ class TestItsEnd:
         assert 'look for the guest at both hosts' in second
 
     def test_an_abort_that_came_too_late_says_so(self):
-        lines = self.ended('completed', abort_requested_at=back(130), abort_verdict='completed before the abort')
-        assert lines[1] == 'An abort was asked for, and came to nothing: completed before the abort.'
+        asked = {'abort_requested_at': back(130), 'abort_requested_by': 'ada'}
+        lines = self.ended('completed', **asked, abort_verdict='completed before the abort')
+        assert lines[1] == ('An abort was asked for 2 min 10 s ago by ada, and came to nothing: completed before the abort.')
 
     def test_what_is_owed_for_it_is_said_after_its_end(self):
         debt = debts.Debt('src', 'm', 'i', 'post_live_migration_at_source', 'src is down', 1, created_at=back(90))
