@@ -20,7 +20,7 @@ import sys
 
 import pytest
 
-from tests.real import conftest
+from tests.real import plugin
 from tests.real.servers import process
 
 HERE = pathlib.Path(__file__).parent
@@ -88,14 +88,14 @@ def test_the_children_of_one_that_is_stopped_end_too(script):
 
 
 def test_what_is_not_installed_is_left_out_with_the_way_to_have_it_and_never_in_ci(monkeypatch):
-    monkeypatch.setattr(conftest.rabbitmqs, 'binaries', lambda: None)
+    monkeypatch.setattr(plugin.rabbitmqs, 'binaries', lambda: None)
     monkeypatch.delenv('CI', raising=False)
-    assert conftest.missing()['rabbitmq'] == 'RabbitMQ (rabbitmq-server)'
+    assert plugin.missing()['rabbitmq'] == 'RabbitMQ (rabbitmq-server)'
     with pytest.raises(pytest.skip.Exception, match=r'left out, for there is no RabbitMQ .*make test-real'):
-        conftest.need('rabbitmq')
+        plugin.need('rabbitmq')
     monkeypatch.setenv('CI', 'true')
     with pytest.raises(pytest.fail.Exception, match='CI is to leave nothing out'):
-        conftest.need('rabbitmq')
+        plugin.need('rabbitmq')
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGKILL])

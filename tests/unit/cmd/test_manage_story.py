@@ -196,7 +196,9 @@ class TestItsEnd:
     def test_an_abort_that_came_too_late_says_so(self):
         asked = {'abort_requested_at': back(130), 'abort_requested_by': 'ada'}
         lines = self.ended('completed', **asked, abort_verdict='completed before the abort')
-        assert lines[1] == ('An abort was asked for 2 min 10 s ago by ada, and came to nothing: completed before the abort.')
+        assert lines[1] == (
+            'An abort was asked for 2 min 10 s ago by ada, and came to nothing: completed before the abort.'
+        )
 
     def test_what_is_owed_for_it_is_said_after_its_end(self):
         debt = debts.Debt('src', 'm', 'i', 'post_live_migration_at_source', 'src is down', 1, created_at=back(90))
