@@ -222,6 +222,7 @@ def test_an_aborted_server_is_exactly_as_it_was(cloud, status):
         assert cloud.migrations(other)[-1].status == 'running', 'the other one is not disturbed'
 
 
+@pytest.mark.simulated(reason='it counts the calls of a driver')
 def test_one_that_waits_is_cancelled_at_once_and_its_driver_is_never_called(cloud):
     """Museum 1: only the Future was cancelled. The queue decides: the hypervisor never hears of it."""
     instance = cloud.boot('one', 'host1')
@@ -241,6 +242,7 @@ def test_one_that_waits_is_cancelled_at_once_and_its_driver_is_never_called(clou
     seen.completed(cloud, first, 'host2')
 
 
+@pytest.mark.simulated(reason='it looks into a queue')
 def test_of_those_that_wait_only_the_one_is_cancelled_and_the_others_keep_their_order(cloud):
     instances = [cloud.boot(f'vm{number}', 'host1') for number in range(5)]
     stall = faults(cloud, 'host1').stall('copying', instance_uuid=instances[0].uuid)
