@@ -116,6 +116,8 @@ class ProcessCloud(face.Face):
         self._http = requests.Session()
         self._changed: set[str] = set()
         self._boots: dict[str, str] = {}
+        # Placement is the session's, and its hosts may be called like those of a site that has ended
+        self.clear_books()
 
     # --- as a user sees it -------------------------------------------------------------------------------------------
 
