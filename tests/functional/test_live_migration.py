@@ -281,7 +281,7 @@ class Twelve:
         """Ask for all, and let them go."""
         for instance in self.instances:
             assert self.cloud.live_migrate(instance).status_int == 202
-            seen.when(self.cloud, instance, 'queued', 'running')
+            seen.when(self.cloud, instance, 'queued', 'running', 'post-migrating', 'completed')
         self.cloud.simulation.run_until(self._ended, timeout=600)
 
     def _ended(self):
