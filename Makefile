@@ -42,6 +42,8 @@ test-real:
 	-@tools/packages.sh real
 	@tools/venv.sh demo test eventlet postgresql real
 	$(IN_VENV) $(VENV)/bin/python -m pytest tests/real $(ARGS)
+	@echo 'What needs the driver for PostgreSQL, which is not there in make test:'
+	$(IN_VENV) $(VENV)/bin/python -m pytest tests/unit/cmd/test_manage.py tests/unit/db/test_engine.py $(ARGS)
 	@echo 'The functional tests again, the services being processes:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest -p tests.real.on_processes --timeout 300 tests/functional $(ARGS)
 

@@ -22,6 +22,7 @@ import time
 import pytest
 import requests
 
+from tests import grounds
 from tests.functional import commands
 
 BIN = pathlib.Path(sys.executable).parent
@@ -132,7 +133,7 @@ def busy(tmp_path_factory):
 @pytest.fixture(params=list(WORDS))
 def client(request):
     if not (BIN / request.param).exists():
-        pytest.skip(f'{request.param} is not installed')
+        grounds.left_out(f'{request.param} is not installed')
     return request.param
 
 

@@ -35,8 +35,8 @@ concurrency.choose(conf)
 
 import sqlalchemy as sa  # noqa: E402 -- when it is settled what threads are
 
-from migrator import executors  # noqa: E402
-from migrator.db import engine as engines  # noqa: E402
+from migrator import executors  # noqa: E402 -- likewise
+from migrator.db import engine as engines  # noqa: E402 -- likewise
 
 WAITS = sa.text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
 CHANGE = sa.text('UPDATE green SET value = value + 1')
