@@ -34,12 +34,9 @@ from migrator.conductor import manager as conductor_manager
 from migrator.conductor import rpcapi as conductor_rpcapi
 from migrator.conf import opts
 from migrator.db import api as db_api
-from migrator.db import engine as engines
-from migrator.db import sync
 from migrator.placement_client import client as placement_client
 from migrator.testing import bus as buses
-from migrator.testing import face, placement_faults
-from migrator.testing import placement as placements
+from migrator.testing import face, grounds, placement_faults, sim_thread
 from migrator.testing import rpc as testing_rpc
 from migrator.testing import threads as sim
 from migrator.virt import fake, fake_hypervisor
@@ -55,6 +52,7 @@ class Cloud(face.Face):
     :param threads_for: returns the threads of a process by its name (``world``, ``api``, ``conductor1``, ``host1``).
     :param options: overrides of options, ``{'conductor.lease': 5, 'max_concurrent_live_migrations': 2}``.
     :param start: whether to start the services; a cloud that is not started has its schema and nothing else.
+    :param ground: where its database and its Placement are; its own, in ``directory``, unless given.
     :ivar history: every request to the REST API and its answer, in the order of the answers.
     """
 
@@ -67,9 +65,11 @@ class Cloud(face.Face):
         threads_for: ThreadsFor | None = None,
         options: Mapping[str, Any] | None = None,
         start: bool = True,
+        ground: grounds.Ground | None = None,
         **knobs: Any,
     ) -> None:
-        self.directory = pathlib.Path(directory)
+        self.ground = ground or grounds.Ground(directory)
+        self.directory = self.ground.directory
         native = executors.NativeThreads()
         self.threads_for: ThreadsFor = threads_for or (lambda name: native)
         self.options = {'api.auth_strategy': 'noauth2', **(options or {})}
@@ -78,19 +78,16 @@ class Cloud(face.Face):
         self.world = fake_hypervisor.FakeWorld(self.world_threads)
         self.recorder = testing_rpc.RpcRecorder()
         self.bus = buses.DirectBus(self.world_threads)
-        self.placement = placements.InProcessPlacement(self.directory)
+        self.placement = self.ground.placement()
         self.adapter = placement_faults.FaultyAdapter(self.placement.adapter())
-        # Nobody waits for the disk: what outlives a machine's crash is no concern of a cloud in one process.
-        url = f'sqlite:///{self.directory}/migrator.sqlite'
-        self.engine = engines.Engine(url, self.world_threads, sqlite_synchronous=False)
-        sync.sync(self.engine)
+        self.engine = self.ground.engine(self.world_threads)
         self.conductors: dict[str, conductor_manager.ConductorManager] = {}
         self.computes: dict[str, compute_manager.ComputeManager] = {}
         self.database = self.database_of(self.world_threads)
         self.placement_client = placement_client.PlacementClient(self.adapter)
         self.knobs = knobs
         self.history: list[face.Exchange] = []
-        self.app = self._make_app()
+        self.app = self.start_api()
         for number in range(1, hosts + 1):
             self.world.add(f'host{number}', **knobs)
         if start:
@@ -118,10 +115,15 @@ class Cloud(face.Face):
         threads = self.threads_for(name)
         return self.recorder.wrap(testing_rpc.DirectRPC(self.bus, sender, threads), sender)
 
-    def _make_app(self) -> Any:
+    def start_api(self) -> Any:
+        """Start the REST API; again after it was killed.
+
+        :returns: its WSGI application.
+        """
         threads = self.threads_for('api')
         door = conductor_rpcapi.ConductorAPI(self._rpc('api', 'api:api'))
-        return api_app.make_app(self.conf(), self.database_of(threads), door, threads)
+        self.app = api_app.make_app(self.conf(), self.database_of(threads), door, threads)
+        return self.app
 
     def start_conductor(self, name: str) -> conductor_manager.ConductorManager:
         """Start a conductor; of the same name again, after it was stopped or killed, as a new life."""
@@ -186,8 +188,7 @@ class Cloud(face.Face):
 
     def close(self) -> None:
         """Close the files; whatever still runs is left alone."""
-        self.engine.dispose()
-        self.placement.close()
+        self.ground.leave(self.engine, self.placement)
 
     def served(self, request: webob.Request) -> webob.Response:
         """Have the REST API answer a request, as it is and without a note of it."""
@@ -204,11 +205,19 @@ class Cloud(face.Face):
 class SimulatedCloud(Cloud):
     """A cloud whose time and schedule are in the test's hand.
 
-    :param seed: fixes the schedule; None: first come, first served.
+    :param seed: fixes the schedule, and every process's uuids; None: first come, first served.
+    :param in_order: first come, first served, whatever the seed.
     """
 
-    def __init__(self, directory: str | pathlib.Path, hosts: int = 4, seed: int | None = None, **options: Any) -> None:
-        simulation = sim.Simulation(seed)
+    def __init__(
+        self,
+        directory: str | pathlib.Path,
+        hosts: int = 4,
+        seed: int | None = None,
+        in_order: bool = False,
+        **options: Any,
+    ) -> None:
+        simulation = sim.Simulation(seed, policy=sim_thread.InOrder() if in_order else None)
         self.processes: dict[str, sim.SimThreads] = {}
 
         def threads_for(name: str) -> sim.SimThreads:

@@ -168,7 +168,8 @@ class CountingCloud(cloud.Cloud):
 
     def asked(self) -> list[Any]:
         """Return every request to Placement since the counting began."""
-        return self.placement.requests[self._first_request :]
+        requests: list[Any] = self.placement.requests
+        return requests[self._first_request :]
 
     def costs(self) -> dict[str, int]:
         """Return what has been counted so far."""

@@ -18,9 +18,11 @@ import datetime
 import itertools
 from collections.abc import Iterator
 
+from migrator.conductor import abandon
 from migrator.objects import migration as migration_objects
 from migrator.placement_client import pairs
 from migrator.saga import log
+from migrator.testing import rpc as testing_rpc
 from migrator.testing.world import World
 from migrator.virt import fake_hypervisor
 
@@ -80,7 +82,8 @@ def during(world: World) -> Iterator[str]:
 
     Migration-owned: the migration holds the source's usage, the instance the destination's; doubled: the instance
     holds both. Where the journal has an intent and no result, both what was before and what comes after are right.
-    An instance that was deleted meanwhile is left out.
+    An instance that was deleted meanwhile is left out. Abandoned: what was before may be anything (a pair that fits no
+    known case is a reason to be stuck); what comes after is the allocation of the host that was named.
     """
     for migration in world.migrations.values():
         if not migration.in_progress or migration.instance_uuid not in world.instances:
@@ -98,7 +101,7 @@ def during(world: World) -> Iterator[str]:
         source, destination = moved.input['source'], moved.input['destination']
         state = pairs.observe_pair(instance, mine, source, destination, migration.strategy)
         right = _right_pairs(world, migration, moved)
-        if state not in right:
+        if right and state not in right:
             yield (
                 f'the allocations of migration {migration.uuid} are {state}, not {" or ".join(sorted(right))}: '
                 f'the instance holds {instance}, the migration {mine}'
@@ -106,6 +109,12 @@ def during(world: World) -> Iterator[str]:
 
 
 def _right_pairs(world: World, migration: Migration, moved: log.StepRecord) -> set[PairState]:
+    abandoned = world.record(migration, abandon.ALLOCATIONS)
+    if abandoned is not None:
+        if abandoned.state != log.StepState.DONE:
+            return set()
+        at_source = migration.abandon_guest_on == migration.source_compute
+        return {PairState.NOT_MOVED} if at_source else {PairState.RELEASED}
     undo = world.record(migration, 'move_allocation', log.UNDO)
     if undo is not None:
         done = undo.state == log.StepState.DONE
@@ -156,24 +165,49 @@ def capacity(world: World) -> Iterator[str]:
 def one_way(world: World) -> Iterator[str]:
     """I12, always: post and rollback never both, for one migration.
 
-    By the journal, per attempt, and by the messages: after a post step no rollback is sent. Left out: that a step
-    done twice has the effect of once, which only running it twice can show.
+    By the journal, per attempt, and by the messages: after a post step no rollback is sent. Not of one that was
+    abandoned: a person has said where its guest is, whatever had been decided. Nor is either sent too early: the
+    destination is not rolled back before it is settled where the guest is, and the source not tidied up while it has a
+    job. Left out: that a step done twice has the effect of once, which only running it twice can show.
     """
     for uuid, records in world.journal.items():
         for attempt in sorted({record.attempt for record in records}):
             mine = [record for record in records if record.attempt == attempt]
             posts = [record.step for record in mine if record.step in POST]
             undone = [record.step for record in mine if record.direction == log.UNDO]
-            if posts and undone:
+            if posts and undone and not _abandoned(world, uuid):
                 yield f'migration {uuid}, attempt {attempt}: {posts[0]}, and {undone[0]} is undone'
     posted: set[str] = set()
     for message in world.messages:
         if message.kind != 'call' or message.migration_uuid is None:
             continue
+        yield from _too_early(world, message)
         if message.method in POST:
             posted.add(message.migration_uuid)
-        elif message.method in ROLLBACK and message.migration_uuid in posted:
+        elif message.method not in ROLLBACK or _abandoned(world, message.migration_uuid):
+            continue
+        elif message.migration_uuid in posted:
             yield f'migration {message.migration_uuid}: {message.method} was sent after a post step'
+
+
+def _too_early(world: World, message: testing_rpc.Recorded) -> Iterator[str]:
+    migration = world.migrations.get(message.migration_uuid or '')
+    host = world.hosts.get(message.target.partition('.')[2])
+    if migration is None or host is None:
+        return
+    unsettled = migration.in_progress and migration.outcome is None and migration.abandon_requested_at is None
+    if message.method == ROLLBACK[1] and unsettled:
+        # Another candidate was told to when this one was not yet chosen.
+        if host.name == migration.dest_compute and world.record(migration, 'live_migration') is not None:
+            yield f'migration {migration.uuid}: {message.method} was sent before it was settled'
+    elif message.method == POST[0] and host.alive and migration.instance_uuid in host.jobs:
+        # One whose service is down is told nothing by what is sent to it.
+        yield f'migration {migration.uuid}: {message.method} was sent while {host.name} had a job'
+
+
+def _abandoned(world: World, uuid: str) -> bool:
+    migration = world.migrations.get(uuid)
+    return migration is not None and migration.abandon_requested_at is not None
 
 
 def legal(world: World) -> Iterator[str]:
@@ -240,6 +274,8 @@ def task_state(world: World) -> Iterator[str]:
         if wrong:
             yield f'instance {instance.uuid} has task_state {instance.task_state}, and {wanted} is right'
     for migration in world.migrations.values():
-        if migration.in_progress != (migration.uuid in world.marked):
+        # Whether one is marked is looked up by its instance.
+        known = migration.instance_uuid in world.instances
+        if known and migration.in_progress != (migration.uuid in world.marked):
             marked = 'is' if migration.uuid in world.marked else 'is not'
             yield f'migration {migration.uuid} is {migration.status}, but {marked} marked as in progress'

@@ -31,6 +31,8 @@ _S = migration_objects.MigrationStatus
 
 #: The microversion from which os-migrateLive does not wait for its checks.
 ASYNCHRONOUS = (2, 34)
+#: Seconds in which a wish reaches the driver, whatever is lost on the way: longer than two calls wait for an answer.
+PATIENCE = 150.0
 _ABORT = re.compile(r'^/servers/(?P<server>[^/?]+)/migrations/(?P<id>\d+)$')
 
 
@@ -70,9 +72,9 @@ def _told(world: World, migration: Migration) -> bool:
 def aborts(world: World) -> Iterator[str]:
     """I9, history: after a 202 to an abort it ends ``cancelled``, or ``completed`` or ``failed`` by itself.
 
-    ``completed`` only if cut-over came before the driver got the abort, by the log of effects; ``error`` is left to
-    guests that were lost. The verdict says which. Left out: whether it was the queue that cancelled it, and that its
-    driver then was never called.
+    ``completed`` only if cut-over came before the driver got the abort, by the log of effects, and soon after it was
+    asked for; ``error`` is left to guests that were lost. The verdict says which. Left out: whether it was the queue
+    that cancelled it, and that its driver then was never called.
     """
     for exchange in world.history:
         found = _ABORT.match(exchange.path)
@@ -91,6 +93,21 @@ def _wrong_end(world: World, migration: Migration) -> Iterator[str]:
             yield f'it was to be aborted and ended {migration.status}; the verdict is {migration.abort_verdict}'
         if migration.status == _S.COMPLETED and _aborted_before_cut_over(world, migration):
             yield 'its driver was told to abort before the destination ran the guest, and yet it is completed'
+        if migration.status == _S.COMPLETED and (lasted := _moved_after(world, migration)) > PATIENCE:
+            yield f'it was to be aborted, and the guest has moved {lasted:.0f} s later'
+
+
+def _moved_after(world: World, migration: Migration) -> float:
+    """Return how many seconds after the wish to abort it the destination ran the guest."""
+    arrived = [
+        effect.time
+        for effect in world.effects
+        if (effect.instance_uuid, effect.host) == (migration.instance_uuid, migration.dest_compute)
+        and effect.effect in fake_hypervisor.OWNING
+    ]
+    if not arrived or migration.abort_requested_at is None:
+        return 0.0
+    return arrived[-1] - world.at + (world.now - migration.abort_requested_at).total_seconds()
 
 
 def _aborted_before_cut_over(world: World, migration: Migration) -> bool:

@@ -46,32 +46,39 @@ def power(world: World) -> Iterator[str]:
     """I1, quiet: the copy on ``instance.host`` is in the power state that the row says, unless it ended ``error``.
 
     Where the guest's user (or the loss of power) has changed it since it was started, in that state: nobody tells the
-    row of it.
+    row of it. And no migration but one that ended ``error`` has made the row say that it is in error.
     """
     for instance in _settled(world):
+        if instance.vm_state == 'error' and world.newest(instance.uuid) is not None:
+            yield f'instance {instance.uuid} is in error, and its last migration is not'
         host = world.hosts.get(instance.host)
         guest = host.guests.get(instance.uuid) if host is not None else None
         if guest is None or guest.state in _NOT_HERE:
             continue  # that is I2
-        wanted = _set_from_outside(world, instance.uuid) or POWER.get(instance.power_state, guest.state)
+        wanted = _set_from_outside(world, instance) or POWER.get(instance.power_state, guest.state)
         if guest.state != wanted:
             yield f'instance {instance.uuid} is {guest.state} at {instance.host}, and ought to be {wanted}'
 
 
-def _set_from_outside(world: World, uuid: str) -> str | None:
+def _set_from_outside(world: World, instance: Instance) -> str | None:
+    # The loss of power elsewhere is that of a copy which has been left behind.
     states = [
         effect.effect
         for effect in world.effects
-        if effect.instance_uuid == uuid and effect.who in ('user', 'power') and effect.effect in POWER.values()
+        if effect.instance_uuid == instance.uuid
+        and (effect.who == 'user' or (effect.who == 'power' and effect.host == instance.host))
+        and effect.effect in POWER.values()
     ]
     # The first is its start.
     return states[-1] if len(states) > 1 else None
 
 
 def where(world: World) -> Iterator[str]:
-    """I2, quiet: ``instance.host`` is where the guest is, unless it ended ``error``."""
+    """I2, quiet: ``instance.host`` is where the guest is, and its node is that host's, unless it ended ``error``."""
     for instance in _settled(world):
-        host = world.hosts.get(instance.host)
+        host, node = world.hosts.get(instance.host), world.nodes.get(instance.host)
+        if node is not None and instance.node != node.node:
+            yield f'instance {instance.uuid} is said to be at {instance.host}, on node {instance.node}'
         guest = host.guests.get(instance.uuid) if host is not None else None
         if guest is None or guest.state in _NOT_HERE:
             found = [one.name for one in world.hosts.values() if instance.uuid in one.parts]
@@ -121,9 +128,14 @@ def ends(world: World) -> Iterator[str]:
 def no_debris(world: World) -> Iterator[str]:
     """I18, quiet: rolled back, nothing of the guest at the destination; completed, nothing at the source.
 
-    Or a debt says so. At every host that any of the instance's migrations has named or tried. And at its own host
-    there is nothing of a move left but the guest, which would survive a restart.
+    Or a debt says so, which is paid when its host is up, or has an alarm. At every host that any of the instance's
+    migrations has named or tried. And at its own host there is nothing of a move left but the guest, which would
+    survive a restart.
     """
+    for debt in world.debts:
+        if debt.alarm is None and debt.host in world.hosts and world.hosts[debt.host].alive:
+            if not world.is_down(debt.host):
+                yield f'{debt.host} is up, and still owes {debt.step} for migration {debt.migration_uuid}'
     for uuid in dict.fromkeys(one.instance_uuid for one in world.migrations.values()):
         newest = world.newest(uuid)
         if newest is None or newest.in_progress or newest.status == _S.ERROR:

@@ -21,12 +21,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from migrator.db import api as db_api
-from migrator.db import engine as engines
 from migrator.objects import command
 from migrator.placement_client import client as placement_client
 from migrator.placement_client import providers
@@ -89,7 +87,7 @@ class Reader:
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
-        self._engine = engines.Engine(f'sqlite:///{cloud.directory}/migrator.sqlite', cloud.world_threads)
+        self._engine = cloud.ground.second_engine(cloud.world_threads)
         self._placement = placement_client.PlacementClient(cloud.placement.adapter())
 
     def close(self) -> None:
@@ -237,14 +235,8 @@ class Reader:
         ]
 
     def _connections(self) -> int:
-        """Return how many descriptors are open on the database's file; 0 where the system does not tell."""
-        wanted = os.path.realpath(os.path.join(self.cloud.directory, 'migrator.sqlite'))
-        found = 0
-        with contextlib.suppress(OSError):
-            for number in os.listdir('/proc/self/fd'):
-                with contextlib.suppress(OSError):
-                    found += os.readlink(f'/proc/self/fd/{number}') == wanted
-        return found
+        """Return how many connections to the database are in use."""
+        return self.cloud.ground.connections()
 
 
 def _alive(threads: object) -> bool:

@@ -172,6 +172,9 @@ class SimThreads:
         self.name = name
         self.alive = True
         self.paused = False
+        #: Virtual seconds that it has been paused, all in all.
+        self.paused_for = 0.0
+        self._paused_at = 0.0
         self.threads: dict[SimThread, None] = {}
         self.visitors: list[SimThread] = []
         self.clock: executors.Clock = SimClock(self)
@@ -240,12 +243,14 @@ class SimThreads:
         """See :meth:`Simulation.pause`."""
         if self.alive and not self.paused:
             self.paused = True
+            self._paused_at = self.simulation.time
             self.baton.paused.append(self)
 
     def resume(self) -> None:
         """See :meth:`Simulation.resume`."""
         if self.paused:
             self.paused = False
+            self.paused_for += self.simulation.time - self._paused_at
             self.baton.resume(self)
 
     def new_uuid(self) -> str:

@@ -22,10 +22,9 @@ that a test's own (``engine.boundary``, ``bus.faults``) may be set and reset at 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from migrator.compute import rpcapi
@@ -43,6 +42,10 @@ from migrator.virt import fake_hypervisor
 APART = 'I10'
 #: Seconds that a planned stop may take, besides ``stop_timeout``.
 STOP = 2.0
+#: The tables of which something is looked at after a commit that has written to them.
+ROWS = frozenset({'migrations', 'instances', 'saga_steps', 'host_debts', 'services', 'compute_nodes'})
+#: What a message alone may break, where neither rows nor books nor guests have changed.
+OF_MESSAGES = frozenset({'I11', 'I12', 'I13', 'I16', 'I17'})
 
 
 class Watcher:
@@ -66,7 +69,10 @@ class Watcher:
         self._rows: dict[str, Any] = {}
         self._before: dict[str, migration_objects.Migration] = {}
         self._books: dict[str, Any] = {}
-        self._rows_changed = self._books_changed = self._trees_changed = True
+        self._changed = set(ROWS)
+        self._read_at: dict[str, int] = {}
+        self._effects = -1
+        self._books_changed = self._trees_changed = True
         self._heard = 0
         self._fence = Fence()
         #: (boot, migration) -> its place in the order in which they came into the queue.
@@ -99,7 +105,7 @@ class Watcher:
         cloud = self.cloud
         self._logger.addHandler(self._handler)
         self._logger.setLevel(logging.DEBUG)
-        _put(cloud.engine, 'writer', self._watch_writer(cloud.engine.writer))
+        cloud.engine.on_commit = self._after_commit
         _around(cloud.adapter, 'request', lambda _result, url, method, **_rest: self._after_placement(url, method))
         # What was held on its way: nobody knows what it was.
         _around(cloud.adapter, 'deliver', lambda _result: self._after_placement('', 'late'))
@@ -112,18 +118,13 @@ class Watcher:
             self._watch_stop(compute)
         _around(cloud, 'start_compute', lambda compute, *_args: self._watch_stop(compute))
 
-    def _watch_writer(self, writer: Callable[[], Any]) -> Callable[[], Any]:
-        @contextlib.contextmanager
-        def watched() -> Iterator[Any]:
-            try:
-                with writer() as session:
-                    yield session
-            finally:
-                # Also where it failed: the commit may be done, and only its answer lost.
-                self._rows_changed = True
-                self.look()
-
-        return watched
+    def _after_commit(self) -> None:
+        writes = self.cloud.ground.writes
+        changed = {table for table in ROWS if self._read_at.get(table) != writes[table]}
+        if changed:
+            self._changed |= changed
+            self._read_at = {table: writes[table] for table in ROWS}
+            self.look()
 
     def _after_placement(self, url: str, method: str) -> None:
         if method != 'GET':
@@ -152,11 +153,15 @@ class Watcher:
         self.look()
 
     def _watch_stop(self, compute: Any) -> None:
+        if compute is None:
+            return  # its start has failed
         stop = compute.cleanup_host
 
         def watched() -> None:
-            begun = self._now()
+            begun, paused = self._now(), compute.threads.paused_for
             stop()
+            # Nobody stops in time who is not let run.
+            begun += compute.threads.paused_for - paused
             patience = compute.conf.compute.stop_timeout if compute.conf.compute.stop_running == 'wait' else 0
             if self._now() - begun > STOP + patience:
                 self._note('I13', f'{compute.host} took {self._now() - begun:.1f} s to stop')
@@ -196,35 +201,47 @@ class Watcher:
             self._highest_limit[name] = max(host.limit, self._highest_limit.get(name, 0))
             for uuid in host.waiting:
                 self._arrivals.setdefault((host.boot_id, uuid), len(self._arrivals))
-        if self._rows_changed:
+        if self._changed:
             self._read_rows()
         if self._books_changed:
             self._books = self._reader.providers() if self._trees_changed else self._reader.used(self._books)
         world = World(providers=self._books, before=self._before, **self._rows, **outside)
+        everything = self._changed or self._books_changed or self._effects != len(world.effects)
+        self._effects = len(world.effects)
         for invariant in invariants.INVARIANTS:
+            if not everything and invariant.id not in OF_MESSAGES:
+                continue
             if invariant.when is invariants.When.ALWAYS and invariant.id != APART:
                 for what in invariant.function(world):
                     self._note(invariant.id, what)
         self._before = self._rows['migrations']
-        self._rows_changed = self._books_changed = self._trees_changed = False
+        self._changed.clear()
+        self._books_changed = self._trees_changed = False
 
     def _read_rows(self) -> None:
-        """Read the rows that may have changed: those in progress, and those that were at the last look."""
+        """Read the rows that may have changed: the migrations in progress, and those that were at the last look."""
         with self._reader.database() as database:
-            open_ = database.migrations.list(in_progress=True)
-            gone = self._before.keys() - {one.uuid for one in open_}
-            ended = database.migrations.list({'uuid': sorted(gone)}) if gone else []
-            migrations = {one.uuid: one for one in sorted([*open_, *ended], key=lambda one: one.id)}
-            instances = {one.uuid: one for one in database.instances.list()}
-            self._rows = {
-                'migrations': migrations,
-                'instances': instances,
-                'journal': {uuid: database.migrations.steps(uuid) for uuid in migrations},
-                'marked': readers.marked(database, set(instances)),
-                'debts': database.debts.list(),
-                'services': database.services.list(),
-                'nodes': {node.host: node for node in database.services.list_nodes()},
-            }
+            if 'services' in self._changed:
+                self._rows['services'] = database.services.list()
+            if 'compute_nodes' in self._changed:
+                self._rows['nodes'] = {node.host: node for node in database.services.list_nodes()}
+            if 'host_debts' in self._changed:
+                self._rows['debts'] = database.debts.list()
+            if 'instances' in self._changed:
+                self._rows['instances'] = {one.uuid: one for one in database.instances.list()}
+            if 'migrations' in self._changed:
+                self._read_migrations(database)
+            if 'saga_steps' in self._changed or self._rows['migrations'].keys() != self._rows.get('journal', {}).keys():
+                self._rows['journal'] = {uuid: database.migrations.steps(uuid) for uuid in self._rows['migrations']}
+
+    def _read_migrations(self, database: Any) -> None:
+        open_ = database.migrations.list(in_progress=True)
+        gone = self._before.keys() - {one.uuid for one in open_}
+        ended = database.migrations.list({'uuid': sorted(gone)}) if gone else []
+        self._rows['migrations'] = {one.uuid: one for one in sorted([*open_, *ended], key=lambda one: one.id)}
+        # An instance may be deleted in the middle.
+        known = {*self._rows['instances'], *(one.instance_uuid for one in open_)}
+        self._rows['marked'] = readers.marked(database, known)
 
     def _now(self) -> float:
         return float(self._reader.outside()['at'])

@@ -14,17 +14,15 @@
 """Many migrations at once over many services, while what they all stand on goes away and comes back."""
 
 import collections
-import contextlib
-import itertools
 import threading
 import time
 
 import pytest
 
-from migrator import exception
 from migrator.objects import migration as migration_objects
 from tests.real import cloud as clouds
 from tests.real import site as sites
+from tests.real.users import User
 
 MOVES = 200
 GUESTS = 40
@@ -34,8 +32,6 @@ MEMORY = 256
 KILLED = {30: 'rabbitmq', 80: 'postgresql', 130: 'placement'}
 #: How many migrations have to be in progress at that moment.
 CAUGHT = 10
-#: Seconds between two looks of the user.
-LOOK = 0.2
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -53,58 +49,6 @@ def cloud(ground, postgresql, rabbitmq, placement_http):
     yield cloud
     cloud.close()
     site.end()
-
-
-class User:
-    """Has guests moved, each one again as soon as it has arrived, until there were so many moves.
-
-    It asks one API after the other; and again, where the answer is that the database is away or the migration has
-    failed.
-
-    :ivar ended: migration uuid -> the migration, when it had ended.
-    """
-
-    def __init__(self, cloud, guests, moves):
-        self.cloud = cloud
-        self.answers = collections.Counter()
-        self.ended = {}
-        self._moves = moves
-        self._idle = list(guests)
-        self._busy = []
-        self._apis = itertools.cycle(('api1', 'api2'))
-
-    @property
-    def done(self):
-        """How many moves are done."""
-        return sum(one.status == migration_objects.MigrationStatus.COMPLETED for one in self.ended.values())
-
-    def step(self):
-        """Ask for what can be asked for, then look what has ended; return whether all is done."""
-        while self._idle and self.done + len(self._busy) < self._moves:
-            guest = self._idle.pop(0)
-            self.cloud.simulation.run_until(lambda guest=guest: self._is_accepted(guest))
-            self._busy.append(guest)
-        # It is the database that is away.
-        with contextlib.suppress(exception.DatabaseUnreachable):
-            self._look()
-        time.sleep(LOOK)
-        return self.done >= self._moves
-
-    def _is_accepted(self, guest):
-        self.cloud.api = next(self._apis)
-        status = self.cloud.live_migrate(guest).status_int
-        self.answers[self.cloud.api, status] += 1
-        # 409: it was accepted by a commit of which the database told nobody any more.
-        assert status in (202, 409, 503)
-        return status != 503
-
-    def _look(self):
-        moving = {one.instance_uuid for one in in_progress(self.cloud)}
-        for guest in [one for one in self._busy if one.uuid not in moving]:
-            newest = self.cloud.migrations(guest)[-1]
-            self.ended[newest.uuid] = newest
-            self._busy.remove(guest)
-            self._idle.append(guest)
 
 
 def in_progress(cloud):

@@ -77,7 +77,7 @@ def test_i5_what_no_allocation_covers(cloud):
 def test_i5_a_host_that_is_down_or_owes_is_excused(cloud, excuse):
     planting.leave(cloud, 'host3', 'check file')
     excuse(cloud, 'host3')
-    assert planting.found(cloud) == set()
+    assert planting.found(cloud, quiet=False) == set()
 
 
 def test_i5_a_guest_that_is_being_taken_out_of_the_books_is_excused(cloud):
@@ -115,6 +115,20 @@ def test_i12_a_rollback_in_the_journal_after_a_post_step(cloud):
 def test_i12_a_rollback_that_is_sent_after_a_post_step(cloud):
     planting.send(cloud, 'conductor:conductor1', 'compute.host2', 'rollback_live_migration_at_destination')
     assert planting.found(cloud, quiet=False) == {'I12'}
+
+
+def test_i12_a_destination_that_is_rolled_back_before_it_is_settled(copying):
+    planting.send(copying, 'conductor:conductor1', 'compute.host3', 'rollback_live_migration_at_destination')
+    assert planting.found(copying, quiet=False) == set(), 'a candidate that was tried before'
+    planting.send(copying, 'conductor:conductor1', 'compute.host2', 'rollback_live_migration_at_destination')
+    assert planting.found(copying, quiet=False) == {'I12'}
+
+
+def test_i12_a_source_that_is_tidied_up_while_it_has_a_job(copying):
+    planting.send(copying, 'conductor:conductor1', 'compute.host2', 'post_live_migration_at_destination')
+    assert planting.found(copying, quiet=False) == set()
+    planting.send(copying, 'conductor:conductor1', 'compute.host1', 'post_live_migration_at_source')
+    assert planting.found(copying, quiet=False) == {'I12'}
 
 
 def without_running(history):

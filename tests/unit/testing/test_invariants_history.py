@@ -11,6 +11,8 @@
 # under the License.
 """What must be true of what a client was answered, and of what was logged: planted, and found."""
 
+import datetime
+
 import pytest
 
 from tests.unit.testing import planting
@@ -60,6 +62,19 @@ def test_i9_completed_though_the_driver_was_told_before_cut_over(cloud):
     )
     planting.effect(cloud, 'host1', 'abort asked', at=arrived)
     assert planting.found(cloud, quiet=False) == {'I9'}
+
+
+def test_i9_completed_long_after_the_abort_was_asked_for(cloud):
+    planting.abort(cloud)
+    verdict = "UPDATE migrations SET abort_verdict = 'completed: too late', abort_requested_at = "
+    moved = next(one for one in cloud.world.log if (one.host, one.effect) == ('host2', 'running'))
+    when = cloud.world_threads.clock.now() - datetime.timedelta(
+        seconds=cloud.world_threads.clock.monotonic() - moved.time
+    )
+    for before, expected in ((100.0, set()), (200.0, {'I9'})):
+        wished = when - datetime.timedelta(seconds=before)
+        planting.sql(cloud, f"{verdict} '{wished:%Y-%m-%d %H:%M:%S.%f}'")
+        assert planting.found(cloud, quiet=False) == expected
 
 
 def test_i19_a_client_that_sees_a_move_that_cannot_be(cloud):

@@ -31,6 +31,17 @@ def test_i1_a_guest_that_its_user_has_paused_is_to_stay_paused(cloud):
     assert planting.found(cloud) == {'I1'}
 
 
+def test_i1_an_instance_in_error_though_its_migration_is_not(cloud):
+    planting.sql(cloud, "UPDATE instances SET vm_state = 'error'")
+    assert planting.found(cloud) == {'I1'}
+    assert planting.found(cloud, quiet=False) == set()
+
+
+def test_i2_an_instance_that_is_said_to_be_on_another_hosts_node(cloud):
+    planting.sql(cloud, "UPDATE instances SET node = 'host1'")
+    assert planting.found(cloud) == {'I2'}
+
+
 @pytest.mark.parametrize('how', ['gone', 'waiting'])
 def test_i2_a_guest_that_is_not_where_the_row_says(cloud, how):
     guests = cloud.world.hypervisors['host2'].guests
@@ -83,6 +94,15 @@ def test_i18_debris_at_the_source(cloud):
 def test_i18_unless_a_debt_says_so(cloud):
     planting.leave(cloud, 'host1', 'directory')
     planting.owe(cloud, 'host1')
+    planting.fence_off(cloud, 'host1')
+    assert planting.found(cloud) == set()
+
+
+def test_i18_a_debt_of_a_host_that_is_up_is_paid_or_has_an_alarm(cloud):
+    planting.owe(cloud, 'host1')
+    assert planting.found(cloud) == {'I18'}
+    assert planting.found(cloud, quiet=False) == set()
+    planting.sql(cloud, "UPDATE host_debts SET alarm = 'look at host1'")
     assert planting.found(cloud) == set()
 
 

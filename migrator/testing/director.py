@@ -1,0 +1,330 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A user, an operator and a supervisor of processes for a simulated cloud in which anything may fail at any moment.
+
+They do what such people do: ask again what was not answered, start again what was killed, and declare a host fenced
+that will not come back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+import webob
+
+from migrator import exception
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+from migrator.testing import invariants, plans
+from migrator.testing import threads as sim
+from migrator.testing.cloud import SimulatedCloud
+from migrator.testing.watcher import Watcher
+
+#: Seconds after which who was not answered asks again, and a start that failed is tried again.
+_AGAIN = 2.0
+#: Seconds that what is in progress gets to end by itself, before a person looks; and then once more.
+PATIENCE = 300.0
+#: Seconds within which what is stuck is looked at anew.
+_SWEEPS = 15.0
+#: How often a person looks what is stuck.
+_LOOKS = 3
+
+
+class Director:
+    """Acts on one cloud.
+
+    :param cloud: its conductors and computes are started.
+    :ivar gone: processes that never come back.
+    """
+
+    def __init__(self, cloud: SimulatedCloud) -> None:
+        assert cloud.simulation is not None
+        self.cloud = cloud
+        self.simulation = cloud.simulation
+        self.gone: set[str] = set()
+        self._down: set[str] = set()
+        self._rows: list[migration_objects.Migration] = []
+        self._rows_at = -1
+
+    # --- processes ---------------------------------------------------------------------------------------------------
+
+    def kill(self, name: str, back_after: float | None) -> None:
+        """Kill -9 a process, and start it again so many seconds later.
+
+        :param back_after: seconds; None: never.
+        """
+        if name not in self.cloud.processes or name in self._down:
+            return
+        self._down.add(name)
+        if back_after is None:
+            self.gone.add(name)
+        else:
+            self.later(back_after, lambda: self._start(name))
+        # Last, for it may be the end of who calls.
+        self.cloud.kill(name)
+
+    def pause(self, name: str, seconds: float) -> None:
+        """Stop a process (SIGSTOP) for so long."""
+        process = self.cloud.processes.get(name)
+        if process is None or process.paused or name in self._down:
+            return
+        self.simulation.pause(process)
+        self.later(seconds, lambda: self.simulation.resume(process))
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Have something done at a later time; nothing that happens to a process keeps it from being done."""
+        world = self.cloud.world_threads
+
+        def wait() -> None:
+            world.sleep(seconds)
+            act()
+
+        world.start(wait, name='later')
+
+    def stop_and_start(self, host: str, back_after: float) -> None:
+        """Stop a host's service as planned, and start it again."""
+        compute, process = self.cloud.computes.get(host), self.cloud.processes.get(host)
+        if compute is None or process is None or host in self._down:
+            return
+        with contextlib.suppress(sim.ProcessKilled), process.acting():
+            compute.cleanup_host()
+        if host in self._down:  # killed while it stopped
+            return
+        self._down.add(host)
+        self.cloud.kill(host)
+        self.later(back_after, lambda: self._start(host))
+
+    def _start(self, name: str) -> None:
+        """Start a process again; what fails in it fails as it would in a process, and the supervisor tries again."""
+        self._down.discard(name)
+        threads = self.cloud.threads_for(name)
+        assert isinstance(threads, sim.SimThreads)
+        try:
+            with threads.acting():
+                if name == 'api':
+                    self.cloud.start_api()
+                elif name in self.cloud.world.hypervisors:
+                    self.cloud.start_compute(name)
+                else:
+                    self.cloud.start_conductor(name)
+        except sim.ProcessKilled:
+            return  # whoever killed it starts it again
+        except (exception.MigratorException, OSError):
+            self.kill(name, _AGAIN)
+
+    # --- a user ------------------------------------------------------------------------------------------------------
+
+    def request(self, method: str, path: str, body: object = None, version: str = '2.80') -> webob.Response | None:
+        """Send a request; None: the connection was lost before an answer came."""
+        if 'api' in self._down:
+            return None
+        try:
+            return self.cloud.request(method, path, body, version=version)
+        except sim.ProcessKilled:
+            return None
+
+    def ask(self, send: Callable[[], webob.Response | None], done: Callable[[], bool]) -> webob.Response | None:
+        """Send a request until it is answered by more than a 5xx, or what it is for is done.
+
+        :returns: the last answer.
+        """
+        answer: webob.Response | None = None
+        for _ in range(40):
+            if done():
+                break
+            answer = send()
+            if answer is not None and answer.status_int < 500:
+                break
+            self.wait(_AGAIN)
+        return answer
+
+    def migrate(self, instance: instance_objects.Instance, host: str | None = None) -> webob.Response | None:
+        """Ask for a live migration until it is accepted, refused, or there."""
+        before = self.newest(instance)
+        body = {'os-migrateLive': {'host': host, 'block_migration': 'auto'}}
+        return self.ask(
+            lambda: self.request('POST', f'/servers/{instance.uuid}/action', body),
+            lambda: self.newest(instance) != before and not self.ended(instance),
+        )
+
+    def abort(self, instance: instance_objects.Instance) -> webob.Response | None:
+        """Ask for the abort of an instance's newest migration until that is accepted, refused, or there."""
+        migration = self.newest(instance)
+        if migration is None:
+            return None
+        path = f'/servers/{instance.uuid}/migrations/{migration.id}'
+
+        def done() -> bool:
+            row = self.newest(instance)
+            return row is None or row.ended or row.abort_requested_at is not None
+
+        return self.ask(lambda: self.request('DELETE', path), done)
+
+    def force_complete(self, instance: instance_objects.Instance) -> webob.Response | None:
+        """Ask for the end of an instance's newest migration until that is accepted, refused, or there."""
+        migration = self.newest(instance)
+        if migration is None:
+            return None
+        path = f'/servers/{instance.uuid}/migrations/{migration.id}/action'
+
+        def done() -> bool:
+            row = self.newest(instance)
+            return row is None or row.ended or row.force_complete_requested_at is not None
+
+        return self.ask(lambda: self.request('POST', path, {'force_complete': None}), done)
+
+    def newest(self, instance: instance_objects.Instance) -> migration_objects.Migration | None:
+        """Return an instance's newest migration."""
+        found = [row for row in self.migrations() if row.instance_uuid == instance.uuid]
+        return found[-1] if found else None
+
+    def migrations(self) -> list[migration_objects.Migration]:
+        """Return every migration, the oldest first; read again only if there may be something new."""
+        writes = self.cloud.ground.writes['migrations']
+        if self._rows_at != writes:
+            self._rows_at, self._rows = writes, self.cloud.migrations()
+        return self._rows
+
+    def do(self, deed: plans.Deed, guests: Sequence[instance_objects.Instance]) -> None:
+        """Do what a plan says."""
+        if isinstance(deed.whom, str):
+            self._do_to_a_process(deed, deed.whom)
+        else:
+            self._do_to_a_guest(deed, guests[deed.whom])
+
+    def _do_to_a_process(self, deed: plans.Deed, name: str) -> None:
+        if deed.name == 'stop and start':
+            self.stop_and_start(name, deed.more)
+        elif deed.name == 'kill':
+            self.kill(name, deed.more)
+        elif deed.name == 'slow link':
+            self.cloud.world.hypervisors[name].set_link(64.0 * deed.more)
+        elif deed.name == 'limit' and name in self.cloud.computes and name not in self._down:
+            with contextlib.suppress(sim.ProcessKilled):
+                self.cloud.set_option(name, 'max_concurrent_live_migrations', deed.more)
+
+    def _do_to_a_guest(self, deed: plans.Deed, instance: instance_objects.Instance) -> None:
+        if deed.name in ('migrate', 'migrate to'):
+            self.migrate(instance, deed.more)
+        elif deed.name == 'abort':
+            self.abort(instance)
+        elif deed.name == 'force complete':
+            self.force_complete(instance)
+        elif deed.name == 'look':
+            self.request('GET', '/os-migrations')
+            self.request('GET', f'/servers/{instance.uuid}/migrations')
+        else:
+            self._do_as_its_user(deed.name, instance)
+
+    def _do_as_its_user(self, name: str, instance: instance_objects.Instance) -> None:
+        for hypervisor in self.cloud.world.hypervisors.values():
+            act = {
+                'pause the guest': hypervisor.pause,
+                'resume the guest': hypervisor.resume,
+                'shut the guest off': hypervisor.shut_off,
+            }[name]
+            if instance.uuid in hypervisor.guests:
+                with contextlib.suppress(ValueError):  # it is not in a state for that
+                    act(instance.uuid)
+
+    def may(self, fault: str, whom: str) -> bool:
+        """Return whether a fault leaves enough: of conductors and of hosts, one at most dies for ever."""
+        if fault != 'killed for ever':
+            return True
+        hosts = self.cloud.world.hypervisors.keys()
+        return not self.gone & hosts if whom in hosts else not self.gone - hosts
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.simulation.advance(seconds)
+
+    def until_time(self, moment: float) -> None:
+        """Let time pass until a moment of the simulation's clock."""
+        if moment > self.simulation.time:
+            self.simulation.advance(moment - self.simulation.time)
+
+    def until(self, predicate: Callable[[], object], within: float = 60.0) -> bool:
+        """Let time pass until something is true; return whether it became so."""
+        try:
+            self.simulation.run_until(predicate, timeout=within)
+        except sim.TimedOut:
+            return False
+        return True
+
+    def until_status(self, instance: instance_objects.Instance, *statuses: str, within: float = 60.0) -> bool:
+        """Let time pass until an instance's newest migration has one of some statuses, or has ended."""
+
+        def there() -> bool:
+            row = self.newest(instance)
+            return row is None or row.status in statuses or row.ended
+
+        return self.until(there, within) and not self.ended(instance)
+
+    def ended(self, instance: instance_objects.Instance) -> bool:
+        """Return whether an instance has no migration in progress."""
+        row = self.newest(instance)
+        return row is None or row.ended
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Let what hangs go on, and everything end, fencing hosts that are gone where that is what it waits for."""
+        for hypervisor in self.cloud.world.hypervisors.values():
+            hypervisor.faults.clear()
+        for _ in range(_LOOKS):
+            if self.until(self._all_stuck, PATIENCE) and not self._open():
+                break
+            self._fence()
+            # Until somebody has looked again.
+            self.wait(_SWEEPS)
+
+    def finish(self) -> None:
+        """Let what is still on its way arrive, and everything come to rest: faults have stopped."""
+        self.settle()
+        self._deliver()
+        self.until(lambda: not self._down - self.gone, PATIENCE)
+        with contextlib.suppress(sim.TimedOut):
+            self.simulation.run(PATIENCE)
+
+    def _open(self) -> list[migration_objects.Migration]:
+        return [row for row in self.migrations() if row.in_progress]
+
+    def _all_stuck(self) -> bool:
+        return all(row.stuck_reason for row in self._open())
+
+    def _fence(self) -> None:
+        """Cut the power of hosts whose service never comes back, and say so."""
+        for host in sorted(self.gone & self.cloud.world.hypervisors.keys()):
+            self.cloud.world.hypervisors[host].power_off()
+            service = self.cloud.database.services.get_compute(host)
+            if not service.forced_down:
+                self.cloud.request('PUT', f'/os-services/{service.uuid}', {'forced_down': True})
+
+    def _deliver(self) -> None:
+        """Let requests arrive that are still on their way to Placement."""
+        self.cloud.adapter.deliver()
+
+    def judge(self, watcher: Watcher) -> list[invariants.Violation]:
+        """Return what is wrong, when everything has come to rest.
+
+        Also what is stuck, unless a host is gone for ever: only then nobody but a person can know where a guest is.
+        """
+        world = watcher.snapshot()
+        found = dict.fromkeys([*watcher.violations, *invariants.check(world)])
+        for row in world.migrations.values():
+            if row.in_progress and row.stuck_reason and self.gone.isdisjoint(world.hosts):
+                found[invariants.Violation('I7', f'migration {row.uuid} is stuck: {row.stuck_reason}', world.at)] = None
+        return list(found)

@@ -1,0 +1,171 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""What a cloud stands on: its database, and its Placement.
+
+Making them costs more than a migration does. Where thousands of clouds are needed, one after the other, they share a
+:class:`SharedGround`, which is as if new for each.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import pathlib
+import re
+import sqlite3
+from typing import Any
+
+from migrator import executors
+from migrator.db import engine as engines
+from migrator.db import sync, watch
+from migrator.testing import fake_placement
+from migrator.testing import placement as placements
+
+_FILE = 'migrator.sqlite'
+_WRITES = re.compile(r'\s*(?:INSERT INTO|UPDATE|DELETE FROM) (\w+)')
+
+
+def in_memory() -> str | None:
+    """Return a directory whose files are in memory; None where there is none, which is right for tempfile too."""
+    return '/dev/shm' if os.access('/dev/shm', os.W_OK) else None  # noqa: S108 -- a name of its own is made in it
+
+
+class Ground:
+    """A database with its schema, and the real Placement, both in files of one directory.
+
+    :param directory: what is there already is opened, as after a restart.
+    :ivar writes: table -> how many statements of its clouds' services have written to it: for who looks again only
+        where there may be something new.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = pathlib.Path(directory)
+        self.writes: collections.Counter[str] = collections.Counter()
+
+    def engine(self, threads: executors.Threads) -> engines.Engine:
+        """Return the engine of a new cloud's services.
+
+        :param threads: whose clock is the database's.
+        """
+        engine = self._new_engine(threads)
+        sync.sync(engine)
+        self._watch(engine)
+        return engine
+
+    def _watch(self, engine: engines.Engine) -> None:
+        watch.watch(engine, self._note_statement, lambda: None)
+
+    def _note_statement(self, statement: str) -> None:
+        found = _WRITES.match(statement)
+        if found:
+            self.writes[found[1]] += 1
+
+    def second_engine(self, threads: executors.Threads) -> engines.Engine:
+        """Return an engine on the same database for whoever looks at it from outside."""
+        return self._new_engine(threads)
+
+    def placement(self) -> Any:
+        """Return the Placement of a new cloud."""
+        return placements.InProcessPlacement(self.directory)
+
+    def leave(self, engine: engines.Engine, placement: Any) -> None:
+        """Close what a cloud has used."""
+        engine.dispose()
+        placement.close()
+
+    def connections(self) -> int:
+        """Return how many connections to the database are in use, by open files; 0 where the system does not tell."""
+        wanted = os.path.realpath(self.directory / _FILE)
+        found = 0
+        with contextlib.suppress(OSError):
+            for number in os.listdir('/proc/self/fd'):
+                with contextlib.suppress(OSError):
+                    found += os.readlink(f'/proc/self/fd/{number}') == wanted
+        return found
+
+    def _new_engine(self, threads: executors.Threads, keep_connections: bool = False) -> engines.Engine:
+        # Nobody waits for the disk: what outlives a machine's crash is no concern of a cloud in one process.
+        return engines.Engine(
+            f'sqlite:///{self.directory}/{_FILE}',
+            threads,
+            sqlite_synchronous=False,
+            keep_connections=keep_connections,
+        )
+
+
+class SharedGround(Ground):
+    """For clouds that come one after the other: the engines stay, and with them all that SQLAlchemy has compiled.
+
+    :param directory: best in memory (``/dev/shm``).
+    :param placement: makes the Placement of each cloud from a directory; a fast fake, unless given.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], placement: Any = None) -> None:
+        super().__init__(directory)
+        self._placement = placement or fake_placement.FakePlacement
+        self._engines: dict[str, engines.Engine] = {}
+
+    def engine(self, threads: executors.Threads) -> engines.Engine:
+        """Return the engine, its tables empty."""
+        known = 'services' in self._engines
+        engine = self._shared('services', threads)
+        if known:
+            self._empty()
+        else:
+            sync.sync(engine)
+            self._watch(engine)
+        return engine
+
+    def second_engine(self, threads: executors.Threads) -> engines.Engine:
+        """Return the other engine."""
+        return self._shared('outside', threads)
+
+    def placement(self) -> Any:
+        """Return a new Placement."""
+        for file in self.directory.glob('placement.sqlite*'):
+            file.unlink()
+        return self._placement(self.directory)
+
+    def leave(self, engine: engines.Engine, placement: Any) -> None:
+        """Keep the engine."""
+        placement.close()
+
+    def connections(self) -> int:
+        """Return how many connections are in use; those that are only kept are not counted."""
+        return sum(engine.connections_in_use for engine in self._engines.values())
+
+    def close(self) -> None:
+        """Close the engines."""
+        for engine in self._engines.values():
+            engine.dispose()
+
+    def _shared(self, name: str, threads: executors.Threads) -> engines.Engine:
+        engine = self._engines.get(name)
+        if engine is None:
+            engine = self._engines[name] = self._new_engine(threads, keep_connections=True)
+        # What the cloud before has hung on it goes with that cloud.
+        engine.boundary = lambda what: None
+        engine.on_commit = lambda: None
+        engine._threads = threads
+        return engine
+
+    def _empty(self) -> None:
+        connection = sqlite3.connect(self.directory / _FILE)
+        try:
+            tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            for (name,) in tables:
+                if name not in ('alembic_version', 'sqlite_sequence'):
+                    connection.execute(f'DELETE FROM "{name}"')  # noqa: S608 -- names from the schema itself
+            connection.commit()
+        finally:
+            connection.close()

@@ -1,0 +1,262 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The crash matrix: every boundary of every path, with every fault that may strike there.
+
+    with matrix.ground() as ground:
+        for cell in matrix.cells(ground):
+            result = matrix.run(ground, cell)
+            assert not result.violations, cell
+
+Each cell ends in check(world). They come from a run of each path without a fault, so that a new step has its cells
+the day it is declared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+
+from migrator.conductor import owned
+from migrator.conductor.tasks import live_migrate
+from migrator.db import api as db_api
+from migrator.saga.saga import Saga
+from migrator.testing import grounds, invariants, paths, strikes
+from migrator.testing.cloud import SimulatedCloud
+from migrator.testing.director import Director
+from migrator.testing.seams import LOOKS, Boundary, Seams
+from migrator.testing.watcher import Watcher
+
+#: The conductor that has nothing to do until the other one is gone.
+_STANDBY = 'conductor2'
+_NAME = re.compile(r'(?P<path>[^|]+) \| (?P<process>[^:|]+): (?P<label>[^|]+) #(?P<nth>\d+) \| (?P<fault>[^|]+)')
+#: How the name of a boundary ends after which nothing has been done yet: whatever it is the end of is over.
+_AFTER = ('commit done', ' answered', ' done', ' received')
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One fault at one boundary of one path.
+
+    :ivar steps: what is done or written there of the story: ``move_allocation do``. Not part of its name.
+    """
+
+    path: str
+    boundary: Boundary
+    fault: str
+    steps: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        """Return its name, which :meth:`parse` reads."""
+        return f'{self.path} | {self.boundary} | {self.fault}'
+
+    @classmethod
+    def parse(cls, name: str) -> Cell:
+        """Return the cell of a name.
+
+        :raises ValueError: it is no such name.
+        """
+        found = _NAME.fullmatch(name)
+        if found is None or found['path'] not in paths.BY_NAME or found['fault'] not in strikes.BY_NAME:
+            raise ValueError(f'{name!r} is no cell: it should read PATH | PROCESS: LABEL #N | FAULT')
+        return cls(found['path'], Boundary(found['process'], found['label'], int(found['nth'])), found['fault'])
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What became of one run.
+
+    :ivar violations: what must never be, and was.
+    :ivar struck: whether the fault found its boundary.
+    :ivar statuses: of the migrations, the oldest first.
+    :ivar digest: of everything that happened, in its order.
+    :ivar seconds: of the cloud's clock.
+    """
+
+    violations: tuple[invariants.Violation, ...]
+    struck: bool
+    statuses: tuple[str, ...]
+    digest: str
+    seconds: float
+
+
+@contextlib.contextmanager
+def ground() -> Iterator[grounds.SharedGround]:
+    """Return what the clouds of many runs stand on, one after the other; in memory, where there is such a directory."""
+    with tempfile.TemporaryDirectory(dir=grounds.in_memory()) as directory:
+        shared = grounds.SharedGround(directory)
+        try:
+            yield shared
+        finally:
+            shared.close()
+
+
+def cells(ground_: grounds.Ground, chosen: Iterable[paths.Path] = paths.PATHS) -> list[Cell]:
+    """Return the cells of some paths.
+
+    :raises AssertionError: a path does not end as it should, without any fault.
+    """
+    return [cell for path in chosen for cell in _cells_of(ground_, path)]
+
+
+def _cells_of(ground_: grounds.Ground, path: paths.Path) -> list[Cell]:
+    dry = _Run(ground_, path, None)
+    result = dry.go()
+    ends = result.statuses[-len(path.ends) :]
+    assert not result.violations, f'{path.name}, without a fault: {result.violations}'
+    assert ends == path.ends, f'{path.name} ended {ends}'
+    return [
+        Cell(path.name, boundary, fault.name, tuple(sorted(dry.steps.get(boundary, ()))))
+        for boundary in dry.boundaries()
+        for fault in strikes.FAULTS
+        if fault.where(boundary) and not (fault.whole and dry.is_followed(boundary))
+    ]
+
+
+def story() -> Saga[owned.OwnedMigration]:
+    """Return the story that the cells are of."""
+    return live_migrate.story()
+
+
+def run(ground_: grounds.Ground, cell: Cell) -> Result:
+    """Return what becomes of one cell."""
+    return _Run(ground_, paths.BY_NAME[cell.path], cell).go()
+
+
+class _Run:
+    """One path in one cloud.
+
+    :param cell: whose fault strikes; None: none does, and what is written of the story is noted.
+    """
+
+    def __init__(self, ground_: grounds.Ground, path: paths.Path, cell: Cell | None) -> None:
+        self.path = path
+        self.cell = cell
+        self.struck = False
+        self._story = story()
+        self.steps: dict[Boundary, set[str]] = {}
+        self._journal: set[tuple[object, ...]] = set()
+        self._begins: dict[str, Boundary] = {}
+        self._times: dict[Boundary, float] = {}
+        self._places: dict[Boundary, int] = {}
+        self._begun = self._over = 0
+        self.cloud = SimulatedCloud(ground_.directory, path.hosts, ground=ground_, options=path.options, **path.knobs)
+        self.cloud.start_conductor(_STANDBY)
+        self.director = Director(self.cloud)
+        self.watcher = Watcher(self.cloud)
+        self.seams = Seams(self.cloud, self.director, self._hook)
+
+    def go(self) -> Result:
+        """Run it to its end, and judge."""
+        simulation = self.cloud.simulation
+        assert simulation is not None
+        try:
+            self.path.act(self.director, self._begin)
+            self.director.settle()
+            self._over = len(self.seams.passed)
+            self.seams.remove()
+            self.director.finish()
+            return Result(
+                violations=tuple(self.director.judge(self.watcher)),
+                struck=self.struck,
+                statuses=tuple(row.status for row in self.cloud.migrations()),
+                digest=hashlib.sha256(repr(simulation.trace).encode()).hexdigest()[:16],
+                seconds=simulation.time,
+            )
+        finally:
+            self.watcher.close()
+            self.cloud.stop()
+
+    def boundaries(self) -> list[Boundary]:
+        """Return the boundaries on its way, each once; of what only looks, and of who stands by, the first."""
+        found = []
+        seen: set[tuple[str, str]] = set()
+        for boundary in self.seams.passed[self._begun : self._over]:
+            place = (boundary.process, boundary.label)
+            if place in seen and (LOOKS.search(boundary.label) or boundary.process == _STANDBY):
+                continue
+            seen.add(place)
+            found.append(boundary)
+        return found
+
+    def is_followed(self, boundary: Boundary) -> bool:
+        """Whether its process comes to its next boundary at once, having done nothing between the two.
+
+        What befalls a whole process at the one is what befalls it at the other, which has the cell.
+        """
+        if not boundary.label.endswith(_AFTER):
+            return False
+        later = self.seams.passed[self._places[boundary] + 1 :]
+        following = next((one for one in later if strikes.victim(one) == strikes.victim(boundary)), None)
+        return following is not None and self._times.get(following) == self._times[boundary]
+
+    def _begin(self) -> None:
+        self._begun = len(self.seams.passed)
+
+    def _hook(self, boundary: Boundary) -> strikes.Fault | None:
+        if self.cell is None:
+            self._note(boundary)
+        elif boundary == self.cell.boundary and not self.struck:
+            self.struck = True
+            return strikes.BY_NAME[self.cell.fault]
+        return None
+
+    def _note(self, boundary: Boundary) -> None:
+        """Note which records of the journal a commit has written, and which step's name a boundary has."""
+        self._times[boundary] = self.director.simulation.time
+        self._places[boundary] = len(self.seams.passed) - 1
+        for step in self._story.steps:
+            if step.name in boundary.label:
+                self.steps.setdefault(boundary, set()).add(f'{step.name} call')
+        if boundary.label == 'commit begin':
+            self._begins[boundary.process] = boundary
+        if boundary.label != 'commit done':
+            return
+        written = self._written()
+        if written:
+            for one in (boundary, self._begins[boundary.process]):
+                self.steps.setdefault(one, set()).update(written)
+
+    def _written(self) -> set[str]:
+        threads = self.cloud.world_threads
+        database = db_api.Database('', threads, engine=self.cloud.ground.second_engine(threads))
+        written = set()
+        for migration in database.migrations.list():
+            for record in database.migrations.steps(migration.uuid):
+                key = (migration.uuid, *record.key, record.state)
+                if key not in self._journal:
+                    self._journal.add(key)
+                    written.add(f'{record.step} {record.direction} {record.state}')
+        return written
+
+
+def main(arguments: list[str]) -> int:
+    """Run the cells of the names given, and print what is wrong; return 1 if anything is."""
+    wrong = 0
+    with ground() as shared:
+        for name in arguments:
+            result = run(shared, Cell.parse(name))
+            wrong += bool(result.violations) or not result.struck
+            what = f'{", ".join(result.statuses)} after {result.seconds:.1f} s' if result.struck else 'never came there'
+            print(f'{name}: {what}, {len(result.violations)} violations')
+            for violation in result.violations:
+                print(f'  {violation}')
+    return 1 if wrong else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))

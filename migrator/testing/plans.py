@@ -1,0 +1,168 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What happens in one random run, from one seed: a cloud, what people do in it and when, and which faults strike."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from migrator.testing import strikes
+from migrator.testing.seams import Boundary
+
+#: Seconds within which people act, and faults strike.
+HORIZON = 30.0
+
+#: How likely a fault is at a boundary; a seed has one of these.
+_RATES = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05)
+
+#: Of guests, in MiB and in MiB/s.
+_MEMORY, _DIRTY_RATES = (256, 512, 1024, 4096), (0.0, 0.0, 100.0, 900.0, 2000.0)
+
+#: How often each thing is done, as weights.
+_DEEDS: Mapping[str, int] = {
+    'migrate': 12,
+    'migrate to': 6,
+    'abort': 7,
+    'force complete': 3,
+    'look': 2,
+    'stop and start': 2,
+    'kill': 3,
+    'pause the guest': 1,
+    'resume the guest': 1,
+    'shut the guest off': 1,
+    'limit': 1,
+    'slow link': 1,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Guest:
+    """A guest at the beginning.
+
+    :ivar memory_mb: MiB. :ivar dirty_rate: MiB/s.
+    """
+
+    host: str
+    memory_mb: int
+    dirty_rate: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Deed:
+    """Something that a person does.
+
+    :ivar at: seconds after the beginning.
+    :ivar whom: the number of a guest, or the name of a process.
+    """
+
+    at: float
+    name: str
+    whom: int | str
+    more: Any = None
+
+    def __str__(self) -> str:
+        """Return it for a person."""
+        more = '' if self.more is None else f' {self.more}'
+        return f'{self.at:6.2f} s: {self.name} {self.whom}{more}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All that is chosen for one run.
+
+    :ivar seed: of the schedule too, and of every process's uuids; with ``in_order`` only of those.
+    :ivar struck: the faults and where they strike; None: at random, by the seed and ``rate``.
+    """
+
+    seed: int
+    hosts: int
+    guests: tuple[Guest, ...]
+    deeds: tuple[Deed, ...]
+    knobs: Mapping[str, Any]
+    options: Mapping[str, Any]
+    rate: float
+    most_faults: int
+    in_order: bool = False
+    struck: tuple[tuple[Boundary, str], ...] | None = None
+
+    def chooser(self) -> Callable[[Boundary], strikes.Fault | None]:
+        """Return what chooses the fault at a boundary, if any is to strike there."""
+        if self.struck is not None:
+            planned = dict(self.struck)
+            return lambda boundary: strikes.BY_NAME[planned[boundary]] if boundary in planned else None
+        dice = random.Random(f'faults of {self.seed}')  # noqa: S311 -- to be repeated, not secret
+        left = self.most_faults
+
+        def choose(boundary: Boundary) -> strikes.Fault | None:
+            nonlocal left
+            if not left or dice.random() >= self.rate:
+                return None
+            possible = [fault for fault in strikes.FAULTS if fault.where(boundary)]
+            if not possible:
+                return None
+            left -= 1
+            return dice.choice(possible)
+
+        return choose
+
+
+def of(seed: int) -> Plan:
+    """Return the plan of a seed: the same on every machine."""
+    dice = random.Random(f'plan of {seed}')  # noqa: S311 -- to be repeated, not secret
+    hosts = dice.choice((2, 2, 3, 3, 4))
+    names = [f'host{number}' for number in range(1, hosts + 1)]
+    guests = tuple(
+        Guest(
+            dice.choice(names[:2]), dice.choice((256, 512, 1024, 4096)), dice.choice((0.0, 0.0, 100.0, 900.0, 2000.0))
+        )
+        for _ in range(dice.choice((1, 1, 2, 2, 3, 4)))
+    )
+    deeds = [Deed(0.0, 'migrate', number) for number in range(len(guests)) if number == 0 or dice.random() < 0.7]
+    for _ in range(dice.randrange(0, 6)):
+        deeds.append(_deed(dice, names, len(guests)))
+    return Plan(
+        seed=seed,
+        hosts=hosts,
+        guests=guests,
+        deeds=tuple(sorted(deeds, key=lambda deed: deed.at)),
+        knobs={
+            'post_copy': dice.random() < 0.4,
+            'leave_paused': dice.random() < 0.2,
+            'link': dice.choice((256.0, 1024.0, 4096.0)),
+            'pre_seconds': dice.choice((0.0, 0.0, 0.0, 0.5, 5.0)),
+        },
+        options={
+            'max_concurrent_live_migrations': dice.choice((1, 1, 2, 3)),
+            'compute.stop_queued': dice.choice(('cancel', 'cancel', 'keep')),
+            'migrate_max_retries': dice.choice((-1, -1, 0, 1)),
+        },
+        rate=dice.choice(_RATES),
+        most_faults=dice.choice((1, 2, 3, 5, 8)),
+        in_order=dice.random() < 0.25,
+    )
+
+
+def _deed(dice: random.Random, hosts: list[str], guests: int) -> Deed:
+    name = dice.choices(list(_DEEDS), list(_DEEDS.values()))[0]
+    # Close to one another, where the races are; or far.
+    at = round(dice.choice((dice.uniform(0, 1), dice.uniform(0, 8), dice.uniform(0, HORIZON))), 3)
+    if name in ('stop and start', 'limit', 'slow link'):
+        more = dice.randrange(1, 4) if name == 'limit' else dice.choice((0.5, 3.0, 20.0))
+        return Deed(at, name, dice.choice(hosts), more)
+    if name == 'kill':
+        whom = dice.choice([*hosts, 'conductor1', 'conductor2', 'api'])
+        return Deed(at, name, whom, dice.choice((0.5, 3.0, 20.0, 70.0)))
+    return Deed(at, name, dice.randrange(guests), dice.choice(hosts) if name == 'migrate to' else None)

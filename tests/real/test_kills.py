@@ -1,0 +1,191 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Kill -9, and SIGSTOP past the lease, of every kind of process while a hundred migrations go on: nothing is lost."""
+
+import collections
+import contextlib
+import random
+import signal
+import threading
+import time
+
+import pytest
+
+from migrator import exception
+from migrator.objects import migration as migration_objects
+from tests.real import cloud as clouds
+from tests.real import site as sites
+from tests.real.users import User
+
+MOVES = 100
+GUESTS = 16
+#: MiB; and MiB/s of the link: the copy takes some seconds, so that most are struck in its middle.
+MEMORY, LINK = 512, 256
+LEASE = 4
+#: Who is killed how often, and paused how often, at least.
+KILLS = {'conductor1': 7, 'conductor2': 7, 'host1': 7, 'host2': 7, 'api1': 4, 'api2': 4, 'placement': 2}
+KILLS |= {'rabbitmq': 1, 'postgresql': 1}
+PAUSES = {'conductor1': 3, 'conductor2': 3, 'host1': 2, 'host2': 1, 'api1': 1}
+#: Seconds within which another conductor must have a killed one's migrations.
+ADOPTED_WITHIN = 30
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def cloud(ground, postgresql, rabbitmq, placement_http):
+    """Two computes, two conductors, two APIs."""
+    options = (('max_concurrent_live_migrations', 2), ('conductor.lease', LEASE), ('conductor.sweep_interval', 2))
+    shape = sites.Shape(hosts=2, conductors=2, apis=2, options=options, world=('--vcpus', '64', '--link', str(LINK)))
+    site = sites.Site(ground, shape, rabbitmq, postgresql, placement_http)
+    site.start()
+    cloud = clouds.ProcessCloud(site)
+    cloud.simulation.run_until(cloud.up)
+    yield cloud
+    cloud.close()
+    site.end()
+
+
+class Killer:
+    """Kills and pauses, in an order that a seed says, until it has done all of it or is told to stop.
+
+    At least one process of each kind is left alone at any time, but for what there is only one of.
+    """
+
+    def __init__(self, cloud, servers, seed):
+        self.cloud = cloud
+        self.processes = {**cloud.site.services, **servers}
+        self.done = collections.Counter()
+        self.owned = []
+        self.failures = []
+        self._dice = random.Random(seed)  # noqa: S311 -- to be repeated, not secret
+        self._todo = [('kill', name) for name, count in KILLS.items() for _ in range(count)]
+        self._todo += [('pause', name) for name, count in PAUSES.items() for _ in range(count)]
+        self._dice.shuffle(self._todo)
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info):
+        self._thread.join()
+        if self.failures:
+            raise self.failures[0]
+
+    @property
+    def finished(self):
+        """Whether it has done all that it was to do."""
+        return not self._thread.is_alive()
+
+    def _run(self):
+        try:
+            for deed, name in self._todo:
+                if deed == 'kill':
+                    self._kill(name)
+                else:
+                    self._pause(name)
+                self.done[deed, name] += 1
+                time.sleep(self._dice.uniform(0, 0.5))
+        except Exception as error:  # noqa: BLE001 -- the test raises it
+            self.failures.append(error)
+
+    def _kill(self, name):
+        if name.startswith('conductor'):
+            self._note_owned(name)
+        self.processes[name].kill()
+        time.sleep(self._dice.choice((0, 0, 0.5, 2)))
+        # Not waited for: what is struck while it starts is struck, too.
+        service = self.processes[name]
+        service.start(wait=name in ('rabbitmq', 'postgresql', 'placement'))
+
+    def _pause(self, name):
+        service = self.processes[name]
+        service.send(signal.SIGSTOP)
+        time.sleep(LEASE + self._dice.uniform(0.5, 2))
+        service.send(signal.SIGCONT)
+
+    def _note_owned(self, name):
+        with contextlib.suppress(exception.DatabaseUnreachable):
+            lives = {life.id for life in self.cloud.database.conductors.list() if life.server == name}
+            open_ = self.cloud.database.migrations.list(in_progress=True)
+            found = {one.uuid: one.owner for one in open_ if one.owner in lives}
+            self.owned.append((time.monotonic(), name, found))
+
+
+class Adoptions:
+    """Looks how long it takes until each migration of a killed conductor has another owner, or has ended."""
+
+    def __init__(self, killer):
+        self._killer = killer
+        self._open = {}
+        self._known = 0
+        self.took = []
+
+    def look(self, cloud):
+        """Look now."""
+        fresh, self._known = self._killer.owned[self._known :], len(self._killer.owned)
+        for at, name, owned in fresh:
+            self._open |= dict.fromkeys(owned.items(), (at, name))
+        for (uuid, owner), (at, _name) in list(self._open.items()):
+            row = cloud.database.migrations.get(uuid)
+            if row.ended or row.owner != owner:
+                self.took.append(time.monotonic() - at)
+                del self._open[uuid, owner]
+
+    @property
+    def late(self):
+        """Those that have waited for too long."""
+        now = time.monotonic()
+        return [(uuid, name) for (uuid, _), (at, name) in self._open.items() if now - at > ADOPTED_WITHIN]
+
+
+def test_whatever_is_killed_a_hundred_migrations_end_right(cloud, rabbitmq, postgresql, placement_http):
+    servers = {one.name: one for one in (rabbitmq, postgresql, placement_http)}
+    guests = [cloud.boot(f'vm-{n}', f'host{1 + n % 2}', MEMORY, dirty_rate=20) for n in range(GUESTS)]
+    user = User(cloud, guests, MOVES)
+    began = time.monotonic()
+    with Killer(cloud, servers, seed=5) as killer:
+        adoptions = Adoptions(killer)
+
+        def all_is_done():
+            finished = user.step()
+            with contextlib.suppress(exception.DatabaseUnreachable):
+                adoptions.look(cloud)
+            assert not adoptions.late, f'not adopted within {ADOPTED_WITHIN} s: {adoptions.late}'
+            if finished and not killer.finished:
+                user.want_more()
+            return finished and killer.finished
+
+        cloud.simulation.run_until(all_is_done, timeout=600)
+    cloud.come_to_rest()
+    cloud.wait()
+    kills = sum(count for (deed, _), count in killer.done.items() if deed == 'kill')
+    pauses = sum(count for (deed, _), count in killer.done.items() if deed == 'pause')
+    print(f'{time.monotonic() - began:.0f} s: {user.done} moves, {kills} killed, {pauses} paused; {dict(user.answers)}')
+    print(f'{len(adoptions.took)} adopted, the last within {max(adoptions.took):.1f} s')
+    assert (kills, pauses) == (sum(KILLS.values()), sum(PAUSES.values()))
+    assert (kills >= 40, pauses >= 10) == (True, True)
+    assert {name for _, name in killer.done} == cloud.site.services.keys() | servers.keys()
+
+    # Nothing that was accepted is lost, and everything has ended; what has not moved says why.
+    status = migration_objects.MigrationStatus
+    migrations = cloud.migrations()
+    accepted = [one for one in cloud.history if one.status == 202]
+    assert {one.request_id for one in accepted} <= {one.request_id for one in migrations}
+    assert {one.status for one in migrations} <= {status.COMPLETED, status.FAILED}
+    assert [one.uuid for one in migrations if one.status == status.FAILED and not one.failure] == []
+    assert sum(one.status == status.COMPLETED for one in migrations) >= MOVES
+    assert adoptions.took
+    cloud.simulation.run_until(cloud.up)
+    cloud.judge(set())

@@ -1,0 +1,89 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The crash matrix: whatever strikes wherever on a path, everything ends in order.
+
+MIGRATOR_CELLS=N takes every Nth cell only; CI takes all of the seven paths. One cell by its name::
+
+    python -m migrator.testing.matrix 'success | conductor1: commit done #5 | killed for ever'
+"""
+
+import os
+
+import pytest
+
+from migrator.testing import matrix, paths
+
+#: The paths of the invariants, with every cell: what a migration may come to.
+SEVEN = (
+    'success',
+    'pre fails',
+    'driver fails',
+    'abort queued',
+    'abort running',
+    'abort loses to cut-over',
+    'stop with a queue',
+)
+#: How many cells they have. A change of the story changes it: look that the new step has its cells, and write it here.
+CELLS = 2529
+SPACING = int(os.environ.get('MIGRATOR_CELLS', '1'))
+#: So that several processes share the work.
+SLICES = 4
+#: Of the other paths every so manieth cell.
+OTHERS = 5
+
+
+@pytest.mark.parametrize('part', range(SLICES))
+@pytest.mark.parametrize('path', [path.name for path in paths.PATHS])
+def test_every_cell_ends_in_order(path, part, ground, record_property):
+    cells = matrix.cells(ground, [paths.BY_NAME[path]])
+    spacing = SPACING * (1 if path in SEVEN else OTHERS)
+    chosen = cells[::spacing][part::SLICES]
+    wrong = []
+    for cell in chosen:
+        result = matrix.run(ground, cell)
+        if not result.struck:
+            wrong.append(f'{cell}: never came there')
+        wrong += [f'{cell}: {violation}' for violation in result.violations]
+    record_property('cells', len(chosen))
+    assert not wrong, '\n'.join(wrong[:20])
+
+
+def test_no_step_is_without_its_cells(ground):
+    cells = matrix.cells(ground, [paths.BY_NAME[name] for name in SEVEN])
+    assert len(cells) == CELLS
+    written = {record for cell in cells for record in cell.steps}
+    for step in matrix.story().steps:
+        wanted = {f'{step.name} do done'}
+        if step.intent is not None:
+            wanted.add(f'{step.name} do intent')
+        assert wanted <= written, f'{step.name}: no cell at {wanted - written}'
+    # Steps that share an undo are undone by the last of them.
+    undone = {name for name in (step.name for step in matrix.story().steps) if f'{name} undo done' in written}
+    assert {step.undo for step in matrix.story().steps if step.undo} == {
+        step.undo for step in matrix.story().steps if step.name in undone
+    }
+
+
+def test_the_same_cell_gives_the_same_run(ground):
+    cell = matrix.cells(ground, [paths.BY_NAME['abort running']])[100]
+    assert matrix.run(ground, cell) == matrix.run(ground, cell)
+
+
+def test_a_cell_has_a_name_that_is_read_again(ground):
+    for cell in matrix.cells(ground, [paths.BY_NAME['success']]):
+        assert matrix.Cell.parse(str(cell)) == cell
+
+
+def test_what_is_no_cell_is_refused():
+    with pytest.raises(ValueError, match='is no cell'):
+        matrix.Cell.parse('success')

@@ -1,0 +1,185 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Every do and undo, run once more: at once, twice, and again after each later step. Nothing that can be seen changes.
+
+The steps are those of the story itself; each is run again by the conductor that has just done it, and what it sends is
+sent again, so that the hosts are asked again too.
+"""
+
+import contextlib
+import dataclasses
+
+import pytest
+
+from migrator.conductor.tasks import live_migrate
+from migrator.saga.saga import Saga
+from migrator.saga.step import Done, Parked
+from migrator.testing import paths
+from migrator.testing.cloud import SimulatedCloud
+from migrator.testing.director import Director
+from migrator.testing.watcher import Watcher
+
+#: Seconds that what was asked for again gets to happen.
+WHILE = 1.0
+PIVOT = 'live_migration'
+#: Of what a row says, that which is of the telling and not of the told.
+TELLING = {'epoch', 'updated_at', 'history', 'tries', 'started_at', 'ended_at', 'waits_for'}
+TELLING |= {f'{what}_{how_much}' for what in ('memory', 'disk') for how_much in ('total', 'processed', 'remaining')}
+
+#: Path -> how many steps are done there, and how many undone; a change of the story changes it.
+DONE = {
+    'success': (10, 0),
+    'second candidate': (13, 2),
+    'driver fails': (5, 3),
+    'abort running': (5, 3),
+    'abort queued': (15, 3),
+    'pre fails': (3, 2),
+}
+
+
+class Again:
+    """Runs each step of a story again, and looks whether anything has changed."""
+
+    def __init__(self, cloud):
+        self.cloud = cloud
+        self.pairs = 0
+        self.changed = []
+        self.dones = {}
+        self.wrapped = {}
+
+    def story(self, story):
+        """Return a story whose bodies are run again and again."""
+        items = []
+        for group in story.groups:
+            steps = tuple(
+                dataclasses.replace(
+                    step,
+                    do=self.body(step.name, 'do', step.do),
+                    undo=step.undo and self.body(step.name, 'undo', step.undo),
+                )
+                for step in group
+            )
+            items.append(steps if len(steps) > 1 else steps[0])
+        return Saga(*items, settle=story.settle, abandon=story.abandon)
+
+    def body(self, name, direction, real):
+        if real in self.wrapped:
+            return self.wrapped[real]
+
+        def again(m):
+            verdict = real(m)
+            is_done = isinstance(verdict, Done)
+            # The pivot is never done by its own word; once it was sent, it must bear to be sent again.
+            if is_done or (name == PIVOT and isinstance(verdict, Parked)):
+                done = self.dones.setdefault((m.row.uuid, m.attempt, direction), [])
+                if name not in [known for known, _body in done]:
+                    done.append((name, real))
+                if is_done:
+                    self.run_again(m, name, direction, done)
+            return verdict
+
+        self.wrapped[real] = again
+        return again
+
+    def run_again(self, m, name, direction, done):
+        # The step itself twice more, each earlier one once more.
+        for earlier, body in [*done, done[-1]]:
+            before = self.seen()
+            # As if nothing had been heard of it: the hosts are asked again.
+            reports, kept = dict(m.reports), {key: value for key, value in vars(m).items() if key.startswith('_')}
+            m.reports = {key: report for key, report in reports.items() if key[1] != earlier}
+            with contextlib.suppress(AssertionError):
+                body(m)
+            m.tools.threads.sleep(WHILE)
+            m.reports = {**m.reports, **reports}
+            vars(m).update(kept)
+            self.pairs += 1
+            after = self.seen()
+            if after != before:
+                self.changed.append(
+                    f'{earlier} {direction} again after {name} {direction}: {difference(before, after)}'
+                )
+
+    def seen(self):
+        """Return what can be seen of the cloud, its telling left out."""
+        world = self.cloud.watcher.snapshot()
+        return {
+            'instances': {uuid: plain(one) for uuid, one in world.instances.items()},
+            'migrations': {uuid: plain(one) for uuid, one in world.migrations.items()},
+            'journal': {uuid: [plain(one) for one in records] for uuid, records in world.journal.items()},
+            'books': {uuid: one.holders for uuid, one in world.providers.items()},
+            'guests': {
+                host.name: {
+                    uuid: (guest.state, guest.job, sorted(host.parts.get(uuid, ())))
+                    for uuid, guest in host.guests.items()
+                }
+                for host in world.hosts.values()
+            },
+            'kept': {host.name: host.persistent for host in world.hosts.values()},
+            'waiting': {host.name: host.waiting for host in world.hosts.values()},
+            'debts': [plain(one) for one in world.debts],
+        }
+
+
+def plain(one):
+    found = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+    if isinstance(found.get('input'), dict):
+        # What a move is bound to is read anew for each try.
+        found['input'] = {key: value for key, value in found['input'].items() if key != 'instance_generation'}
+    return {name: value for name, value in found.items() if name not in TELLING}
+
+
+def difference(before, after):
+    return '; '.join(f'{key}: {before[key]} -> {after[key]}' for key in before if before[key] != after[key])
+
+
+@pytest.mark.parametrize('name', DONE)
+def test_a_step_done_again_changes_nothing(name, ground, monkeypatch, record_property):
+    path = paths.BY_NAME[name]
+    real = live_migrate.story
+    again = Again(None)
+    monkeypatch.setattr(live_migrate, 'story', lambda: again.story(real()))
+    cloud = again.cloud = SimulatedCloud(
+        ground.directory, path.hosts, ground=ground, options=path.options, **path.knobs
+    )
+    cloud.watcher = Watcher(cloud)
+    try:
+        director = Director(cloud)
+        path.act(director, lambda: None)
+        director.finish()
+        assert not director.judge(cloud.watcher)
+        assert not again.changed, '\n'.join(again.changed)
+        assert cloud.migrations()[-1].status == path.ends[-1]
+    finally:
+        cloud.watcher.close()
+        cloud.stop()
+    steps = {
+        way: sum(len(done) for (_, _, direction), done in again.dones.items() if direction == way)
+        for way in ('do', 'undo')
+    }
+    assert (steps['do'], steps['undo']) == DONE[name]
+    # Of n steps each is run again after itself, twice, and after each later one.
+    wanted = sum(
+        place + 2
+        for (_, _, direction), done in again.dones.items()
+        for place, (step, _body) in enumerate(done)
+        if (step, direction) != (PIVOT, 'do')
+    )
+    assert again.pairs == wanted
+    record_property('pairs', again.pairs)
+
+
+def test_every_step_of_the_story_is_run_again():
+    steps = live_migrate.story().steps
+    assert DONE['success'] == (len(steps), 0)
+    assert DONE['driver fails'][1] == len({step.undo for step in steps if step.undo})

@@ -1,0 +1,110 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Random runs: people, faults and the schedule come from a seed; whatever it is, everything ends in order.
+
+MIGRATOR_SEEDS=N runs so many, from MIGRATOR_FIRST_SEED on. Seeds that were red once are in ``tests/seeds``, and are run
+for ever.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from migrator.testing import invariants, plans, simulate
+
+SEEDS = int(os.environ.get('MIGRATOR_SEEDS', '120'))
+FIRST = int(os.environ.get('MIGRATOR_FIRST_SEED', '1'))
+#: So many to a test, so that several processes share the work.
+CHUNK = 60
+#: One line a seed: its number, then what it had broken.
+RED = pathlib.Path(__file__).parent.parent / 'seeds' / 'red.txt'
+
+
+def were_red():
+    lines = [line for line in RED.read_text().splitlines() if line and not line.startswith('#')]
+    return [int(line.split(maxsplit=1)[0]) for line in lines]
+
+
+def green(ground, seeds, record_property):
+    struck = 0
+    for seed in seeds:
+        plan = plans.of(seed)
+        found = simulate.run(ground, plan)
+        struck += len(found.struck)
+        assert not found.violations, simulate.told(*simulate.shorten(ground, plan, found))
+    record_property('seeds', len(seeds))
+    record_property('faults', struck)
+
+
+@pytest.mark.parametrize('first', range(FIRST, FIRST + SEEDS, CHUNK))
+def test_every_seed_ends_in_order(first, ground, record_property):
+    green(ground, range(first, min(first + CHUNK, FIRST + SEEDS)), record_property)
+
+
+def test_seeds_that_were_red_stay_green(ground, record_property):
+    green(ground, were_red(), record_property)
+
+
+def digest(seed, hash_seed):
+    code = (
+        'from migrator.testing import matrix, plans, simulate\n'
+        'simulate.quiet()\n'
+        'with matrix.ground() as ground:\n'
+        f'    print(simulate.run(ground, plans.of({seed})).digest)\n'
+    )
+    environment = {**os.environ, 'PYTHONHASHSEED': hash_seed, 'PYTHONWARNINGS': 'ignore'}
+    done = subprocess.run([sys.executable, '-c', code], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.split()[-1]
+
+
+@pytest.mark.parametrize('seed', [4, 9])
+def test_a_seed_gives_the_same_run_whatever_the_hash_seed_and_whatever_ran_before(seed, ground):
+    simulate.run(ground, plans.of(seed + 1))
+    here = simulate.run(ground, plans.of(seed)).digest
+    assert digest(seed, '1') == digest(seed, '2') == here
+
+
+def test_a_failure_is_made_short(ground, monkeypatch):
+    """A run that breaks something is told by the least that breaks it."""
+    director = simulate.Director
+
+    class Strict(director):
+        def judge(self, watcher):
+            wrong = super().judge(watcher)
+            aborted = [row for row in self.cloud.migrations() if row.abort_requested_at]
+            return [*wrong, *(invariants.Violation('I0', f'{row.uuid} was aborted') for row in aborted)]
+
+    monkeypatch.setattr(simulate, 'Director', Strict)
+    for seed in range(1, 60):
+        plan = plans.of(seed)
+        if len(plan.deeds) < 5 or not any(deed.name == 'abort' for deed in plan.deeds):
+            continue
+        found = simulate.run(ground, plan)
+        if found.violations:
+            break
+    shorter, still = simulate.shorten(ground, plan, found)
+    assert still.violations
+    assert [deed.name for deed in shorter.deeds] == ['migrate', 'abort']
+    assert shorter.struck == ()
+    assert 'was aborted' in simulate.told(shorter, still)
+
+
+@pytest.mark.parametrize('argument', [['--seeds', '0'], ['--jobs', '0'], ['--seeds', 'many']])
+def test_what_cannot_be_run_is_refused(argument, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        simulate.main(argument)
+    assert stopped.value.code == 2
+    assert argument[0] in capsys.readouterr().err
