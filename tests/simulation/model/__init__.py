@@ -1,0 +1,48 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""An executable model of one live migration, searched breadth first: every order in which things can happen.
+
+It drives the product's own pure functions: :func:`migrator.conductor.settle.decide` with ``source_says`` and
+``destination_says``, :func:`migrator.placement_client.pairs.observe_pair`, and the table of legal moves. What a
+conductor does with what they say is told again here, after ``conductor/tasks/live_migrate.py``, ``owned.py``,
+``orders.py``, ``books.py``, ``recovery.py``, ``debts.py`` and ``saga/executor.py``; what a host does, after
+``compute/orders.py`` and ``manager.py``. Whoever changes these changes the model with them.
+
+**In it**: one migration, two conductors, a source S, a destination D, Placement with its generations; as variants a
+second candidate E, planned stops of S, and one debt by itself (:mod:`.debts`). Faults: conductors killed, or paused
+between a commit and the call that follows it; compute services killed (also within the driver's call, also with their
+compute_started on its way) or out of reach; calls and answers lost, late for ever so long, or doubled; Placement killed
+over a move. A budget bounds how many; within it, everything that can happen is looked at.
+
+**Left out**: time (a host that is silent may be found down at once, and every wait may end at once); post-copy, guests
+that are shut off, force complete, ``forced_down``; the check at the source (it changes nothing, and fails as the other
+does); capacity, other migrations, the doubled strategy; failures of the database; post steps and rollbacks that fail at
+the driver; an event heard instead of a poll (it says the same, earlier); the acknowledgement of reports; aborts
+after the outcome; what a time-out wishes.
+
+**Kept small without leaving anything out**, each said where it is done: the conductors are interchangeable; a call
+leaves at once, for it may arrive late; a conductor that has lost its row lets go at once; calls that will be refused by
+everybody are dropped; commits with nothing in between are one; adopters ask hosts once where they ask again anyway.
+
+**Reading a trace**: one line per step, the shortest way there. ``left`` is the owner, ``right`` the other conductor, at
+that moment: when the row changes hands, they change names. ``FAULT`` costs the budget, ``PERSON`` is somebody's doing;
+everything else happens by itself. ``check to D (epoch 1, boot 1)`` is a call; ``move(2, -1)`` a request to Placement,
+bound to the instance's generation 2, with no consumer of the migration (0: the ghost). A *violation* is a promise of
+:mod:`.safety` that is broken; a *trap* is a state from which, without a fault or a person, no end can be reached;
+*stuck* counts how often a person is called, which is none if the world can still get on by itself.
+
+``python -m tests.simulation.model --crashes 1 --messages 2`` searches one variant. The files: :mod:`.state`,
+:mod:`.search` (knows nothing of migrations), :mod:`.story`, :mod:`.teller`, :mod:`.asking`, :mod:`.ledger` and
+:mod:`.conductor`, :mod:`.settling`, :mod:`.placement`,
+:mod:`.hosts`, :mod:`.messages`, :mod:`.faults`, :mod:`.debt`, :mod:`.safety`, :mod:`.world` (puts it together),
+:mod:`.plants`, :mod:`.debts`.
+"""

@@ -1,0 +1,62 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""Paying debts beside a migration: adoption of the row, the order, and what became of it, in one step.
+
+The order's own way, late orders and other migrations of the instance are in :mod:`tests.simulation.model.debts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.simulation.model import messages
+from tests.simulation.model.search import Step
+from tests.simulation.model.state import NOBODY, Conductor, Debt, Destination, Message, Row, Source, Up
+
+_KIND = {'clean': 'clean', 'restore': 'restore', 'post': 'post'}
+
+
+def pay(index: int, name: str, plants: frozenset[str]) -> Callable[..., Iterator[Step]]:
+    """Return the rule by which a conductor has a host pay.
+
+    :param name: S or D.
+    """
+    side, part = ('left', 'right')[index], 'source' if name == 'S' else 'destination'
+
+    def steps(row: Row, host: Any, me: Conductor, other: Conductor) -> Iterator[Step]:
+        debt = row.debt_s if name == 'S' else row.debt_d
+        if debt is None or host.up != Up.UP or me.paused:
+            return
+        free = debt.owner == NOBODY or (debt.owner == 1 - index and other.paused)
+        if debt.owner != index and not free:
+            return
+        mine = debt if debt.owner == index else Debt(debt.what, debt.epoch + 1, index)
+        order = Message(_KIND[debt.what], name, mine.epoch, host.boot)
+        after, answer, broken = _take(host, order, row, index, plants)
+        if answer.startswith('seen') and 'debt-epoch' not in plants:
+            # The host has seen a newer epoch, or this one of the migration's owner: as for a migration, one above it.
+            mine = mine._replace(epoch=max(mine.epoch, int(answer.split()[1])) + 1)
+        left = None if answer == 'ok' else mine
+        paid = row._replace(debt_s=left) if name == 'S' else row._replace(debt_d=left)
+        alarm = f'{name} is to pay {debt.what}, and says {answer}' if answer in ('here', 'gone') else ''
+        label = f'{side} has {name} pay {debt.what} in epoch {order.first}: {answer}'
+        yield Step(label, {'row': paid, part: after}, broken=broken, stuck=alarm)
+
+    return steps
+
+
+def _take(host: Any, order: Message, row: Row, owner: int, plants: frozenset[str]) -> tuple[Any, str, str]:
+    if isinstance(host, Source):
+        return messages.at_source(host, order, row, owner, plants)
+    assert isinstance(host, Destination)
+    return messages.at_destination(host, order, row, owner, plants)[0]

@@ -1,0 +1,250 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""One debt, by itself: the row with owner and epoch, two conductors, the host, and what is on its way to it.
+
+It begins when a migration has ended and D owes its cleaning. The debt was written in epoch 1; then D came back, and
+has seen the migration's epoch 2, of its owner (left). When the debt is paid, another migration of the same instance
+may come to D and prepare it: nothing that belongs to the debt may touch that. The guest itself may also turn up at D,
+by hands of a person: then the host answers that it is here, which is an alarm, and it stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from tests.simulation.model.search import FAULT, PERSON, Promise, Rule, Step, System
+
+NOBODY = 2
+_SIDES = ('left', 'right')
+
+
+class Row(NamedTuple):
+    """The row of host_debts; ``state``: owed, paid, alarm."""
+
+    state: str = 'owed'
+    epoch: int = 1
+    owner: int = NOBODY
+
+
+class Host(NamedTuple):
+    """D. ``holds``: debris (of the ended migration), nothing, prepared (by the next one), guest.
+
+    ``seen``, ``of``: the newest epoch of the ended migration in this boot, and whose. ``done``: the epoch in which this
+    boot has cleaned; told so again, it answers so. ``known``: the boot that the database has.
+    """
+
+    up: bool = True
+    boot: int = 1
+    known: int = 1
+    holds: str = 'debris'
+    seen: int = 2
+    of: int = 0
+    done: int = 0
+
+
+class Payer(NamedTuple):
+    """A conductor. ``at``: idle, send, wait, answered; the epoch that it holds the debt in, and the boot it means."""
+
+    at: str = 'idle'
+    epoch: int = 0
+    boot: int = 0
+    answer: str = ''
+    paused: bool = False
+
+
+class Order(NamedTuple):
+    """A call on its way to D."""
+
+    epoch: int
+    boot: int
+    owner: int
+
+
+class Budget(NamedTuple):
+    """Faults that are left, and whether another migration, or the guest, may still come."""
+
+    crashes: int
+    messages: int
+    visits: int = 1
+
+
+def system(crashes: int, messages: int, plants: frozenset[str] = frozenset()) -> System:
+    """Return the system to be searched.
+
+    :param plants: old-epoch (the host looks at no epoch), two-owners (a debt is taken from whoever has it, in its
+        epoch), active (the host does not look before it cleans), stale (a refused order is told again as it was).
+    """
+    rules = [
+        Rule(('host', 'budget'), _host_fails),
+        Rule(('host',), _host_starts, lambda host: not host.up or host.known != host.boot),
+        Rule(('row', 'host', 'budget'), _visit, lambda row: row.state != 'alarm'),
+        Rule(('net', 'host'), lambda net, host: _late(net, host, plants), bool),
+    ]
+    for index in (0, 1):
+        me, other = _SIDES[index], _SIDES[1 - index]
+        conduct = _Payer(index, plants)
+        rules += [
+            Rule((me, 'row', 'host', other), conduct.take, lambda payer: payer.at == 'idle' and not payer.paused),
+            Rule((me, 'net'), conduct.send, lambda payer: payer.at == 'send' and not payer.paused),
+            Rule((me, 'net', 'host', 'budget'), conduct.wait, lambda payer: payer.at == 'wait'),
+            Rule((me, 'row'), conduct.commit, lambda payer: payer.at == 'answered' and not payer.paused),
+            Rule((me, 'row', 'budget'), conduct.fail),
+        ]
+    start = {
+        'row': Row(),
+        'host': Host(),
+        'left': Payer(),
+        'right': Payer(),
+        'net': (),
+        'budget': Budget(crashes, messages),
+    }
+    return System(
+        start=start,
+        rules=tuple(rules),
+        promises=(),
+        finished=Promise(('row', 'host'), lambda row, host: '' if row.state != 'owed' and host.up else 'owed'),
+        quiet=Promise(('row', 'host'), _at_rest),
+        sketch=_sketch,
+    )
+
+
+def _sketch(world: Mapping[str, Any]) -> str:
+    return f'{world["row"].state}; D holds {world["host"].holds}'
+
+
+def _at_rest(row: Row, host: Host) -> str:
+    if row.state == 'owed':
+        return 'the debt is left'
+    return 'paid, and the debris is there' if row.state == 'paid' and host.holds == 'debris' else ''
+
+
+# --- D ---------------------------------------------------------------------------------------------------------------
+
+
+def take(host: Host, order: Order, plants: frozenset[str]) -> tuple[Host, str, str]:
+    """Return D after an order to clean, its answer, and what is broken."""
+    if order.boot != host.boot:
+        return host, 'refused', ''
+    older = order.epoch < host.seen or (order.epoch == host.seen and host.of not in (NOBODY, order.owner))
+    if older and 'old-epoch' not in plants:
+        return host, f'seen {host.seen}', ''
+    host = host._replace(seen=max(host.seen, order.epoch), of=order.owner)
+    if host.done == order.epoch and not older:
+        return host, 'done', ''
+    if host.holds == 'guest':
+        if 'active' in plants:
+            return host._replace(holds='nothing', done=order.epoch), 'done', 'a debt destroys an active guest'
+        return host, 'here', ''
+    broken = 'a debt tears down what another migration has prepared' if host.holds == 'prepared' else ''
+    return host._replace(holds='nothing', done=order.epoch), 'done', broken
+
+
+def _late(net: tuple[Order, ...], host: Host, plants: frozenset[str]) -> Iterator[Step]:
+    for order in net:
+        if host.up:
+            after, answer, broken = take(host, order, plants)
+            yield Step(f'late {order} arrives: {answer}', {'host': after, 'net': _without(net, order)}, broken=broken)
+
+
+def _without(net: tuple[Order, ...], order: Order) -> tuple[Order, ...]:
+    return tuple(other for other in net if other != order)
+
+
+def _host_fails(host: Host, budget: Budget) -> Iterator[Step]:
+    if host.up and budget.crashes:
+        less = budget._replace(crashes=budget.crashes - 1)
+        yield Step('FAULT D is killed', {'host': host._replace(up=False), 'budget': less}, FAULT)
+
+
+def _host_starts(host: Host) -> Iterator[Step]:
+    if not host.up:
+        fresh = host._replace(up=True, boot=host.boot + 1, seen=0, of=NOBODY, done=0)
+        yield Step('D starts', {'host': fresh})
+    else:
+        yield Step('D is registered', {'host': host._replace(known=host.boot)})
+
+
+def _visit(row: Row, host: Host, budget: Budget) -> Iterator[Step]:
+    if not budget.visits or not host.up:
+        return
+    less = budget._replace(visits=0)
+    if row.state == 'paid' and host.holds == 'nothing':
+        # While the debt is owed, D is no destination for the instance.
+        prepared = host._replace(holds='prepared')
+        yield Step('PERSON another migration prepares D', {'host': prepared, 'budget': less}, PERSON)
+    if host.holds == 'debris':
+        yield Step('PERSON starts the guest at D', {'host': host._replace(holds='guest'), 'budget': less}, PERSON)
+
+
+# --- conductors ------------------------------------------------------------------------------------------------------
+
+
+class _Payer:
+    def __init__(self, index: int, plants: frozenset[str]) -> None:
+        self.index, self.side, self.plants = index, _SIDES[index], plants
+
+    def take(self, me: Payer, row: Row, host: Host, other: Payer) -> Iterator[Step]:
+        """A sweep: adopt it if nobody living owns it, and tell the host in the boot that is known."""
+        if row.state != 'owed':
+            return
+        mine = row
+        if row.owner != self.index:
+            if row.owner == 1 - self.index and not other.paused and 'two-owners' not in self.plants:
+                return
+            epoch = row.epoch if 'two-owners' in self.plants else row.epoch + 1
+            mine = row._replace(owner=self.index, epoch=epoch)
+        after = Payer('send', mine.epoch, host.known)
+        yield Step(f'{self.side} has the debt in epoch {mine.epoch}', {self.side: after, 'row': mine})
+
+    def send(self, me: Payer, net: tuple[Order, ...]) -> Iterator[Step]:
+        order = Order(me.epoch, me.boot, self.index)
+        on_their_way = tuple(sorted({*net, order}))
+        yield Step(f'{self.side} sends {order}', {self.side: me._replace(at='wait'), 'net': on_their_way})
+
+    def wait(self, me: Payer, net: tuple[Order, ...], host: Host, budget: Budget) -> Iterator[Step]:
+        order, idle = Order(me.epoch, me.boot, self.index), Payer(paused=me.paused)
+        if order not in net or not host.up:
+            yield Step(f'{self.side} has no answer', {self.side: idle})
+            return
+        after, answer, broken = take(host, order, self.plants)
+        changes = {self.side: me._replace(at='answered', answer=answer), 'host': after, 'net': _without(net, order)}
+        yield Step(f'{order}: {answer} -> {self.side}', changes, broken=broken)
+        if budget.messages:
+            less = budget._replace(messages=budget.messages - 1)
+            yield Step(f'FAULT {order} is on its way for long', {self.side: idle, 'budget': less}, FAULT)
+            gone = {self.side: idle, 'budget': less, 'net': _without(net, order)}
+            yield Step(f'FAULT {order} is lost', gone, FAULT)
+            yield Step(f'FAULT {order}: {answer}, the answer is lost', {**gone, 'host': after}, FAULT)
+
+    def commit(self, me: Payer, row: Row) -> Iterator[Step]:
+        """Forget the debt, raise the alarm, or its epoch, if the row is still its own in its epoch."""
+        same = row.state == 'owed' and row.owner == self.index and row.epoch == me.epoch
+        if 'two-owners' in self.plants:
+            same = row.state == 'owed' and row.epoch == me.epoch
+        after = row
+        if same and me.answer == 'done':
+            after = row._replace(state='paid')
+        elif same and me.answer == 'here':
+            after = row._replace(state='alarm')
+        elif same and me.answer.startswith('seen') and not self.plants & {'stale', 'two-owners'}:
+            after = row._replace(epoch=max(row.epoch, int(me.answer.split()[1])) + 1)
+        yield Step(f'{self.side} takes in: {me.answer}', {self.side: Payer(), 'row': after})
+
+    def fail(self, me: Payer, row: Row, budget: Budget) -> Iterator[Step]:
+        if me.paused:
+            yield Step(f'{self.side} wakes', {self.side: me._replace(paused=False)})
+        elif budget.crashes and me.at != 'idle':
+            less = budget._replace(crashes=budget.crashes - 1)
+            freed = row._replace(owner=NOBODY) if row.owner == self.index else row
+            yield Step(f'FAULT {self.side} crashes', {self.side: Payer(), 'row': freed, 'budget': less}, FAULT)
+            yield Step(f'FAULT {self.side} is paused', {self.side: me._replace(paused=True), 'budget': less}, FAULT)

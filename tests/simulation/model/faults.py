@@ -1,0 +1,118 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""Faults of conductors and hosts, each paid from the budget of crashes; those of messages are in messages.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from migrator.objects.migration import MigrationStatus as Status
+from tests.simulation.model import hosts
+from tests.simulation.model.search import FAULT, PERSON, Step
+from tests.simulation.model.state import (
+    IDLE,
+    NOBODY,
+    Budget,
+    Conductor,
+    Debt,
+    Destination,
+    Message,
+    Row,
+    Source,
+    Up,
+    add,
+)
+
+_ABORTABLE = (Status.ACCEPTED, Status.PREPARING, Status.QUEUED, Status.RUNNING)
+
+
+def _less(budget: Budget) -> Budget:
+    return budget._replace(crashes=budget.crashes - 1)
+
+
+def user_aborts(row: Row, budget: Budget) -> Iterator[Step]:
+    """The API commits the wish; once it is settled the wish changes nothing, and is left out."""
+    if budget.aborts and row.outcome == '' and row.status in _ABORTABLE and not row.abort:
+        changes = {'row': row._replace(abort='user'), 'budget': budget._replace(aborts=budget.aborts - 1)}
+        yield Step('PERSON aborts', changes, PERSON)
+
+
+def forget_debt(debt: Debt | None, index: int) -> Debt | None:
+    """Return a debt as it stands when the life of its owner is over."""
+    return debt._replace(owner=NOBODY) if debt is not None and debt.owner == index else debt
+
+
+def conductor_fails(side: str, index: int) -> Callable[..., Iterator[Step]]:
+    """Return the rule by which a conductor is killed.
+
+    It is there again at once, in a new life that owns nothing: what happens while it is away can also happen while it
+    is idle. One that is paused until another has adopted its migration lets go when it wakes, since every commit is
+    behind the guard; so that is the same as to be killed, but where a commit is done and the call not yet sent: see
+    :func:`tests.simulation.model.messages.send`.
+    """
+
+    def steps(me: Conductor, row: Row, budget: Budget) -> Iterator[Step]:
+        if not budget.crashes or me.paused:
+            return
+        owner = NOBODY if row.owner == index else row.owner
+        debts = {'debt_s': forget_debt(row.debt_s, index), 'debt_d': forget_debt(row.debt_d, index)}
+        changes = {side: IDLE, 'row': row._replace(owner=owner, **debts), 'budget': _less(budget)}
+        yield Step(f'FAULT {side} crashes', changes, FAULT)
+        if me.at == ('read late',):
+            # Planted: here, too, a pause is more than a crash.
+            yield Step(f'FAULT {side} is paused', {side: me._replace(paused=True), 'budget': _less(budget)}, FAULT)
+
+    return steps
+
+
+def conductor_wakes(side: str) -> Callable[..., Iterator[Step]]:
+    """Return the rule by which a paused conductor goes on where it was."""
+
+    def steps(me: Conductor) -> Iterator[Step]:
+        if me.paused:
+            yield Step(f'{side} wakes', {side: me._replace(paused=False)})
+
+    return steps
+
+
+def source_fails(source: Source, budget: Budget, net: tuple[Message, ...]) -> Iterator[Step]:
+    """The source's compute service is killed, or cannot be reached for a while."""
+    yield from _host_fails(source, budget, net, 'source', 'S')
+
+
+def destination_fails(destination: Destination, budget: Budget, net: tuple[Message, ...]) -> Iterator[Step]:
+    """The destination's is."""
+    yield from _host_fails(destination, budget, net, 'destination', 'D')
+
+
+def _host_fails(
+    host: Source | Destination, budget: Budget, net: tuple[Message, ...], part: str, name: str
+) -> Iterator[Step]:
+    if not budget.crashes:
+        return
+    spent = {'budget': _less(budget)}
+    if host.up == Up.UP:
+        if isinstance(host, Source):
+            yield from hosts.kill_source(host, 'FAULT S is killed', spent, FAULT)
+        else:
+            yield Step('FAULT D is killed', {part: host._replace(up=Up.DEAD, work=''), **spent}, FAULT)
+        yield Step(f'FAULT {name} cannot be reached', {part: host._replace(up=Up.UNREACHABLE), **spent}, FAULT)
+    elif host.up == Up.STARTING:
+        late = add(net, Message('started', 'C', host.boot, 0, name))
+        gone = {part: host._replace(up=Up.DEAD, work=''), 'net': late, **spent}
+        yield Step(f'FAULT {name} is killed, its compute_started is on its way', gone, FAULT)
+
+
+def host_returns(host: Source | Destination, part: str, name: str) -> Iterator[Step]:
+    """The network is back."""
+    if host.up == Up.UNREACHABLE:
+        yield Step(f'{name} can be reached again', {part: host._replace(up=Up.UP)})

@@ -1,0 +1,67 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""Placement: two consumers with generations, and what their pair means by the product's own table."""
+
+from __future__ import annotations
+
+import functools
+
+from migrator.objects.migration import Strategy
+from migrator.placement_client.pairs import PairState, observe_pair
+from tests.simulation.model.state import ABSENT, GHOST, Books, Message
+
+FIRST_GENERATION = 1
+
+
+@functools.cache
+def meaning(instance: str, migration: str, destination: str) -> PairState:
+    """Return what the product makes of a pair.
+
+    :param instance: the host whose allocation the instance holds, or ''. :param migration: the same of the migration.
+    :param destination: that of the newest intent, or ''.
+    """
+
+    def held(host: str) -> dict[str, dict[str, int]]:
+        return {host: {'VCPU': 1}} if host else {}
+
+    return observe_pair(held(instance), held(migration), held('S'), held(destination), Strategy.MIGRATION_OWNED)
+
+
+def write(books: Books, message: Message) -> tuple[Books, bool]:
+    """Return the books after a request, and whether it was taken (or refused with 409, by a generation)."""
+    kind, instance, migration = message.kind, message.first, message.second
+    both = instance == books.instance_generation and migration == books.migration_generation
+    if kind == 'move' and both:
+        moved = 1 if migration == ABSENT else migration + 1
+        return Books(str(message.about), instance + 1, 'S', moved), True
+    if kind == 'revert' and both:
+        return Books('S', instance + 1, '', ABSENT), True
+    if kind == 'rewrite' and instance == books.instance_generation:
+        return books._replace(instance='S', instance_generation=instance + 1), True
+    if kind == 'release' and migration == books.migration_generation and migration > GHOST:
+        return books._replace(migration='', migration_generation=ABSENT), True
+    # Planted: nova's two requests.
+    if kind == 'take' and both:
+        return Books('', ABSENT, 'S', 1), True
+    if kind == 'claim' and instance == books.instance_generation:
+        return books._replace(instance=str(message.about), instance_generation=max(0, instance) + 1), True
+    return books, False
+
+
+def leave_ghost(books: Books, message: Message) -> Books | None:
+    """Return the books if Placement dies over a move when it has made the migration's consumer; None: it cannot."""
+    taken = write(books, message)[1]
+    return (
+        books._replace(migration_generation=GHOST)
+        if message.kind == 'move' and taken and books.migration_generation == ABSENT
+        else None
+    )

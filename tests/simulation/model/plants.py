@@ -1,0 +1,72 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""The planted mistakes: what each is, and in which variant it is to be caught.
+
+A model that finds nothing may be blind; so each of these has to be found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tests.simulation.model.world import Variant
+
+
+@dataclasses.dataclass(frozen=True)
+class Plant:
+    """A mistake. :ivar caught: what part of the finding's text is; '' for any."""
+
+    what: str
+    variant: Variant
+    caught: str
+
+    def planted(self, name: str) -> Variant:
+        """Return its variant with the mistake in it."""
+        return dataclasses.replace(self.variant, plants=frozenset({name}))
+
+
+_MESSAGE = Variant(crashes=0, messages=1)
+_CRASH = Variant(crashes=1, messages=0)
+_BOTH = Variant(crashes=1, messages=1)
+_STOP = Variant(crashes=0, messages=1, aborts=0, stops=1)
+_STOP_AND_CRASH = Variant(crashes=1, messages=0, aborts=0, stops=1)
+
+PLANTS = {
+    'a': Plant('no epoch is raised before back is decided', _MESSAGE, 'not covered'),
+    'b': Plant('no generation is burnt where nothing was moved', _MESSAGE, 'ended migration holds'),
+    'c': Plant('no boot_id is looked at', _BOTH, 'after the end'),
+    'd': Plant('the destination is cleaned while nothing is settled', _MESSAGE, 'while nothing is settled'),
+    'e': Plant('a time-out decides back', _MESSAGE, 'back while the destination runs'),
+    'f': Plant('an adopter acts by the journal, and asks nobody', _MESSAGE, 'back while the destination runs'),
+    'g': Plant("nova's two requests instead of one move", _MESSAGE, 'not covered'),
+    'h': Plant('between queue and driver call the source says that there is nothing', _MESSAGE, 'back while'),
+    'lateget': Plant("generations are read after the intent's commit", _CRASH, 'ended migration holds'),
+    'xf': Plant('source paused without a job, destination down: forward', _CRASH, 'does not run it'),
+    'xb': Plant('the same: back', _CRASH, 'back while the destination runs'),
+    'i16': Plant('no mistake: "no effect of an older epoch" taken by its letter', _MESSAGE, 'by its letter'),
+    'debt-epoch': Plant('a debt refused for its epoch is told again in the same one', _CRASH, 'owes clean'),
+    'next-too-early': Plant(
+        "the second candidate's intent before the first is cleaned and its move burnt",
+        Variant(crashes=0, messages=1, aborts=0, candidates=2),
+        'debris',
+    ),
+    'stop-names-started': Plant('a stop names as cancelled what has started', _STOP, 'back while the destination runs'),
+    'stop-silent': Plant('a stop tells nobody, and says that it is cancelled', _STOP, 'nobody wished'),
+    'stop-any-boot': Plant('a late compute_stopping counts for any boot', _STOP, 'back while the destination runs'),
+    'stop-last-word': Plant(
+        'a stop has the last word on what was queued again at the start, by an earlier life begun',
+        _STOP_AND_CRASH,
+        'left paused',
+    ),
+}
+#: What the product does at the time of writing, and should not: the model does what is right. Mend it, and drop these.
+HOLES = ('debt-epoch', 'stop-last-word')

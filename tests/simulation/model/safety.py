@@ -1,0 +1,146 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""What must hold in every state, what must hold when nothing goes on by itself, and when all is over and well."""
+
+from __future__ import annotations
+
+from migrator.objects.migration import MigrationStatus as Status
+from tests.simulation.model.search import Promise
+from tests.simulation.model.state import BACK, FORWARD, Books, Destination, Message, Phase, Row, Source, Up
+
+_HERE = ('here', 'job')
+_BUSY = ('queued', 'started', 'unwanted', 'calling')
+
+
+def _runs(name: str, destinations: tuple[Destination, ...]) -> bool:
+    return any(host.guest == 'runs' for host, its in zip(destinations, 'DE', strict=False) if name in ('', its))
+
+
+def one_guest(source: Source, *destinations: Destination) -> str:
+    """The guest runs on one host, and is nowhere destroyed."""
+    running = sum(host.guest == 'runs' for host in destinations)
+    if (source.guest in _HERE) + running > 1:
+        return 'the guest runs on two hosts'
+    return 'the guest is destroyed' if source.guest == 'absent' and not running else ''
+
+
+def outcome_is_true(row: Row, source: Source, *destinations: Destination) -> str:
+    """The outcome is what has happened."""
+    if row.host != 'S' and not _runs(row.host, destinations):
+        return 'the books say that the destination has the guest, and it does not run it'
+    if row.outcome == BACK and _runs('', destinations):
+        return 'outcome back while the destination runs the guest'
+    if row.outcome == FORWARD and source.guest in _HERE:
+        return 'outcome forward while the source has the guest'
+    if row.phase == Phase.LIVE_INTENDED and source.guest in ('job', 'cutover'):
+        if destinations['DE'.index(row.destination)].guest == 'none':
+            return 'the destination was cleaned under a job'
+    return ''
+
+
+def nothing_left_at_source(row: Row, source: Source) -> str:
+    """What has ended leaves no work, and no guest paused, at a source that owes nothing."""
+    if not row.ended or row.debt_s:
+        return ''
+    if source.work in _BUSY or source.guest in ('job', 'cutover'):
+        return 'work at the source after the end'
+    return 'the guest is left paused after the end' if source.guest == 'paused' and row.host == 'S' else ''
+
+
+def stop_is_wished(row: Row, source: Source) -> str:
+    """What a planned stop has cancelled is unwound because of its wish, which is committed."""
+    unwound = row.outcome == BACK and row.phase == Phase.LIVE_INTENDED and source.by_stop
+    return 'unwound after a stop, and nobody wished it' if unwound and not row.abort else ''
+
+
+def nothing_left_at_destination(row: Row, *destinations: Destination) -> str:
+    """What was given up leaves nothing at a destination that owes nothing."""
+    for name, host in zip('DE', destinations, strict=False):
+        tried = row.attempt > 'DE'.index(name) + 1 or (row.ended and row.destination == name)
+        debris = host.guest != 'none' or host.work in ('checking', 'preparing', 'clearing')
+        if tried and debris and row.host != name and not (name == 'D' and row.debt_d):
+            return 'debris at a destination that was given up'
+    return ''
+
+
+def books_are_right(row: Row, books: Books) -> str:
+    """Who holds what."""
+    if row.ended and books.migration:
+        return 'an ended migration holds an allocation'
+    if row.ended and books.instance != row.host:
+        return "the instance's allocation is not on its host after the end"
+    if books.migration == 'S' and books.instance == 'S':
+        return 'both hold the source'
+    return ''
+
+
+def covered(books: Books, row: Row, source: Source, *destinations: Destination) -> str:
+    """What is at a host is covered by an allocation there, or is a debt."""
+    if source.guest != 'absent' and 'S' not in (books.instance, books.migration) and not row.debt_s:
+        if source.up == Up.UP:
+            return 'the guest at the source is not covered'
+    for name, host in zip('DE', destinations, strict=False):
+        owes = name == 'D' and row.debt_d
+        if host.guest != 'none' and books.instance != name and not owes and host.up == Up.UP:
+            return 'what is at the destination is not covered'
+    return ''
+
+
+def told_truth(row: Row) -> str:
+    """An end says what it was: cancelled if that was asked for, and only then."""
+    if row.status == Status.CANCELLED and not row.abort:
+        return 'cancelled, and nobody asked for it'
+    return ''
+
+
+def at_rest(row: Row, net: tuple[Message, ...], source: Source, *destinations: Destination) -> str:
+    """What must be so when nothing but a fault or a person changes anything."""
+    if not row.ended:
+        return 'nothing goes on, and it has not ended'
+    if net:
+        return 'a call is left'
+    for name, debt in (('S', row.debt_s), ('D', row.debt_d)):
+        if debt is not None:
+            return f'a debt is left at {name}: {debt.what}'
+    left = [name for name, host in zip('DE', destinations, strict=False) if host.guest != 'none' and name != row.host]
+    if left:
+        return f'something is left at {left}'
+    if source.guest != ('here' if row.host == 'S' else 'absent'):
+        return 'the source does not have the guest, or still has something of it'
+    return ''
+
+
+def well_over(row: Row) -> str:
+    """'' if it has ended, and nobody owes anything."""
+    return '' if row.ended and not row.debt_s and not row.debt_d else 'not yet'
+
+
+def promises(destinations: tuple[str, ...]) -> tuple[Promise, ...]:
+    """Return what must hold in every state. :param destinations: the parts that are destinations, D first."""
+    return (
+        Promise(('source', *destinations), one_guest),
+        Promise(('row', 'source', *destinations), outcome_is_true),
+        Promise(('row', 'source'), nothing_left_at_source),
+        Promise(('row', 'source'), stop_is_wished),
+        Promise(('row', *destinations), nothing_left_at_destination),
+        Promise(('row', 'books'), books_are_right),
+        Promise(('books', 'row', 'source', *destinations), covered),
+        Promise(('row',), told_truth),
+    )
+
+
+def rest(destinations: tuple[str, ...]) -> Promise:
+    """Return what must be so when nothing goes on by itself."""
+    return Promise(('row', 'net', 'source', *destinations), at_rest)
+
+
+OVER = Promise(('row',), well_over)

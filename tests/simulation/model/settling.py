@@ -1,0 +1,90 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""The product's table, asked with the words of the modelled hosts; nothing is decided here."""
+
+from __future__ import annotations
+
+import functools
+
+from migrator.conductor import settle
+from migrator.objects.command import Entry, GuestState
+from migrator.objects.migration import MigrationStatus
+from tests.simulation.model.state import WORK_ENDS, Destination, Phase, Row, Source
+
+#: What a host says when it is down, and what a planned stop of the source has left in its place.
+DOWN = settle.Host(settle.Says.DOWN)
+CALLED_OFF = settle.Host(settle.Says.RETURNED)
+
+_GUEST = {
+    'here': GuestState.RUNNING,
+    'job': GuestState.RUNNING,
+    'cutover': GuestState.CUTOVER,
+    'paused': GuestState.CUTOVER,
+    'absent': GuestState.ABSENT,
+    'none': GuestState.ABSENT,
+    'checked': GuestState.ABSENT,
+    'waiting': GuestState.WAITING,
+    'runs': GuestState.RUNNING,
+}
+_ENTRY = {
+    'queued': Entry.QUEUED,
+    # Its Future is cancelled, but that is told to nobody before a conductor has committed the wish.
+    'called off': Entry.QUEUED,
+    'started': Entry.STARTED,
+    'unwanted': Entry.STARTED,
+    'calling': Entry.STARTED,
+}
+_VERDICTS = frozenset({'completed', 'failed', 'aborted'})
+
+
+@functools.cache
+def source_word(guest: str, work: str, hasty: bool = False) -> settle.Host:
+    """Return what the source's answer to a poll comes to, as orders.word_of has it.
+
+    :param hasty: planted: between the queue and the driver's call it says that there is nothing.
+    """
+    entry = Entry.RETURNED if work in WORK_ENDS else _ENTRY.get(work, Entry.NONE)
+    if hasty and entry == Entry.STARTED:
+        entry = Entry.NONE
+    says = settle.source_says(_GUEST[guest], guest in ('job', 'cutover'), entry)
+    return settle.Host(says, verdict=work if work in _VERDICTS else '')
+
+
+@functools.cache
+def destination_word(guest: str, work: str) -> settle.Host:
+    """Return what the destination's answer comes to."""
+    return settle.Host(settle.destination_says(_GUEST[guest], work == 'preparing'))
+
+
+def of_source(source: Source, hasty: bool = False) -> settle.Host:
+    """Return the word of a source as it now is."""
+    return source_word(source.guest, source.work, hasty)
+
+
+def of_destination(destination: Destination) -> settle.Host:
+    """Return the word of a destination as it now is."""
+    return destination_word(destination.guest, destination.work)
+
+
+def column(row: Row) -> settle.Column:
+    """Return where a migration stands, as tasks/live_migrate.py has it."""
+    if row.phase < Phase.LIVE_INTENDED:
+        return settle.Column.NOT_SENT
+    return settle.Column.QUEUED if row.status == MigrationStatus.QUEUED else settle.Column.RUNNING
+
+
+@functools.cache
+def decide(
+    source: settle.Host, destination: settle.Host, where: settle.Column, against: bool, again: bool
+) -> settle.Act:
+    """Return the product's decision."""
+    return settle.decide(source, destination, where, against, again).act

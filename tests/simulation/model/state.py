@@ -1,0 +1,232 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""The state of the modelled world: a migration, two conductors, two or three hosts, Placement, what is on its way.
+
+Each part is a NamedTuple, so that it can be hashed, compared and printed. A state of the search is one value of each
+part; see :mod:`tests.simulation.model.search`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from migrator.objects.migration import ENDS, LEGAL_MOVES, MigrationStatus
+
+#: The owner of what nobody living owns.
+NOBODY = 2
+FORWARD, BACK = 'forward', 'back'
+
+
+class Phase:
+    """How far the journal has come towards the pivot; a step's done and the next one's intent share a commit."""
+
+    NOTHING, MOVE_INTENDED, MOVED, PRE_INTENDED, LIVE_INTENDED = range(5)
+
+
+class Undo:
+    """How far the journal has come on the way back; NONE: this attempt is not being unwound."""
+
+    NONE, DECIDED, CLEAN_INTENDED, CLEANED, RESTORE_INTENDED, RESTORED, RETURN_INTENDED = range(7)
+
+
+class Post:
+    """Bits: which records there are after the pivot. Without INTENDED the source is asked whether its job has ended."""
+
+    INTENDED, SOURCE_DONE, DESTINATION_DONE, RELEASE_INTENDED = 1, 2, 4, 8
+
+
+class Debt(NamedTuple):
+    """A row of host_debts. ``what``: clean, restore, post."""
+
+    what: str
+    epoch: int
+    owner: int = NOBODY
+
+
+class Row(NamedTuple):
+    """The migration's row, its journal, the instance's host, its hosts' boots, and the debts: the database."""
+
+    status: MigrationStatus = MigrationStatus.ACCEPTED
+    outcome: str = ''
+    host: str = 'S'
+    owner: int = 0
+    epoch: int = 1
+    #: Who wished an abort: '', 'user', or 'stop' (the planned stop of the source).
+    abort: str = ''
+    #: abort_verdict, by its first word; 'stop' is CANCELLED_BY_STOP.
+    verdict: str = ''
+    phase: int = Phase.NOTHING
+    undo: int = Undo.NONE
+    post: int = 0
+    attempt: int = 1
+    #: The destination of the newest intent; '' before there is one.
+    destination: str = ''
+    boot_s: int = 1
+    boot_d: int = 1
+    debt_s: Debt | None = None
+    debt_d: Debt | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end is committed."""
+        return self.status in ENDS
+
+    def boot(self, host: str) -> int:
+        """The boot that the database has of a host; E never restarts."""
+        return {'S': self.boot_s, 'D': self.boot_d}.get(host, 1)
+
+
+class Books(NamedTuple):
+    """What Placement says of the two consumers, and their generations."""
+
+    instance: str = 'S'
+    instance_generation: int = 1
+    migration: str = ''
+    #: ABSENT, or GHOST: there, without an allocation.
+    migration_generation: int = -1
+
+
+ABSENT, GHOST = -1, 0
+
+
+class Up:
+    """What a compute service is doing."""
+
+    UP = 'up'
+    DEAD = 'dead'
+    UNREACHABLE = 'unreachable'
+    #: It has started, and calls compute_started until that is answered.
+    STARTING = 'starting'
+    #: A planned stop: the queue is closed (telling), a conductor was told or not.
+    STOPPING = 'stopping'
+    TELLING = 'telling'
+
+
+class Told(NamedTuple):
+    """The answer to compute_started, on its way back to the host."""
+
+    epoch: int
+    owner: int
+    #: Where what is to be queued is to go; '' if nothing is.
+    queue: str
+
+
+class Source(NamedTuple):
+    """The source: its compute service and its hypervisor.
+
+    ``guest``: here, job (here, with a job), cutover (paused for it, with a job), paused (for cut-over, no job), absent.
+    ``work``, the live migration of this boot: '', queued, called off (cancelled by the closing queue, nobody told),
+    started, unwanted (started, an abort came), calling (the driver has it), and its ends: cancelled, returned (no
+    verdict), failed, aborted, completed, gone.
+    """
+
+    up: str | Told = Up.UP
+    boot: int = 1
+    seen: int = 0
+    seen_of: int = NOBODY
+    guest: str = 'here'
+    work: str = ''
+    #: A driver call of a dead boot that may still start the job.
+    pending: bool = False
+    #: It was queued by the answer to compute_started: an earlier boot may have begun with it.
+    again: bool = False
+    #: Its work was cancelled by a planned stop while nothing was settled, and is said to be so.
+    by_stop: bool = False
+    #: Where the guest is to go.
+    target: str = 'D'
+    #: For the plant i16 alone: the epoch in which the live migration was taken.
+    taken: int = 0
+
+
+WORK_ENDS = frozenset({'cancelled', 'returned', 'failed', 'aborted', 'completed', 'gone'})
+
+
+class Destination(NamedTuple):
+    """A destination: its compute service and its hypervisor.
+
+    ``guest``: none, checked (what the check left), waiting (prepared), runs.
+    ``work``: '', checking, preparing, prepared, failed, clearing (a rollback waits behind what it has cancelled).
+    """
+
+    up: str | Told = Up.UP
+    boot: int = 1
+    seen: int = 0
+    seen_of: int = NOBODY
+    guest: str = 'none'
+    work: str = ''
+
+
+class Message(NamedTuple):
+    """A call on its way. To a host: the epoch, and the boot it is meant for. To Placement: the two generations.
+
+    ``about``: of a move, and of step 5, the destination; of compute_started the host.
+    """
+
+    kind: str
+    to: str
+    first: int
+    second: int
+    about: str = ''
+    #: Delayed by a fault: it may arrive whenever it likes. Others wait in their host's queue at most until it starts.
+    late: bool = False
+
+    def __str__(self) -> str:
+        if self.to not in ('S', 'D', 'E'):
+            return f'{self.kind}({self.first}, {self.second})'
+        return f'{self.kind} to {self.to} (epoch {self.first}, boot {self.second})'
+
+
+class Conductor(NamedTuple):
+    """One conductor, and where it stands in its story; ``at`` is (place, ...details), see conductor.py."""
+
+    paused: bool = False
+    at: tuple = ('idle',)
+    epoch: int = 0
+    settling: bool = False
+    #: A failure or time-out that it remembers as a reason to turn back.
+    against: bool = False
+    #: The next move is written with GHOST_GENERATION.
+    ghost: bool = False
+
+
+IDLE = Conductor()
+
+
+class Budget(NamedTuple):
+    """How many faults, wishes and stops may still happen."""
+
+    crashes: int = 0
+    messages: int = 0
+    aborts: int = 0
+    stops: int = 0
+
+
+def moved(row: Row, status: MigrationStatus, **fields: object) -> tuple[Row, str]:
+    """Change a row's status; also return what is broken: a move that the product's table does not have."""
+    legal = row.status == status or (row.status, status) in LEGAL_MOVES
+    broken = '' if legal else f'illegal move {row.status} -> {status}'
+    return row._replace(status=status, **fields), broken  # type: ignore[arg-type]
+
+
+def add(net: tuple[Message, ...], message: Message) -> tuple[Message, ...]:
+    """Return what is on its way, with one more; two that are equal are one."""
+    return net if message in net else tuple(sorted((*net, message), key=repr))
+
+
+def refuse_all(net: tuple[Message, ...], host: str) -> tuple[Message, ...]:
+    """Return what is on its way when a host starts: it refuses what has waited for it, since it is not registered."""
+    return tuple(message for message in net if message.to != host or message.late)
+
+
+def remove(net: tuple[Message, ...], message: Message) -> tuple[Message, ...]:
+    """Return what is on its way, with one less."""
+    return tuple(other for other in net if other != message)

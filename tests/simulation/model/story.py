@@ -1,0 +1,78 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""Which step of the story comes next: what saga/executor.py and tasks/live_migrate.py make of a journal."""
+
+from __future__ import annotations
+
+import enum
+import functools
+
+from tests.simulation.model.state import BACK, FORWARD, Conductor, Phase, Post, Row, Undo
+
+
+class Next(enum.Enum):
+    """What an owner does when it is woken."""
+
+    READ_ANEW = "its row is another's, or in another epoch"
+    TURN_BACK = 'nothing was sent: back, without asking anybody'
+    READ_BOOKS = 'look at the pair'
+    CHECK = 'have the destination check'
+    AWAIT_PRE = 'ask the destination how far it is'
+    SETTLE = 'ask both hosts'
+    UNWIND = 'begin to unwind'
+    CLEAN = 'have the destination cleaned'
+    RESTORE = 'have the source restored'
+    AWAIT_JOB = 'ask the source whether its job has ended'
+    POST = 'the post steps'
+    RELEASE = 'intend the release'
+
+
+@functools.cache
+def owns(row: Row, index: int, epoch: int) -> bool:
+    """Whether the guard of a conductor's write would find the row."""
+    return not row.ended and row.owner == index and row.epoch == epoch
+
+
+@functools.cache
+def next_act(row: Row, index: int, me: Conductor) -> Next:
+    """Return what a conductor that is woken does next."""
+    if not owns(row, index, me.epoch):
+        return Next.READ_ANEW
+    if row.outcome == FORWARD:
+        return _forward(row)
+    if row.outcome == BACK or row.undo != Undo.NONE:
+        return _backward(row)
+    against = bool(row.abort) or me.against
+    if row.phase == Phase.NOTHING:
+        return Next.TURN_BACK if against else Next.READ_BOOKS
+    if against or row.phase == Phase.LIVE_INTENDED:
+        return Next.SETTLE
+    return {Phase.MOVE_INTENDED: Next.READ_BOOKS, Phase.MOVED: Next.CHECK, Phase.PRE_INTENDED: Next.AWAIT_PRE}[
+        row.phase
+    ]
+
+
+def _forward(row: Row) -> Next:
+    if not row.post & Post.INTENDED:
+        return Next.AWAIT_JOB
+    both = Post.SOURCE_DONE | Post.DESTINATION_DONE
+    if row.post & both != both:
+        return Next.POST
+    return Next.READ_BOOKS if row.post & Post.RELEASE_INTENDED else Next.RELEASE
+
+
+def _backward(row: Row) -> Next:
+    if row.undo == Undo.CLEAN_INTENDED:
+        return Next.CLEAN
+    if row.undo == Undo.RESTORE_INTENDED:
+        return Next.RESTORE
+    return Next.READ_BOOKS if row.undo == Undo.RETURN_INTENDED else Next.UNWIND

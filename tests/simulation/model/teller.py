@@ -1,0 +1,64 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""Who a conductor is, and what all of its rules need."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from tests.simulation.model.search import Step
+from tests.simulation.model.state import (
+    Conductor,
+    Message,
+    Row,
+)
+from tests.simulation.model.story import Next, next_act, owns
+
+Steps = Iterator[Step]
+
+
+@dataclasses.dataclass(frozen=True)
+class Teller:
+    """Who one conductor is, and what all of its rules need.
+
+    :ivar index: 0 or 1. :ivar candidates: how many destinations there are. :ivar plants: planted mistakes.
+    """
+
+    index: int
+    candidates: int
+    plants: frozenset[str]
+
+    @property
+    def side(self) -> str:
+        """The part that it is."""
+        return ('left', 'right')[self.index]
+
+    # --- what is shared ----------------------------------------------------------------------------------------------
+
+    def owns(self, me: Conductor, row: Row) -> bool:
+        """Whether a write would be let through."""
+        return owns(row, self.index, me.epoch)
+
+    def next(self, me: Conductor, row: Row) -> Next | None:
+        """What comes next, if it is awake and free."""
+        return next_act(row, self.index, me) if me.at == ('run',) and not me.paused else None
+
+    def order(self, me: Conductor, row: Row, kind: str, host: str) -> Conductor:
+        """Return the conductor about to send a command. The boot is that of the commit before, in the same epoch."""
+        about = row.destination if kind == 'live' else ''
+        return me._replace(at=('send', Message(kind, host, me.epoch, row.boot(host), about)))
+
+    def step(self, label: str, me: Conductor, row: Row | None = None, broken: str = '', stuck: str = '') -> Step:
+        """Return a step of this conductor."""
+        changes = {self.side: me} if row is None else {self.side: me, 'row': row}
+        return Step(f'{self.side} {label}', changes, broken=broken, stuck=stuck)

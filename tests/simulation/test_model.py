@@ -1,0 +1,136 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""The model of one live migration: complete within its bounds, and not blind. ``MIGRATOR_LONG=1`` runs all of it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.simulation.model import __main__ as command_line
+from tests.simulation.model import debts, plants, search, world
+
+LONG = pytest.mark.skipif(os.environ.get('MIGRATOR_LONG') != '1', reason='takes minutes: MIGRATOR_LONG=1 runs it')
+#: Seconds; on one core of a machine that does other things as well.
+PATIENCE = pytest.mark.timeout(1800)
+
+VARIANTS = {
+    'one crash, two messages': world.Variant(crashes=1, messages=2),
+    'two candidates, one crash': world.Variant(crashes=1, messages=0, candidates=2),
+    'two candidates, two messages': world.Variant(crashes=0, messages=2, candidates=2),
+    'a stop, one message': world.Variant(crashes=0, messages=1, stops=1),
+    'a stop, one crash': world.Variant(crashes=1, messages=0, aborts=0, stops=1),
+}
+LONG_VARIANTS = {
+    'two crashes': world.Variant(crashes=2, messages=0),
+    'two candidates, one crash, one message': world.Variant(crashes=1, messages=1, candidates=2),
+    'a stop, one crash, an abort': world.Variant(crashes=1, messages=0, stops=1),
+}
+
+
+def explored(system: search.System, name: str) -> search.Found:
+    """Search all of it, and say how much that was."""
+    found = search.search(system, limit=20_000_000)
+    print(f'\n{name}: {command_line.show(found, brief=True)}')
+    assert found.complete, f'{name}: cut at {found.states} states'
+    return found
+
+
+def is_well(found: search.Found) -> None:
+    """Nothing is broken, and an end stays in reach of every state."""
+    told = command_line.show(found)
+    assert not found.violations, told
+    assert not found.traps, told
+    assert found.finished, 'no end was reached at all'
+
+
+@PATIENCE
+@pytest.mark.parametrize('name', VARIANTS)
+def test_no_promise_is_broken_and_nothing_is_a_trap(name):
+    found = explored(world.system(VARIANTS[name]), name)
+    is_well(found)
+    ends = {sketch.split()[0] for sketch in found.quiet}
+    assert ends == {'completed', 'failed', 'cancelled'}
+
+
+@LONG
+@PATIENCE
+@pytest.mark.parametrize('name', LONG_VARIANTS)
+def test_the_same_where_it_takes_longer(name):
+    is_well(explored(world.system(LONG_VARIANTS[name]), name))
+
+
+@PATIENCE
+@pytest.mark.parametrize('name', plants.PLANTS)
+def test_a_planted_mistake_is_caught(name):
+    plant = plants.PLANTS[name]
+    found = explored(world.system(plant.planted(name)), f'planted: {plant.what}')
+    caught = {**found.traps, **found.violations}
+    fitting = [(len(trace), word) for word, (_count, trace) in caught.items() if plant.caught in word]
+    assert fitting, f'not caught: {plant.what}; found instead: {sorted(caught)}'
+    print('caught in {} steps: {}'.format(*min(fitting)))
+
+
+def test_a_debt_is_paid_once_and_harms_nobody():
+    is_well(explored(debts.system(crashes=2, messages=2), 'one debt, two crashes, two messages'))
+
+
+@pytest.mark.parametrize(
+    ('plant', 'word'),
+    [
+        ('old-epoch', 'what another migration has prepared'),
+        ('two-owners', 'what another migration has prepared'),
+        ('active', 'destroys an active guest'),
+        ('stale', 'owed'),
+    ],
+)
+def test_a_mistake_with_debts_is_caught(plant, word):
+    found = explored(debts.system(2, 1, frozenset({plant})), f'planted: {plant}')
+    caught = {**found.traps, **found.violations}
+    fitting = [(len(trace), what) for what, (_count, trace) in caught.items() if word in what]
+    assert fitting, sorted(caught)
+    print('caught in {} steps: {}'.format(*min(fitting)))
+
+
+class TestSearch:
+    """The search itself, on something that fits on a napkin: a counter that may fall into a hole."""
+
+    @staticmethod
+    def system(hole: int) -> search.System:
+        def steps(number: int):
+            if number < 5 and number != hole:
+                yield search.Step('up', {'number': number + 1})
+            if number == hole:
+                yield search.Step('a person helps', {'number': number + 1}, search.PERSON)
+
+        return search.System(
+            start={'number': 0},
+            rules=(search.Rule(('number',), steps),),
+            promises=(search.Promise(('number',), lambda number: 'four' if number == 4 else ''),),
+            finished=search.Promise(('number',), lambda number: '' if number == 5 else 'not yet'),
+            quiet=search.Promise(('number',), lambda number: '' if number == 5 else 'at rest too early'),
+            sketch=lambda parts: f'at {parts["number"]}',
+        )
+
+    def test_a_broken_promise_comes_with_the_shortest_trace_and_is_not_looked_behind(self):
+        found = search.search(self.system(hole=9))
+        assert found.violations == {'four': (1, ['up'] * 4)}
+        assert found.states == 5
+
+    def test_a_trap_is_what_needs_a_person(self):
+        found = search.search(self.system(hole=2))
+        assert set(found.traps) == set()  # the broken promise behind it is reported by itself
+        assert found.violations['at rest too early'] == (1, ['up', 'up'])
+
+    def test_a_search_that_is_cut_says_so(self):
+        assert not search.search(self.system(hole=9), limit=2).complete
