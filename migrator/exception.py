@@ -156,6 +156,14 @@ class InvalidMigrationState(Invalid):
     {wanted}."""
 
 
+class NotStuck(Conflict):
+    """Migration {uuid} is not stuck: {what}"""
+
+
+class AbandonedOtherwise(Conflict):
+    """Migration {uuid} is being abandoned with its guest on {host} already, as {who} has asked."""
+
+
 class TooManyQueued(Forbidden):
     """Host {host} has {queued} live migrations waiting already, the maximum ([api] max_queued_live_migrations is
     {limit}): wait for some to end, or abort some."""

@@ -17,6 +17,7 @@ A library must not choose, so that nothing but a command calls this.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import warnings
 
@@ -31,14 +32,25 @@ def choose(conf: cfg.ConfigOpts) -> str:
     :returns: ``threading`` or ``eventlet``.
     :raises migrator.exception.ConfigurationError: eventlet is asked for and not installed.
     """
-    # futurist and oslo.service import eventlet wherever it is installed, and each time it says that it is deprecated.
-    warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
+    _say_nothing_of_eventlet()
     if conf.concurrency_backend == 'eventlet':
         _patch()
         _lock_oslo_service('EVENTLET')
         return 'eventlet'
     _lock_oslo_service('THREADING')
     return 'threading'
+
+
+def native() -> None:
+    """Have the libraries use native threads, before any of them is imported; for a command that is no service."""
+    _say_nothing_of_eventlet()
+    with contextlib.suppress(Exception):  # it was settled before, by whatever this runs in
+        _lock_oslo_service('THREADING')
+
+
+def _say_nothing_of_eventlet() -> None:
+    # futurist and oslo.service import eventlet wherever it is installed, and each time it says that it is deprecated.
+    warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
 
 
 def _patch() -> None:

@@ -25,9 +25,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
 
@@ -36,7 +37,12 @@ from migrator.cmd import manage_command, manage_db, manage_instance, manage_migr
 from migrator.conf import opts
 from migrator.db import options as db_options
 
+if TYPE_CHECKING:  # a command that tells nobody needs nothing of RPC
+    from migrator.conductor import rpcapi as conductor_rpcapi
+
 PROG = manage_command.PROG
+#: As a shell has it for a command that SIGPIPE has ended.
+UNREAD = 141
 WRONG, USAGE, UNREACHABLE = manage_command.WRONG, manage_command.USAGE, manage_command.UNREACHABLE
 Asked = manage_command.Asked
 
@@ -101,10 +107,15 @@ def read_conf(files: Sequence[str]) -> cfg.ConfigOpts:
     return conf
 
 
-def main(argv: Sequence[str] | None = None, threads: executors.Threads | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None,
+    threads: executors.Threads | None = None,
+    door: conductor_rpcapi.ConductorAPI | None = None,
+) -> int:
     """Run the command, and return its exit status.
 
     :param threads: whose clock a SQLite database has; the machine's own, unless given.
+    :param door: the way to the conductors; by the configured broker, unless given.
     """
     try:
         arguments = make_parser().parse_args(argv, argparse.Namespace(config_file=[], json=False, debug=False))
@@ -113,11 +124,21 @@ def main(argv: Sequence[str] | None = None, threads: executors.Threads | None = 
     # A handler that drops all, or else what the libraries log of an error would come before the one line that tells it.
     handler = logging.StreamHandler() if arguments.debug else logging.NullHandler()
     logging.basicConfig(handlers=[handler], level=logging.DEBUG if arguments.debug else logging.WARNING)
+    conf = None
     try:
+        conf = read_conf(arguments.config_file)
         run: Callable[[Asked], int] = arguments.run
-        return run(Asked(read_conf(arguments.config_file), arguments, threads or executors.NativeThreads()))
+        status = run(Asked(conf, arguments, threads or executors.NativeThreads(), door))
+        # Here, where it can be caught that nobody reads any more, and not when the interpreter ends.
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        return _unread()
     except exception.ConfigurationError as error:
         return _fail(USAGE, error)
+    except exception.DatabaseUnreachable as error:
+        refused = db_options.refusal(conf, error) if conf is not None else None
+        return _fail(UNREACHABLE, _line(error)) if refused is None else _fail(USAGE, _line(refused))
     except cfg.Error as error:
         return _fail(USAGE, _line(error))
     except exception.ServiceUnreachable as error:
@@ -129,6 +150,14 @@ def main(argv: Sequence[str] | None = None, threads: executors.Threads | None = 
         return 130
     except Exception as error:  # noqa: BLE001 -- an operator is told in one line what it was, and never a traceback
         return _fail(WRONG, f'{type(error).__name__}: {_line(error)}')
+
+
+def _unread() -> int:
+    """Say nothing more: who was to read it has what he wanted, as ``head`` does."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    return UNREAD
 
 
 def _fail(status: int, error: object) -> int:

@@ -24,7 +24,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import rich.console
@@ -33,12 +33,16 @@ import rich.text
 from oslo_config import cfg
 from oslo_utils import uuidutils
 
+from migrator import context as migrator_context
 from migrator import executors
 from migrator.db import api as db_api
 from migrator.db import engine as engines
 from migrator.db import options as db_options
 from migrator.db import sync
 from migrator.placement_client import client as placement_client
+
+if TYPE_CHECKING:  # a command that tells nobody needs nothing of RPC
+    from migrator.conductor import rpcapi as conductor_rpcapi
 
 RIGHT, WRONG, USAGE, UNREACHABLE = range(4)
 
@@ -56,11 +60,13 @@ class Asked:
 
     :ivar conf: the configuration, read.
     :ivar threads: whose clock a SQLite database has.
+    :ivar door: the way to the conductors; None: by the configured broker.
     """
 
     conf: cfg.ConfigOpts
     arguments: argparse.Namespace
     threads: executors.Threads
+    door: conductor_rpcapi.ConductorAPI | None = None
 
     def engine(self) -> engines.Engine:
         """Return the engine of the configured database; it gives up at once, for somebody waits for the answer."""
@@ -82,6 +88,24 @@ class Asked:
         :raises migrator.exception.ConfigurationError: ``[placement]`` is not right.
         """
         return placement_client.client_from_conf(self.conf)
+
+    def wake(self, context: migrator_context.RequestContext, migration_uuid: str, server: str | None) -> None:
+        """Wake a migration's owner, for a wish has been committed.
+
+        :param server: the owner's server name; None: any conductor.
+        :raises Exception: whatever the broker, or what is configured of it, is wrong with.
+        """
+        if self.door is not None:
+            self.door.wake(context, migration_uuid, server)
+            return
+        from migrator import rpc
+        from migrator.conductor import rpcapi as conductor_rpcapi
+
+        transport = rpc.get_transport(self.conf)
+        try:
+            conductor_rpcapi.ConductorAPI(rpc.OsloRPC(transport)).wake(context, migration_uuid, server)
+        finally:
+            transport.cleanup()
 
     def answer(self, document: Any, text: str) -> None:
         """Print an answer, as JSON where that was asked for."""

@@ -20,7 +20,7 @@ import datetime
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from migrator.cmd import manage_command, manage_story
+from migrator.cmd import concurrency, manage_command, manage_story
 from migrator.objects import migration as migration_objects
 
 Asked = manage_command.Asked
@@ -79,8 +79,42 @@ def _row(migration: Migration, servers: dict[str, str]) -> list[object]:
 def show(asked: Asked) -> int:
     """Show all there is to know of one migration."""
     story = manage_story.gather(asked.database, asked.arguments.migration, asked.conf.service_down_time)
-    asked.answer(manage_story.document(story), '\n'.join(text_of(story)))
+    manage_narrative = _narrative()
+    document = manage_story.document(story) | {
+        'story': [dataclasses.asdict(line) for line in manage_narrative.lines(story)],
+        'next': manage_narrative.next_(story),
+    }
+    asked.answer(document, '\n'.join(text_of(story)))
     return manage_command.RIGHT
+
+
+def retry(asked: Asked) -> int:
+    """Have a migration that is stuck looked at anew."""
+    status: int = _unstick().retry(asked)
+    return status
+
+
+def abandon(asked: Asked) -> int:
+    """End a migration that is stuck in error, with its guest where somebody says that it is."""
+    status: int = _unstick().abandon(asked)
+    return status
+
+
+# What tells of the conductor's steps imports what a conductor is made of; the other commands need none of that.
+
+
+def _narrative() -> Any:
+    concurrency.native()
+    from migrator.cmd import manage_narrative
+
+    return manage_narrative
+
+
+def _unstick() -> Any:
+    concurrency.native()
+    from migrator.cmd import manage_unstick
+
+    return manage_unstick
 
 
 def text_of(story: Story) -> Iterator[str]:
@@ -96,20 +130,26 @@ def text_of(story: Story) -> Iterator[str]:
     yield ''
     for line in manage_story.waits(story):
         yield manage_command.printable(f'* {line}')
+    manage_narrative = _narrative()
+    yield ''
+    yield 'The story (UTC)'
+    told = [[one.at, one.server, one.epoch, one.what] for one in manage_narrative.lines(story)]
+    yield manage_command.table(('AT', 'CONDUCTOR', 'EPOCH', 'WHAT'), told)
     for title, columns, rows in _sections(story):
         if rows:
             yield ''
             yield title
             yield manage_command.table(columns, rows)
+    yield ''
+    yield 'What happens next'
+    yield from map(manage_command.printable, manage_narrative.next_(story))
 
 
 def _sections(story: Story) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[object]]]]:
-    ago, moment, span = manage_command.ago, manage_command.moment, manage_command.span
     migration, owner, now = story.migration, story.owner, story.now
-    yield 'Whose it is', ('CONDUCTOR', 'LIFE', 'EPOCH', 'LEASE', 'ATTEMPT', 'OUTCOME', 'ALLOCATIONS'), [
+    yield 'Whose it is', ('CONDUCTOR', 'EPOCH', 'LEASE', 'ATTEMPT', 'OUTCOME', 'ALLOCATIONS'), [
         [
             story.server_of(migration.owner),
-            migration.owner,
             migration.epoch,
             _lease(owner.lease_until, now) if owner is not None else None,
             migration.attempt,
@@ -117,41 +157,12 @@ def _sections(story: Story) -> Iterator[tuple[str, Sequence[str], Sequence[Seque
             migration.strategy,
         ]
     ]  # fmt: skip
+    ago = manage_command.ago
     yield 'Hosts', ('ROLE', 'HOST', 'SERVICE', 'LAST SEEN'), [
         [role, host, _state(story, host), ago(service.last_seen_up if service is not None else None, now)]
         for role, host in story.hosts
         for service in [story.service_of(host)]
     ]  # fmt: skip
-    yield 'Statuses', ('STATUS', 'SINCE (UTC)', 'FOR', 'CONDUCTOR', 'EPOCH'), [
-        [
-            entry['status'],
-            moment(entry['at']),
-            span(entry['seconds']) if entry['seconds'] is not None else None,
-            entry['server'],
-            entry['epoch'],
-        ]
-        for entry in manage_story.statuses(story)
-    ]  # fmt: skip
-    yield (
-        'Steps',
-        ('ATTEMPT', 'STEP', 'WAY', 'AT', 'STATE', 'BEGUN (UTC)', 'TOOK', 'TRIES', 'CONDUCTOR', 'EPOCH', 'RESULT'),
-        [
-            [
-                step.attempt,
-                step.step,
-                step.direction,
-                story.host_of(step),
-                step.state,
-                step.started_at,
-                _took(step.started_at, step.ended_at),
-                step.tries,
-                story.server_of(step.owner),
-                step.epoch,
-                manage_story.words_of(step),
-            ]
-            for step in story.steps
-        ],
-    )
     yield 'Debts', ('HOST', 'STEP', 'SINCE (UTC)', 'EPOCH', 'REASON', 'ALARM'), [
         [debt.host, debt.step, debt.created_at, debt.epoch, debt.reason, debt.alarm] for debt in story.debts
     ]  # fmt: skip
@@ -176,13 +187,6 @@ def _state(story: Story, host: str) -> str:
 def _lease(until: datetime.datetime, now: datetime.datetime) -> str:
     left = (until - now).total_seconds()
     return f'{manage_command.span(left)} left' if left > 0 else f'ended {manage_command.span(left)} ago'
-
-
-def _took(begun: datetime.datetime | None, ended: datetime.datetime | None) -> str | None:
-    if begun is None or ended is None:
-        return None
-    seconds = (ended - begun).total_seconds()
-    return f'{seconds:.1f} s' if seconds < 10 else manage_command.span(seconds)
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
@@ -217,10 +221,39 @@ def _show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('migration', type=_which, metavar='MIGRATION', help='its uuid, or its id')
 
 
+def _retry_arguments(parser: argparse.ArgumentParser) -> None:
+    _show_arguments(parser)
+    parser.add_argument('--dry-run', action='store_true', help='only tell what would be done')
+    _wait(parser, 30)
+
+
+def _abandon_arguments(parser: argparse.ArgumentParser) -> None:
+    _show_arguments(parser)
+    parser.add_argument(
+        '--guest-on', required=True, type=manage_command.name, metavar='HOST', help='the host that has the guest'
+    )
+    sure = parser.add_mutually_exclusive_group()
+    sure.add_argument('--dry-run', action='store_true', help='only tell what would be done; so it is without --yes')
+    sure.add_argument('--yes', action='store_true', help='do it')
+    _wait(parser, 120)
+
+
+def _wait(parser: argparse.ArgumentParser, seconds: int) -> None:
+    help_ = f'wait so many seconds at most for what comes of it; default {seconds}'
+    parser.add_argument('--wait', type=manage_command.at_least(0), default=seconds, metavar='SECONDS', help=help_)
+
+
 NOUN: manage_command.Noun = (
     'the migrations',
     (
         Verb('list', 'list migrations, the newest first', list_, _list_arguments),
-        Verb('show', 'show what one waits for, whose it is, its statuses and its journal', show, _show_arguments),
+        Verb('show', 'show what one waits for, its whole story, and what happens next', show, _show_arguments),
+        Verb('retry', 'have one that is stuck looked at anew, all tries forgotten', retry, _retry_arguments),
+        Verb(
+            'abandon',
+            'end one that is stuck in error, with its guest where you say; without --yes only tell what would be done',
+            abandon,
+            _abandon_arguments,
+        ),
     ),
 )

@@ -39,6 +39,8 @@ _AT_SOURCE = frozenset({'check_can_live_migrate_source', 'live_migration', 'post
 _AT_DESTINATION = frozenset(
     {'check_can_live_migrate_destination', 'pre_live_migration', 'post_live_migration_at_destination'}
 )
+#: Rows of the journal that are no steps, and are told otherwise.
+_TOLD = frozenset({'stuck', 'abandon', 'abandon_clean', 'abandon_allocations'})
 #: What the column holds; a database has its own error for more.
 _LARGEST_ID = 2**31 - 1
 _RUNNING = (Status.RUNNING.value, Status.RUNNING_POST_COPY.value)
@@ -194,7 +196,8 @@ def _end(story: Story) -> Iterator[str]:
         yield f'It ended completed{since}: the guest runs at {destination}.'
     elif migration.status == Status.ERROR:
         yield f'It ended in error{since}{reason}'
-        yield 'Its guest was lost, or the migration was abandoned: look for the guest at both hosts, and evacuate it.'
+        if migration.abandon_guest_on is None:
+            yield 'Its guest was lost: look for it at both hosts, and evacuate it.'
     else:
         yield f'It ended {migration.status}{since}, unwound{reason}'
         yield f'The guest is as it was, at {source}.'
@@ -206,11 +209,17 @@ def _end(story: Story) -> Iterator[str]:
 
 def _stuck(story: Story) -> Iterator[str]:
     migration = story.migration
+    if migration.abandon_requested_at is not None:
+        when = manage_command.ago(migration.abandon_requested_at, story.now)
+        yield (
+            f'It is being abandoned, as was asked for {when} by {migration.abandon_requested_by or "somebody"}: the '
+            f'guest is on {migration.abandon_guest_on}.'
+        )
     if migration.stuck_reason:
         yield f'It is stuck, and somebody is needed: {migration.stuck_reason}'
         yield 'It is looked at again with each sweep, and goes on by itself as soon as that is mended.'
     if migration.waits_for:
-        yield f'It waits for a host: {migration.waits_for}.'
+        yield f'It waits: {migration.waits_for.rstrip(".")}.'
 
 
 def _hosts(story: Story) -> Iterator[str]:
@@ -266,7 +275,7 @@ def _open(story: Story) -> Iterator[str]:
     """What has been asked for, and is not done yet."""
     migration = story.migration
     for step in story.steps:
-        if step.attempt != migration.attempt or step.state != log.StepState.INTENT:
+        if step.attempt != migration.attempt or step.state != log.StepState.INTENT or step.step in _TOLD:
             continue
         if step.step == 'live_migration' and step.direction == log.DO and migration.status == Status.QUEUED:
             run = {0: 'none runs', 1: '1 runs'}.get(story.running, f'{story.running} run')
@@ -274,8 +283,10 @@ def _open(story: Story) -> Iterator[str]:
             continue
         who = story.host_of(step) or 'The conductor'
         verb = 'is to do' if step.direction == log.DO else 'is to undo'
+        failed = (step.result or {}).get('reason')
         times = f', and tried {step.tries} times' if step.tries > 1 else ''
-        yield f'{who} {verb} {step.step}: begun{_since(story, step.started_at)}{times}.'
+        last = f'; the last time it failed: {failed}' if failed else '.'
+        yield f'{who} {verb} {step.step}: begun{_since(story, step.started_at)}{times}{last}'
     if migration.status in _RUNNING and migration.memory_total and migration.memory_remaining is not None:
         left, total = _gib(migration.memory_remaining), _gib(migration.memory_total)
         yield f'{left} of {total} GiB of memory are still to be copied.'
@@ -360,16 +371,3 @@ def statuses(story: Story) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def words_of(step: log.StepRecord) -> str | None:
-    """Return in one line what a step came to; None if there is nothing to say."""
-    result = dict(step.result or {})
-    if 'reason' in result:
-        return str(result['reason'])
-    if step.step == 'move_allocation' and step.direction == log.DO and step.input:
-        amounts = [f'{name} {n}' for held in step.input['destination'].values() for name, n in held.items()]
-        return f'{step.input["host"]} holds {", ".join(amounts)}'
-    # What the hosts must know of each other is in the JSON.
-    result.pop('migrate_data', None)
-    return ', '.join(f'{name}: {value}' for name, value in result.items() if value not in (None, '', False)) or None

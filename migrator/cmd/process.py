@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,12 +35,7 @@ T = TypeVar('T')
 #: Seconds between two attempts to reach what is away.
 AGAIN = 2.0
 
-#: What a database says that is there and will not let us in, whenever it is asked; it has no class of its own.
-_DATABASE_REFUSES = re.compile(
-    r'password authentication failed|no password supplied|no pg_hba\.conf entry|(role|database) "[^"]*" does not exist'
-    r'|Access denied|Unknown database|unable to open database file'
-)
-#: The same of a broker: the names of amqp's exceptions.
+#: What a broker says that is there and will not let us in: the names of amqp's exceptions.
 _BROKER_REFUSES = ('AccessRefused', 'NotAllowed')
 _TRANSPORT_EXAMPLE = 'rabbit://USER:PASSWORD@HOST:5672/VHOST'
 
@@ -178,12 +172,9 @@ class Process:
             try:
                 sync.check(engine)
             except exception.DatabaseUnreachable as error:
-                if _DATABASE_REFUSES.search(str(error)):
-                    raise exception.ConfigurationError(
-                        option='[database] connection',
-                        value=options.without_password(self.conf.database.connection),
-                        detail=f'the database does not let migrator in: {error.kwargs["reason"]}',
-                    ) from None
+                refused = options.refusal(self.conf, error)
+                if refused is not None:
+                    raise refused from None
                 raise
 
         self.wait_for('The database', check)

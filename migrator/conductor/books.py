@@ -141,6 +141,48 @@ def release(m: OwnedMigration) -> Verdict:
     return Parked('Placement: other writers were faster each time')
 
 
+def say(m: OwnedMigration, host: str) -> Verdict:
+    """Have the books say that the guest is on a host, whatever they say now: a person has said so.
+
+    :param host: the source, or the destination. It gets the allocation that the journal names; the other's goes, and
+        what is still on its way to Placement fails, since every generation rises.
+    """
+    record = m.record('move_allocation')
+    if record is None or not record.input:
+        return Done({'skipped': 'no move was ever intended'})
+    strategy, pair = _pair(m)
+    wanted = pair.source if host == m.source else pair.destination or {}
+    ghost: int | None = None
+    for _ in range(_RACES):
+        try:
+            reading = strategy.observe(pair)
+            m.guard()
+            if m.instance is None:
+                return _bury(strategy, reading)
+            # Null only where there is no such consumer: the database has the instance.
+            known = reading.instance.generation
+            generation = ghost if known is None else known
+            writes = [allocations.Write(consumer=pair.instance, allocations=wanted, generation=generation)]
+            if reading.migration.generation is not None and reading.migration.allocations:
+                held = reading.migration.generation
+                writes.append(allocations.Write(consumer=pair.migration, allocations={}, generation=held))
+            with _turn(m, pair):
+                allocations.write_all(strategy.client, writes)
+        except exception.PlacementConflict:
+            ghost = allocations.GHOST_GENERATION if ghost is None else None
+            _pause(m)
+        except exception.PlacementRefused as error:
+            return Stuck(
+                f'It is being abandoned, and Placement refuses to give instance {m.row.instance_uuid} its allocation '
+                f'at {host}: {error} Make room there.'
+            )
+        except exception.PlacementUnreachable as error:
+            return _later(m, error)
+        else:
+            return Done({'host': host})
+    return Parked('Placement: other writers were faster each time')
+
+
 def _turn(m: OwnedMigration, pair: pairs.Pair) -> contextlib.AbstractContextManager[None]:
     return m.tools.turns.of(pair.source, pair.destination)
 
@@ -188,6 +230,7 @@ def _unknown(m: OwnedMigration, reading: allocations.PairReading) -> Stuck:
 
 def _later(m: OwnedMigration, error: exception.MigratorException) -> Parked:
     m.wake_at = m.tools.threads.clock.monotonic() + 1 + m.tools.threads.random()
+    m.note_waiting(str(error))
     return Parked(f'Placement: {error}')
 
 

@@ -72,6 +72,16 @@ def pay(tools: Tools, debt: debt_rows.Debt, boot_id: str) -> bool:
     held = tools.database.debts.adopt(debt, tools.owner)
     if held is None:
         return False  # another conductor has it, or it has been paid
+    answer = _tell(tools, held, boot_id)
+    if answer is not None and answer.refusal == command.Refusal.EPOCH:
+        # Somebody has spoken to it in a later epoch: the migration's last owner, or another debt's.
+        held = tools.database.debts.raise_epoch(held, answer.seen)
+        answer = _tell(tools, held, boot_id) if held is not None else None
+    return answer is not None and held is not None and answer.report is not None and _take(tools, held, answer.report)
+
+
+def _tell(tools: Tools, held: debt_rows.Debt, boot_id: str) -> command.Answer | None:
+    """Tell a host to pay; return its answer, or None: there are enough calls to it."""
     order = command.Command(
         migration_uuid=held.migration_uuid,
         instance_uuid=held.instance_uuid,
@@ -83,7 +93,7 @@ def pay(tools: Tools, debt: debt_rows.Debt, boot_id: str) -> bool:
     )
     data = (held.input or {}).get('migrate_data')
     try:
-        answer = tools.hosts.tell(
+        return tools.hosts.tell(
             held.host,
             held.step,
             order,
@@ -91,8 +101,7 @@ def pay(tools: Tools, debt: debt_rows.Debt, boot_id: str) -> bool:
             migrate_data=base.from_primitive(data) if data else None,
         )
     except conductor_hosts.HostBusy:
-        return False
-    return answer.report is not None and _take(tools, held, answer.report)
+        return None
 
 
 def take_report(tools: Tools, report: command.Report) -> None:

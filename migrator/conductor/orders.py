@@ -25,6 +25,9 @@ from migrator.saga.step import Done, Failed, Parked, Stuck
 
 #: Seconds; a failed step after the move waits twice as long each time, up to the last.
 _BACKOFF = (1.0, 60.0)
+#: Seconds after which a wish that concerns a job is told to its host once more, as long as there is the job: the
+#: host may have been restarted meanwhile, or its driver have failed.
+TELL_AGAIN = 5.0
 #: What is sent to get on. A decision against it needs a new epoch, in which it is refused if it is still on its way.
 _ADVANCING = (
     'check_can_live_migrate_destination',
@@ -113,6 +116,8 @@ def retry(
         facts = outcome.result or {}
         if facts.get('here'):
             return Stuck(f'{host} was to do {step}, but the guest is there and could run: look which host runs it.')
+        if facts.get('gone') and m.is_deleted():
+            return Done({'skipped': 'the instance has been deleted, and its guest with it'})
         if facts.get('gone'):
             return Stuck(f'{host} was to do {step}, but the guest is not there: look which host has it.')
         reason = outcome.reason or 'no reason given'
@@ -129,6 +134,7 @@ def retry(
             return Stuck(f'{host} is up and cannot restore the guest ({reason}): look at its hypervisor.')
         m.owe(host, step, reason, _for_debt(m))
         return Done({'owed': reason})
+    m.note_try(record, reason)
     first, last = _BACKOFF
     pause = min(last, first * 2 ** (m.failures[step] - 1)) * (0.5 + m.tools.threads.random() / 2)
     m.not_before[step] = now + pause
@@ -149,6 +155,8 @@ def ask_once(m: owned.OwnedMigration, host: str, step: str, **payload: Any) -> b
 
 def look_at(m: owned.OwnedMigration, host: str) -> settle.Host:
     """Ask a host, now and in the present epoch, and return its word for the table."""
+    # What it said before no longer counts. Should it say the same again, that is news to whoever waits for an answer.
+    m.seen.pop(host, None)
     try:
         found = m.tools.hosts.ask(host, [m.order(host, 'poll')])
     except conductor_hosts.HostBusy:

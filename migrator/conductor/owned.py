@@ -25,6 +25,7 @@ from typing import Any
 
 from migrator import exception, executors
 from migrator.conductor import hosts as conductor_hosts
+from migrator.conductor import outage
 from migrator.db import api as db_api
 from migrator.db import debts
 from migrator.db import migrations as migration_rows
@@ -36,6 +37,11 @@ from migrator.placement_client import turns
 from migrator.saga import log
 
 Status = migration_objects.MigrationStatus
+
+#: The journal's row of an attempt's being stuck, which is no step.
+STUCK = 'stuck'
+#: So many of what happened to one that is stuck are kept, the newest.
+_STUCK_EVENTS = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +73,7 @@ class Tools:
 
     def __post_init__(self) -> None:
         self.turns = turns.Turns(self.threads)
+        self.placement.heard = outage.Outage('Placement', self.threads).heard
 
 
 class OwnedMigration:
@@ -129,7 +136,46 @@ class OwnedMigration:
         :param reason: None: the world has become a case that is known.
         """
         self.will(stuck_reason=reason)
-        self.commit()
+        self.commit([self._stuck_record(reason)])
+
+    def _stuck_record(self, reason: str | None) -> log.StepRecord:
+        """Return the journal's row of this attempt's being stuck: what was said of it, and who has had it retried."""
+        known = self.record(STUCK) or log.StepRecord(STUCK, log.DO, log.StepState.INTENT, self.attempt, tries=0)
+        events = list((known.result or {}).get('events', ()))
+        row, now = self.row, self.now().isoformat()
+        if row.retry_requested_at is not None:
+            events.append({'at': row.retry_requested_at.isoformat(), 'retried_by': row.retry_requested_by})
+            self._fields['retry_requested_at'] = None
+        if row.abandon_requested_at is None or reason is not None:
+            events.append({'at': now, 'stuck': reason, 'owner': row.owner, 'epoch': row.epoch})
+        state = log.StepState.DONE if reason is None else log.StepState.INTENT
+        begins = reason is not None and row.stuck_reason is None
+        result = {'events': events[-_STUCK_EVENTS:]}
+        return dataclasses.replace(known, state=state.value, result=result, tries=known.tries + begins)
+
+    def forget_tries(self) -> None:
+        """Have everything that has failed be tried again at once, and the hosts asked before anything is decided."""
+        self.failures.clear()
+        self.not_before.clear()
+        self.checking.clear()
+        self.must_ask = set(self.hosts)
+
+    def note_try(self, record: log.StepRecord, reason: str) -> None:
+        """Write that a step which is never given up has failed once more, for whoever asks.
+
+        What bodies have collected is not written with it: that belongs to the commit of what is done.
+        """
+        tried = dataclasses.replace(record, tries=record.tries + 1, result={'reason': reason})
+        if self.tools.database.migrations.note_try(self.row, tried):
+            self.journal.put([tried])
+
+    def note_waiting(self, why: str) -> None:
+        """Write what it waits for, for whoever asks; the next commit takes it away.
+
+        :param why: a sentence.
+        """
+        if self.row.waits_for != why and self.tools.database.migrations.note_progress(self.row, {'waits_for': why}):
+            self.row = self.row.replace(waits_for=why)
 
     # --- what a saga asks --------------------------------------------------------------------------------------------
 
@@ -171,11 +217,13 @@ class OwnedMigration:
                 fields.setdefault('failure', self._reason_of(records))
                 if self.row.abort_requested_at is not None:
                     fields.setdefault('abort_verdict', self.row.abort_verdict or Status.CANCELLED.value)
-        if self.row.stuck_reason is not None and (outcome or any(r.state == log.StepState.DONE for r in records)):
-            fields.setdefault('stuck_reason', None)
+        ends = fields.get('status') in migration_objects.ENDS
+        if self.row.stuck_reason is not None and 'stuck_reason' not in fields:
+            if outcome or ends or any(record.state == log.StepState.DONE for record in records):
+                fields['stuck_reason'] = None
+                records = [*records, self._stuck_record(None)]
         if self.row.waits_for is not None:
             fields.setdefault('waits_for', None)
-        ends = fields.get('status') in migration_objects.ENDS
         undoes = any((record.direction, record.state) == (log.UNDO, log.StepState.INTENT) for record in records)
         calls = self._will_call or undoes
         write = migration_rows.Write(
@@ -253,8 +301,13 @@ class OwnedMigration:
         """Have columns of the instance written with the next commit."""
         self._instance_fields |= fields
 
-    def owe(self, host: str, step: str, reason: str, input_: dict[str, Any] | None = None) -> None:
-        """Have a debt of a host written with the next commit; the migration goes on without it."""
+    def owe(
+        self, host: str, step: str, reason: str, input_: dict[str, Any] | None = None, alarm: str | None = None
+    ) -> None:
+        """Have a debt of a host written with the next commit; the migration goes on without it.
+
+        :param alarm: why it cannot be paid without a person.
+        """
         debt = debts.Debt(
             host=host,
             migration_uuid=self.row.uuid,
@@ -263,6 +316,7 @@ class OwnedMigration:
             reason=reason,
             epoch=self.row.epoch,
             input=input_,
+            alarm=alarm,
         )
         self._debts.append(debt)
 
@@ -282,6 +336,15 @@ class OwnedMigration:
     def guest(self) -> instance_objects.Instance:
         """The instance, or, where it was deleted meanwhile, as much of it as a host needs to clean up after it."""
         return self.instance or instance_objects.stand_in(self.row.instance_uuid, self.row.source_compute)
+
+    def is_deleted(self) -> bool:
+        """Whether the instance is gone from the database; asked there, for it may be deleted in the middle."""
+        if self.instance is not None:
+            try:
+                self.instance = self.tools.database.instances.get(self.row.instance_uuid)
+            except exception.InstanceNotFound:
+                self.instance = None
+        return self.instance is None
 
     @property
     def hosts(self) -> list[str]:

@@ -23,6 +23,7 @@ from migrator import exception, executors
 from migrator.conductor import hosts as conductor_hosts
 from migrator.conductor import recovery, runner
 from migrator.conductor.owned import OwnedMigration, Tools
+from migrator.db import migrations as migration_rows
 from migrator.objects import command
 from migrator.objects import service as service_objects
 
@@ -45,17 +46,13 @@ def sweep(tools: Tools, stories: runner.Runner) -> None:
         if adopted is not None:
             stories.take(adopted)
     held = {subject.row.uuid: subject.row for subject in stories.held()}
-    for uuid, epoch, *wishes in tools.database.migrations.owned_by(tools.owner):
+    for uuid, epoch, wishes in tools.database.migrations.owned_by(tools.owner):
         row = held.get(uuid)
         if row is None:
             subject = recovery.reload(tools, uuid)
             if subject is not None:
                 stories.take(subject)
-        elif [epoch, *wishes] != [
-            row.epoch,
-            row.abort_requested_at is not None,
-            row.force_complete_requested_at is not None,
-        ]:
+        elif (epoch, wishes) != (row.epoch, tuple(getattr(row, name) is not None for name in migration_rows.WISHES)):
             # A wish, or the restart of a host, whose message was lost.
             stories.wake(uuid, reread=True)
     now = tools.threads.clock.monotonic()

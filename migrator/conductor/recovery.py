@@ -143,4 +143,5 @@ def _is_to_be_queued(migration: migration_objects.Migration, journal: log.Journa
         and migration.outcome is None
         and migration.status == migration_objects.MigrationStatus.QUEUED
         and migration.abort_requested_at is None
+        and migration.abandon_requested_at is None
     )

@@ -176,6 +176,8 @@ class Runner:
                 subject.take_report(report)
             for observation in observations:
                 subject.take_observation(observation)
+            if subject.row.retry_requested_at is not None:
+                subject.forget_tries()
             subject.waits_on = set()
             subject.wake_at = None
             pause: Parked | Stuck | None = orders.ask_first(subject)
@@ -196,10 +198,11 @@ class Runner:
 
     def _after(self, tale: _Tale, pause: Parked | Stuck | None) -> None:
         subject = tale.subject
-        if isinstance(pause, Stuck) and subject.row.stuck_reason != pause.reason:
+        asked = subject.row.retry_requested_at is not None
+        if isinstance(pause, Stuck) and (asked or subject.row.stuck_reason != pause.reason):
             LOG.error('Migration %s is stuck: %s', subject.row.uuid, pause.reason)
             subject.note_stuck(pause.reason)
-        elif isinstance(pause, Parked) and subject.row.stuck_reason is not None:
+        elif isinstance(pause, Parked) and (asked or subject.row.stuck_reason is not None):
             LOG.info('Migration %s is no longer stuck: it waits for %s', subject.row.uuid, pause.why)
             subject.note_stuck(None)
         elif pause is not None:

@@ -26,33 +26,38 @@ from migrator.objects.command import Entry, GuestState
 
 
 class Says(enum.StrEnum):
-    """What a host says of the guest: a row of the table."""
+    """What a host says of the guest: a row of the table; and the words in which a person is told, after its name."""
 
-    HERE = 'here, no job; the driver call was never made'
-    RETURNED = 'here, no job; the driver call has returned'
-    WAITS = 'the entry waits in the queue'
-    STARTED = 'the entry has started, there is no job yet'
-    JOB = 'here, a job'
-    CUTOVER_JOB = 'paused for cut-over, a job'
-    CUTOVER = 'paused for cut-over, no job'
-    SHUT_OFF = 'shut off'
-    ABSENT = 'absent'
-    WAITING = 'waiting for the guest'
-    PREPARING = 'being prepared'
+    #: No job, and the driver call was never made.
+    HERE = 'has the guest, and has not begun to move it'
+    #: No job, and the driver call has returned.
+    RETURNED = 'has the guest, and no longer moves it'
+    #: The entry waits.
+    WAITS = 'has the guest waiting in its queue'
+    #: The entry has started, and there is no job yet.
+    STARTED = 'is about to move the guest'
+    JOB = 'is moving the guest'
+    CUTOVER_JOB = 'is moving the guest, and has paused it to switch over'
+    CUTOVER = 'has the guest paused to switch over, and no longer moves it'
+    SHUT_OFF = 'has the guest shut off'
+    ABSENT = 'does not have the guest'
+    WAITING = 'is ready for the guest, and does not run it'
+    PREPARING = 'is getting ready for the guest'
     RUNS = 'runs the guest'
-    BROKEN = 'post-copy broken off'
-    MISSING = 'no answer that counts'
-    DOWN = 'the host is down'
+    BROKEN = 'has only a part of the memory of the guest, since its post-copy broke off'
+    MISSING = 'has not answered'
+    DOWN = 'is down'
 
 
 class Column(enum.StrEnum):
-    """Where the migration stands: a column of the table."""
+    """Where the migration stands: a column of the table; and the words in which a person is told."""
 
-    NOT_SENT = 'step 5 not sent'
-    QUEUED = 'sent, row queued'
-    RUNNING = 'sent, row running'
-    FORWARD = 'forward'
-    BACK = 'back'
+    #: Step 5 was not sent.
+    NOT_SENT = 'it was not to be moved yet'
+    QUEUED = 'it was last known to be queued'
+    RUNNING = 'it was last known to be moving'
+    FORWARD = 'it had moved'
+    BACK = 'its move was being undone'
 
 
 class Act(enum.StrEnum):
@@ -151,6 +156,10 @@ class Decision:
     reason: str
 
 
+def _word(host: Host) -> str:
+    return f'{host.says}, as an operator has declared' if host.forced_down else str(host.says)
+
+
 def source_says(state: str, job: bool, entry: str) -> Says:
     """Return the row for what a poll of the source told."""
     if state == GuestState.POSTCOPY_BROKEN:
@@ -182,14 +191,42 @@ def destination_says(state: str, preparing: bool) -> Says:
     return Says.WAITING if state in (GuestState.WAITING, GuestState.CUTOVER) else Says.ABSENT
 
 
-def decide(source: Host, destination: Host, column: Column, against: bool, asked_again: bool = False) -> Decision:
+def decide(
+    source: Host,
+    destination: Host,
+    column: Column,
+    against: bool,
+    asked_again: bool = False,
+    names: tuple[str, str] = ('', ''),
+) -> Decision:
     """Return what is to be done.
 
     :param against: whether somebody or something wishes to turn back: an abort, a failure, a time-out.
     :param asked_again: whether both have repeated what they said.
+    :param names: of the source and of the destination, for the reason.
     """
     act = _decide(source, destination, column, against, asked_again)
-    return Decision(act, f'source: {source.says}; destination: {destination.says}; {column}')
+    return Decision(act, _reason(act, source, destination, column, names))
+
+
+def _reason(act: Act, source: Host, destination: Host, column: Column, names: tuple[str, str]) -> str:
+    """Return what was seen, in a sentence; and what helps, where a person has to."""
+    ours, theirs = (
+        ' '.join(filter(None, words)) for words in zip(('The source', 'the destination'), names, strict=True)
+    )
+    ours, theirs = f'{ours} {_word(source)}', f'{theirs} {_word(destination)}'
+    seen = f'{ours}; {theirs}; {column}.'
+    if act is not Act.STUCK:
+        return seen
+    if Says.DOWN in (source.says, destination.says):
+        helps = 'Start the compute service of what is down; or, where that host is fenced, declare it forced down.'
+    elif Says.BROKEN in (source.says, destination.says):
+        helps = 'No host can run the guest as it is: it has to be started anew from its disk.'
+    elif source.says in _HERE and destination.says is Says.RUNS:
+        helps = 'Both copies run: look which is the right one, and end the other.'
+    else:
+        helps = 'That fits no known case: look which host has the guest.'
+    return f'{seen} {helps}'
 
 
 def _decide(source: Host, destination: Host, column: Column, against: bool, asked_again: bool) -> Act:

@@ -88,6 +88,18 @@ class Debts:
             return dataclasses.replace(debt, owner=owner, epoch=seen + 1) if taken.rowcount else None
 
     @engines.retried
+    def raise_epoch(self, debt: Debt, seen: int) -> Debt | None:
+        """Begin a new epoch of a debt, above all that its host has seen.
+
+        :param seen: the highest epoch that the host has told of.
+        :returns: the debt as it now is, or None: another owns it, or it has been paid.
+        """
+        epoch = max(debt.epoch, seen) + 1
+        with self._engine.writer() as session:
+            raised: Any = session.execute(sa.update(_T).where(*_same(debt)).values(epoch=epoch))
+            return dataclasses.replace(debt, epoch=epoch) if raised.rowcount else None
+
+    @engines.retried
     def forget(self, debt: Debt) -> None:
         """Take a debt that is paid off the list, if it is still its owner's in its epoch."""
         with self._engine.writer() as session:
@@ -98,6 +110,17 @@ class Debts:
         """Note that a debt cannot be paid without a person."""
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(*_same(debt)).values(alarm=why))
+
+    @engines.retried
+    def try_again(self, migration_uuid: str) -> int:
+        """Take the alarms of a migration's debts away: somebody has looked, and each is told again.
+
+        :returns: how many there were.
+        """
+        alarmed = (_T.migration_uuid == migration_uuid, _T.alarm.is_not(None))
+        with self._engine.writer() as session:
+            found: Any = session.execute(sa.update(_T).where(*alarmed).values(alarm=None))
+            return int(found.rowcount)
 
     def list(self, host: str | None = None, instance_uuid: str | None = None) -> builtins.list[Debt]:
         """Return debts, the oldest first."""

@@ -42,6 +42,9 @@ _I = models.Instance
 _J = models.SagaStep
 _ENDS = [status.value for status in migration_objects.ENDS]
 
+#: The columns by which others tell an owner what they wish.
+WISHES = ('abort_requested_at', 'force_complete_requested_at', 'retry_requested_at', 'abandon_requested_at')
+
 
 @dataclasses.dataclass(frozen=True)
 class Write:
@@ -242,14 +245,14 @@ class Migrations:
         with self._engine.reader() as session:
             return [(uuid, epoch) for uuid, epoch in session.execute(query) if uuid is not None]
 
-    def owned_by(self, owner: str) -> builtins.list[tuple[str, int, bool, bool]]:
-        """Return (uuid, epoch, whether an abort, whether an end by force is wished) of a conductor's in progress."""
-        query = sa.select(_T.uuid, _T.epoch, _T.abort_requested_at, _T.force_complete_requested_at)
+    def owned_by(self, owner: str) -> builtins.list[tuple[str, int, tuple[bool, ...]]]:
+        """Return (uuid, epoch, which of :data:`WISHES` are in the row) of a conductor's in progress."""
+        query = sa.select(_T.uuid, _T.epoch, *(getattr(_T, name) for name in WISHES))
         query = query.where(_T.status.not_in(_ENDS), _T.owner == owner)
         with self._engine.reader() as session:
             return [
-                (uuid, epoch, abort is not None, force is not None)
-                for uuid, epoch, abort, force in session.execute(query)
+                (uuid, epoch, tuple(wish is not None for wish in wishes))
+                for uuid, epoch, *wishes in session.execute(query)
                 if uuid is not None
             ]
 
@@ -319,6 +322,9 @@ class Migrations:
                 guard = guard.where(_T.abort_requested_at.is_(None))
             if known.force_complete_requested_at is None and ends:
                 guard = guard.where(_T.force_complete_requested_at.is_(None))
+            # From the commit of that wish on nothing else is done: it was stuck then, and is to be abandoned as it was.
+            if known.abandon_requested_at is None:
+                guard = guard.where(_T.abandon_requested_at.is_(None))
             # The guard is also the lock: it comes first, even where there is nothing else to change.
             written: Any = session.execute(guard.values(**fields or {'epoch': known.epoch}))
             if not written.rowcount:
@@ -365,6 +371,16 @@ class Migrations:
             return bool(written.rowcount)
 
     @engines.retried
+    def note_try(self, known: Migration, record: log.StepRecord) -> bool:
+        """Write a row of the journal that is there, for readers only; only while known is still the owner."""
+        mine = (_T.uuid == known.uuid, _T.owner == known.owner, _T.epoch == known.epoch)
+        with self._engine.writer() as session:
+            locked: Any = session.execute(sa.update(_T).where(*mine).values(epoch=known.epoch))
+            if locked.rowcount:
+                _write_records(session, known, known.epoch, [record])
+            return bool(locked.rowcount)
+
+    @engines.retried
     def begin_boot(self, report: command.HostReport, services: service_rows.Services) -> builtins.list[Named]:
         """Store a host's new boot, and raise the epoch of everything in progress that names it, its owner kept.
 
@@ -390,8 +406,10 @@ class Migrations:
 
     @engines.retried
     def wish_aborts(self, host: str, boot_id: str, uuids: Sequence[str]) -> builtins.list[str]:
-        """Write the wish to abort for what a planned stop of a source has cancelled in its queue, and the verdict: the
-        source itself says so, and may never be asked again.
+        """Write the wish to abort for what a planned stop of a source has cancelled in its queue.
+
+        And the verdict: the source itself says so, and may never be asked again. But not of what an earlier life of it
+        was told to move: that one may have begun, and only asking tells.
 
         :returns: those in which it was written: in progress, unsettled, and of that boot of that host.
         """
@@ -411,8 +429,11 @@ class Migrations:
                 .where(*open_, _T.abort_requested_at.is_(None), same_boot)
                 .values(abort_requested_at=types.now(), abort_requested_by='host stop')
             )
+            told = _told_in_boot(session, uuids, boot_id)
             session.execute(
-                sa.update(_T).where(*open_, same_boot).values(abort_verdict=migration_objects.CANCELLED_BY_STOP)
+                sa.update(_T)
+                .where(*open_, same_boot, _T.uuid.in_(told))
+                .values(abort_verdict=migration_objects.CANCELLED_BY_STOP)
             )
             return [uuid for (uuid,) in session.execute(sa.select(_T.uuid).where(*open_, same_boot)) if uuid]
 
@@ -422,6 +443,12 @@ class Migrations:
             row = session.execute(sa.select(_T).where(_T.uuid == known.uuid)).scalar_one()
             hosts = [host for host in (row.source_compute, row.dest_compute) if host]
             return rows.migration(row), _boots(session, hosts)
+
+
+def _told_in_boot(session: Any, uuids: Sequence[str], boot_id: str) -> list[str]:
+    """Return which migrations a boot of their source was the first to be told of."""
+    query = sa.select(_J.saga, _J.input).where(_J.saga.in_(list(uuids)), _J.direction == log.DO)
+    return [saga for saga, input_ in session.execute(query) if (input_ or {}).get('source_boot_id') == boot_id]
 
 
 def _steps(session: Any, uuid: str | None) -> list[log.StepRecord]:
@@ -455,7 +482,8 @@ def _write_records(session: Any, known: Migration, epoch: int, records: Sequence
         key = {'step': record.step, 'direction': record.direction, 'attempt': record.attempt}
         (changed if record.stored else new).append((key, values))
     if new:
-        session.execute(sa.insert(_J).values([common | key | values for key, values in new]))
+        first = {'first_owner': known.owner, 'first_epoch': epoch}
+        session.execute(sa.insert(_J).values([common | first | key | values for key, values in new]))
     for key, values in changed:
         where = [getattr(_J, column) == value for column, value in key.items()]
         session.execute(sa.update(_J).where(_J.saga == known.uuid, *where).values(**common | values))

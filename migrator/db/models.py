@@ -111,6 +111,11 @@ class Migration(Times, Base):
     abort_requested_by: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
     abort_verdict: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
     force_complete_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    retry_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    retry_requested_by: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    abandon_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    abandon_requested_by: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    abandon_guest_on: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
 
     memory_total: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger())
     memory_processed: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger())
@@ -139,6 +144,9 @@ class SagaStep(Base):
     result: orm.Mapped[dict[str, Any] | None] = orm.mapped_column()
     started_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=types.now())
     ended_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    #: Who began it, where another has gone on with it since; for readers only.
+    first_owner: orm.Mapped[str | None] = _uuid()
+    first_epoch: orm.Mapped[int | None] = orm.mapped_column()
 
 
 class Conductor(Base):

@@ -46,6 +46,11 @@ _OF_ENGINE = (
     'connection_parameters',
 )
 _EXAMPLE = 'postgresql+psycopg2://USER:PASSWORD@HOST/migrator'
+#: What a database says that is there and will not let us in, whenever it is asked; it has no class of its own.
+_REFUSES = re.compile(
+    r'password authentication failed|no password supplied|no pg_hba\.conf entry|(role|database) "[^"]*" does not exist'
+    r'|Access denied|Unknown database|unable to open database file'
+)
 #: Everything up to the host: a password may itself hold an @.
 _UP_TO_HOST = re.compile(r'//\S*@')
 
@@ -70,6 +75,14 @@ def engine_from_conf(conf: cfg.ConfigOpts, threads: executors.Threads, **overrid
     _check(connection)
     chosen = {name: getattr(settings, name) for name in _OF_ENGINE} | overrides
     return engines.Engine(connection, threads, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def refusal(conf: cfg.ConfigOpts, error: exception.DatabaseUnreachable) -> exception.ConfigurationError | None:
+    """Return what is wrong with the URL where a database is there and will not let us in; None where it is away."""
+    if not _REFUSES.search(str(error)):
+        return None
+    shown = without_password(conf[GROUP].connection)
+    return _misconfigured(shown, f'the database does not let migrator in: {error.kwargs["reason"]}')
 
 
 def without_password(text: str) -> str:

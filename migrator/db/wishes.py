@@ -10,7 +10,10 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""Wishes: what the API asks of a migration's owner. They are guarded by status, and the owner acts on them."""
+"""Wishes: what the API and migrator-manage ask of a migration's owner.
+
+They are guarded by status, or by the migration's being stuck, and the owner acts on them.
+"""
 
 from __future__ import annotations
 
@@ -91,3 +94,59 @@ class Wishes:
                 method=method,
                 wanted=' or '.join(statuses),
             )
+
+    # --- of one that is stuck ----------------------------------------------------------------------------------------
+
+    @engines.retried
+    def request_retry(self, migration: Migration, who: str) -> None:
+        """Write that somebody wants a migration that is stuck to be looked at anew, all tries forgotten.
+
+        :param who: for the story.
+        :raises migrator.exception.NotStuck: it is not stuck, by now, or it is being abandoned.
+        """
+        values = {'retry_requested_at': types.now(), 'retry_requested_by': who}
+        with self._engine.writer() as session:
+            self._of_stuck(session, migration, values)
+
+    @engines.retried
+    def request_abandon(self, migration: Migration, guest_on: str, who: str) -> None:
+        """Write that somebody wants a migration that is stuck to end in error, the books saying what he says.
+
+        :param guest_on: the host that runs the guest, by his word.
+        :param who: for the story.
+        :raises migrator.exception.NotStuck: it is not stuck, by now.
+        :raises migrator.exception.AbandonedOtherwise: it is being abandoned already, with the guest on another host.
+        """
+        values = {'abandon_requested_at': types.now(), 'abandon_requested_by': who, 'abandon_guest_on': guest_on}
+        with self._engine.writer() as session:
+            row = session.execute(
+                sa.select(_T.abandon_guest_on, _T.abandon_requested_by, _T.status).where(_T.uuid == migration.uuid)
+            ).one()
+            if row.abandon_guest_on is None or row.status not in migration_objects.IN_PROGRESS:
+                takes_part = sa.or_(_T.source_compute == guest_on, _T.dest_compute == guest_on)
+                self._of_stuck(session, migration, values, takes_part)
+            elif row.abandon_guest_on != guest_on:
+                raise exception.AbandonedOtherwise(
+                    uuid=migration.uuid, host=row.abandon_guest_on, who=row.abandon_requested_by
+                )
+
+    @staticmethod
+    def _of_stuck(session: Any, migration: Migration, values: dict[str, Any], *conditions: Any) -> None:
+        stuck = (
+            _T.uuid == migration.uuid,
+            _T.stuck_reason.is_not(None),
+            _T.status.in_([status.value for status in migration_objects.IN_PROGRESS]),
+            _T.abandon_requested_at.is_(None),
+            *conditions,
+        )
+        written: Any = session.execute(sa.update(_T).where(*stuck).values(**values))
+        if written.rowcount:
+            return
+        query = sa.select(_T.status, _T.abandon_guest_on).where(_T.uuid == migration.uuid)
+        status, host = session.execute(query).one()
+        what = f'it is {status}, and goes on by itself.'
+        if status not in migration_objects.IN_PROGRESS:
+            what = f'it has ended {status}.'
+        elif host is not None:
+            what = f'it is being abandoned, with the guest on {host}.'
+        raise exception.NotStuck(uuid=migration.uuid, what=what)

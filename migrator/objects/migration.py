@@ -114,6 +114,8 @@ def check_move(migration_uuid: str, old: str, new: str) -> None:
 class Migration(base.Versioned):
     """One row of ``migrations``. Times are UTC; memory and disk figures are bytes."""
 
+    VERSION = '1.1'  # 1.1: the wishes to retry and to abandon
+
     id: int = 0
     uuid: str
     instance_uuid: str
@@ -152,11 +154,18 @@ class Migration(base.Versioned):
     #: Each status it has had: {status, at, owner, epoch}.
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
-    #: Wishes: written by the API and by a stopping host, read by the owner.
+    #: Wishes: written by the API, by a stopping host and by migrator-manage, read by the owner.
     abort_requested_at: datetime.datetime | None = None
     abort_requested_by: str | None = None
     abort_verdict: str | None = None
     force_complete_requested_at: datetime.datetime | None = None
+    #: None again when the owner has looked.
+    retry_requested_at: datetime.datetime | None = None
+    retry_requested_by: str | None = None
+    abandon_requested_at: datetime.datetime | None = None
+    abandon_requested_by: str | None = None
+    #: The host that runs the guest, by the word of who has it abandoned.
+    abandon_guest_on: str | None = None
 
     #: What the hypervisor last said of the copy.
     memory_total: int | None = None

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import requests
@@ -68,10 +69,12 @@ class PlacementClient:
     """Sends requests to Placement, each once.
 
     :param adapter: a keystoneauth1 adapter with any session and auth plug-in, or something with the same ``request``.
+    :ivar heard: called after each request, with why it was not answered, or None; for who tells of outages.
     """
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
+        self.heard: Callable[[exception.PlacementUnreachable | None], None] = lambda error: None
 
     def request(self, method: str, url: str, json: Any = None, allow: tuple[int, ...] = ()) -> requests.Response:
         """Send one request; every other method comes through here.
@@ -86,6 +89,18 @@ class PlacementClient:
         :raises PlacementConflict: a consumer or provider generation was stale; nothing was done.
         :raises PlacementRefused: Placement says no; nothing was done.
         """
+        try:
+            response = self._answer(method, url, json, allow)
+        except exception.PlacementUnreachable as error:
+            self.heard(error)
+            raise
+        except exception.PlacementError:
+            self.heard(None)  # no, but an answer
+            raise
+        self.heard(None)
+        return response
+
+    def _answer(self, method: str, url: str, json: Any, allow: tuple[int, ...]) -> requests.Response:
         try:
             # No retries and no exceptions of keystoneauth1's: it would send a write again that may have been done.
             # (A 401 is the exception: it fetches a new token and sends once more, and a 401 did nothing.)

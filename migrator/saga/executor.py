@@ -99,6 +99,9 @@ class SagaExecutor(Generic[T]):
         """
         while not self.subject.ended:
             outcome = self._buffer.outcome or self.subject.outcome
+            pause = self.saga.abandon(self.subject)
+            if pause is not None or self.subject.ended:
+                return pause
             if outcome == FORWARD:
                 pause = self._forward()
             elif outcome == BACK or self._unwinding():

@@ -39,6 +39,8 @@ class StepRecord:
     :ivar epoch: the epoch in which it was last written.
     :ivar input: what the intent fixed.
     :ivar result: what came of it; for a failure, ``{'reason': ...}``.
+    :ivar first_owner: who has written it first; for readers only.
+    :ivar first_epoch: in which epoch that was.
     :ivar stored: whether the database has the row already.
     """
 
@@ -53,6 +55,8 @@ class StepRecord:
     result: Mapping[str, Any] | None = None
     started_at: datetime.datetime | None = None
     ended_at: datetime.datetime | None = None
+    first_owner: str | None = None
+    first_epoch: int | None = None
     stored: bool = False
 
     @property

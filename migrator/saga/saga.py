@@ -19,19 +19,27 @@ from typing import Generic
 
 from migrator.saga import log
 from migrator.saga import step as steps
-from migrator.saga.step import Kind, S, Settlement, Step
+from migrator.saga.step import Kind, Parked, S, Settlement, Step, Stuck
 
 
 class Saga(Generic[S]):
     """The story: compensatable steps, one pivot, retriable steps.
 
     :param settle: asks the world where the saga stands; called before anything is decided at or against the pivot.
+    :param abandon: does what a person has decided in place of the saga, and ends it; asked before each step, and
+        answers None at once where nobody has. What it waits for otherwise.
     :param items: the steps in order; a tuple of two stands side by side.
     :raises ValueError: the list is not of that form.
     """
 
-    def __init__(self, *items: Step[S] | tuple[Step[S], Step[S]], settle: Callable[[S], Settlement]) -> None:
+    def __init__(
+        self,
+        *items: Step[S] | tuple[Step[S], Step[S]],
+        settle: Callable[[S], Settlement],
+        abandon: Callable[[S], Parked | Stuck | None] = lambda subject: None,
+    ) -> None:
         self.settle = settle
+        self.abandon = abandon
         self.groups: list[tuple[Step[S], ...]] = [item if isinstance(item, tuple) else (item,) for item in items]
         self.steps: list[Step[S]] = [step for group in self.groups for step in group]
         kinds = [step.kind for step in self.steps]

@@ -15,6 +15,7 @@
 import pytest
 
 from migrator.conductor import instances
+from migrator.objects import command
 from migrator.objects.command import GuestState
 from tests.functional import seen
 
@@ -89,3 +90,26 @@ def test_a_host_that_runs_the_guest_after_all_is_an_alarm_and_the_guest_lives(cl
     cloud.simulation.advance(30)
     assert cloud.world.hypervisors['host1'].describe(instance.uuid).state == GuestState.RUNNING
     cloud.world.hypervisors['host1'].delete(instance.uuid)
+
+
+@pytest.mark.simulated(reason='it waits for a host to be given up, and speaks to it in an epoch of its own')
+def test_a_host_that_has_seen_a_higher_epoch_than_its_debt_has_pays_all_the_same(cloud):
+    """It refused for ever: each sweep told it in the same epoch again."""
+    instance = completed_without_its_source(cloud)
+    (debt,) = cloud.database.debts.list()
+    compute = cloud.start_compute('host1')
+    cloud.simulation.run_until(lambda: compute._served)
+    # As if another conductor had asked it in between.
+    order = command.Command(
+        migration_uuid=debt.migration_uuid,
+        instance_uuid=debt.instance_uuid,
+        step='poll',
+        epoch=debt.epoch + 3,
+        owner='another',
+        reply_to='conductor1',
+        boot_id=compute.boot_id,
+    )
+    hosts = cloud.conductors['conductor1'].tools.hosts
+    assert hosts.ask('host1', [order])[0].epoch == debt.epoch + 3
+    cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
+    assert not cloud.world.hypervisors['host1'].residue(instance.uuid)

@@ -338,3 +338,23 @@ def test_wherever_a_stop_meets_migrations_that_come_each_ends_and_none_is_lost(c
         assert seen.server(cloud, instance)['status'] == 'ACTIVE'
         assert cloud.world.active_on(instance.uuid) == [seen.host_of(cloud, instance)]
         assert (seen.host_of(cloud, instance) == 'host1') == (status != 'completed')
+
+
+def test_what_an_earlier_life_was_sent_is_asked_about_before_it_is_unwound(cloud):
+    """The stop's word is about its own life. What the one before has begun only the hypervisors know: a guest was left
+    paused, or taken for unmoved though the destination ran it.
+    """
+    (runs, waits), before = queue(cloud, 2)
+    seen.kill(cloud, 'host1')
+    seen.restart(cloud, 'host1')
+    cloud.simulation.run_until(lambda: cloud.migrations(waits)[-1].uuid in cloud.waiting()['host1'])
+    stop(cloud)
+    assert cloud.migrations(waits)[-1].abort_requested_by == 'host stop'
+    seen.restart(cloud, 'host1')
+    until_ended(cloud, [waits], within=120)
+    row = cloud.migrations(waits)[-1]
+    assert (row.status, row.abort_verdict) == ('cancelled', 'cancelled')
+    assert seen.everything(cloud)['guests'][waits.uuid] == before['guests'][waits.uuid]
+    wishes.go_on(cloud)
+    cloud.wait(LONG)
+    seen.completed(cloud, runs, 'host2')

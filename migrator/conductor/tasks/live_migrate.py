@@ -12,7 +12,7 @@
 
 """The story of a live migration: the steps, each with its undo beside it, and below their bodies in the same order.
 
-What :func:`settle` decides by is the table in :mod:`migrator.conductor.settle`.
+What :func:`settle` decides by is in :mod:`migrator.conductor.settle`; a person's word, in :mod:`.conductor.abandon`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from migrator import exception
-from migrator.conductor import books, destinations, orders
+from migrator.conductor import abandon, books, destinations, orders
 from migrator.conductor import settle as settling
 from migrator.conductor.owned import OwnedMigration, Status
 from migrator.db import types as db_types
@@ -67,7 +67,7 @@ def story() -> Saga[OwnedMigration]:
              intent=may_release, do=release_source_allocation),
         Step('complete', retriable,
              do=complete),
-        settle=settle,
+        settle=settle, abandon=abandon.abandon,
     )
     # fmt: on
 
@@ -85,6 +85,7 @@ def choose_destination(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
     try:
         chosen = destinations.choose(tools.database, tools.placement, m.row, m.instance, m.tried(), patience, listening)
     except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
+        m.note_waiting(str(error))
         return Parked(f'Placement: {error}')
     except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
         return Failed(str(error))
@@ -177,7 +178,8 @@ def may_move(m: OwnedMigration) -> Mapping[str, Any]:
     """From this commit on the guest may move at any moment, and only the hosts know whether it has."""
     m.will(status=Status.QUEUED.value, queued_at=db_types.now())
     m.will_call()
-    return {}
+    # A planned stop has the last word on what its own life was told; of a later one's it is but a wish.
+    return {'source_boot_id': m.boots.get(m.source)}
 
 
 def live_migration(m: OwnedMigration) -> Verdict:
@@ -217,9 +219,13 @@ def settle(m: OwnedMigration) -> Settlement:
     asked_again = False
     while True:
         source = _source_word(m)
+        if source.says is settling.Says.ABSENT and m.is_deleted():
+            # Not lost, but deleted with its instance: there is nothing to move any more, and nothing to restore.
+            source = settling.Host(settling.Says.RETURNED)
         # The destination is asked after the source has answered: the guest may have moved between the two.
         destination = orders.look_at(m, m.destination) if m.destination else settling.Host(settling.Says.ABSENT)
-        decision = settling.decide(source, destination, _column(m), m.against is not None, asked_again)
+        names = (m.source, m.destination or '')
+        decision = settling.decide(source, destination, _column(m), m.against is not None, asked_again, names)
         if decision.act is settling.Act.ASK:
             asked_again = True
             continue
@@ -305,7 +311,7 @@ def _settled(
             m.will(failure=failure, abort_verdict=f'{Status.FAILED}: {failure}')
         return Back(reason)
     if act is settling.Act.ERROR:
-        return Lost(f'The guest is at neither host. {decision.reason}')
+        return Lost(f'The guest is lost. {decision.reason}')
     if act is settling.Act.STUCK:
         return Stuck(decision.reason)
     if act is settling.Act.PREPARE:
@@ -352,20 +358,15 @@ def _queue_again(m: OwnedMigration) -> Settlement:
     return verdict if not isinstance(verdict, Done) else Parked(f'its turn in the queue of {m.source}')
 
 
-#: Seconds after which a wish that concerns a job is told to its host once more, as long as there is the job: the
-#: host may have been restarted meanwhile, or its driver have failed.
-_TELL_AGAIN = 5.0
-
-
 def _tell(m: OwnedMigration, wish: str, key: str, **payload: Any) -> None:
     """Tell the source of a wish now, unless it has taken it lately; and have this migration woken for the next time.
 
-    :param key: what it has been told; the same is not told again for :data:`_TELL_AGAIN`.
+    :param key: what it has been told; the same is not told again for :data:`.orders.TELL_AGAIN`.
     """
     now = m.tools.threads.clock.monotonic()
     if m.not_before.get(key, now) <= now and orders.ask_once(m, m.source, wish, **payload):
-        m.not_before[key] = now + _TELL_AGAIN
-    m.wake_by(m.not_before.get(key, now + _TELL_AGAIN))
+        m.not_before[key] = now + orders.TELL_AGAIN
+    m.wake_by(m.not_before.get(key, now + orders.TELL_AGAIN))
 
 
 def _force_complete(m: OwnedMigration) -> None:

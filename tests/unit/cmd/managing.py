@@ -21,6 +21,7 @@ from typing import Any
 
 from migrator.api import server
 from migrator.cmd import manage
+from migrator.conductor import rpcapi as conductor_rpcapi
 from migrator.testing import cloud as clouds
 
 
@@ -47,7 +48,8 @@ class Operator:
     def status(self, *words: object) -> tuple[int, str]:
         """Run a command; return its exit status and what it said on stdout."""
         argv = ['--config-file', str(self.file), *map(str, words)]
-        status = manage.main(argv, threads=self.cloud.world_threads)
+        door = conductor_rpcapi.ConductorAPI(self.cloud._rpc('api', 'manage:manage'))
+        status = manage.main(argv, threads=self.cloud.world_threads, door=door)
         out, self.err = self._capsys.readouterr()
         return status, out
 

@@ -15,13 +15,21 @@
 from __future__ import annotations
 
 import json
+import os
+import pathlib
 import sqlite3
+import subprocess
+import sys
 import time
 
 import pytest
 
+from migrator import exception, executors
 from migrator.cmd import manage
+from migrator.db import engine as engines
 from migrator.db import sync
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -138,10 +146,44 @@ def test_a_server_that_is_not_there_is_told_at_once_and_without_its_password(run
     assert time.monotonic() - began < 10
 
 
-def test_a_file_that_cannot_be_opened_is_a_database_that_is_not_reachable(run, configured, tmp_path):
+def test_a_file_that_cannot_be_opened_is_usage_and_the_line_says_which_option(run, configured, tmp_path):
     status, _out, err = run('--config-file', configured(f'sqlite:///{tmp_path}/no/such/folder/x.sqlite'), 'db', 'sync')
-    assert status == 3
-    assert 'The database is not reachable' in err
+    assert status == 2
+    assert err.startswith('migrator-manage: Option [database] connection is ')
+    assert 'unable to open database file' in err
+    assert err.count('\n') == 1
+
+
+def test_a_database_that_refuses_the_password_is_usage_and_does_not_tell_it(run, configured, tmp_path, monkeypatch):
+    def refuse(engine):
+        reason = '(psycopg2.OperationalError) FATAL:  password authentication failed for user "migrator"'
+        raise exception.DatabaseUnreachable(reason=reason)
+
+    monkeypatch.setattr(sync, 'check', refuse)
+    status, _out, err = run(
+        '--config-file', configured('postgresql+psycopg2://migrator:guessed@db/migrator'), 'migration', 'list'
+    )
+    assert status == 2
+    assert '[database] connection' in err
+    assert 'password authentication failed' in err
+    assert 'guessed' not in err
+    assert err.count('\n') == 1
+
+
+def test_whoever_reads_no_further_is_told_nothing(tmp_path):
+    """``migrator-manage ... | head -1`` printed a traceback."""
+    database = tmp_path / 'x.sqlite'
+    threads = executors.NativeThreads()
+    sync.sync(engines.Engine(f'sqlite:///{database}', threads))
+    environment = {**os.environ, 'OS_DATABASE__CONNECTION': f'sqlite:///{database}'}
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, '-m', 'migrator.cmd.manage', 'migration', 'list']
+    with os.fdopen(writing, 'wb') as nobody:
+        done = subprocess.run(
+            command, stdout=nobody, stderr=subprocess.PIPE, env=environment, cwd=ROOT, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr) == (141, b'')
 
 
 def test_a_file_that_is_no_database_is_told_in_one_line(run, configured, tmp_path):

@@ -116,7 +116,7 @@ class TestWhatItWaitsFor:
         assert lines[:3] == [
             'It is stuck, and somebody is needed: split brain.',
             'It is looked at again with each sweep, and goes on by itself as soon as that is mended.',
-            'It waits for a host: src has not answered for 61 s.',
+            'It waits: src has not answered for 61 s.',
         ]
 
     @pytest.mark.parametrize(
@@ -191,7 +191,11 @@ class TestItsEnd:
     def test_one_in_error_says_that_somebody_is_needed(self):
         first, second = self.ended('error', failure='the guest is gone')
         assert first == 'It ended in error 2 min ago: the guest is gone'
-        assert 'look for the guest at both hosts' in second
+        assert 'look for it at both hosts' in second
+
+    def test_one_that_was_abandoned_says_by_whom(self):
+        why = 'Abandoned by ada, who says that the guest is on src.'
+        assert self.ended('error', failure=why, abandon_guest_on='src') == [f'It ended in error 2 min ago: {why}']
 
     def test_an_abort_that_came_too_late_says_so(self):
         asked = {'abort_requested_at': back(130), 'abort_requested_by': 'ada'}
@@ -211,20 +215,6 @@ class TestItsEnd:
         assert self.ended('completed', debts=[alarm])[2:] == [
             'That cannot be paid without a person: the guest is there'
         ]
-
-
-@pytest.mark.parametrize(
-    ('record', 'words'),
-    [
-        (step('pre_live_migration', 'failed', result={'reason': 'no such bridge'}), 'no such bridge'),
-        (step('live_migration', 'done', result={'verdict': 'completed', 'job': False}), 'verdict: completed'),
-        (step('pre_live_migration', 'done', result={'migrate_data': {'object': 'X'}}), None),
-        (step('post_live_migration_at_source', 'done', result={'owed': 'src is down'}), 'owed: src is down'),
-        (step('complete', 'done'), None),
-    ],
-)
-def test_what_a_step_came_to_is_one_line(record, words):
-    assert manage_story.words_of(record) == words
 
 
 def test_each_status_lasts_until_the_next_and_the_last_until_now_or_for_ever():

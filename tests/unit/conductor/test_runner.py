@@ -37,6 +37,7 @@ class Subject:
             request_id='req-1',
             migration_type='live-migration',
             stuck_reason=None,
+            retry_requested_at=None,
             checked_at=None,
             status='running',
             epoch=1,

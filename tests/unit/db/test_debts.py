@@ -61,3 +61,13 @@ def test_a_host_owes_one_step_of_one_migration_once(scene: Scene) -> None:
     with pytest.raises(db_exception.DBDuplicateEntry), scene.database.engine.writer() as session:
         debts.write(session, debt)
     assert len(scene.database.debts.list()) == 1
+
+
+def test_only_the_alarms_of_one_migration_are_taken_away(scene: Scene) -> None:
+    first, second = owe(scene, 'host1'), owe(scene, 'host1')
+    for debt in scene.database.debts.list():
+        scene.database.debts.raise_alarm(debt, 'look')
+    assert scene.database.debts.try_again(first.migration_uuid) == 1
+    assert scene.database.debts.try_again(first.migration_uuid) == 0
+    alarms = {debt.migration_uuid: debt.alarm for debt in scene.database.debts.list()}
+    assert alarms == {first.migration_uuid: None, second.migration_uuid: 'look'}

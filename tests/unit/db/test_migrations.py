@@ -204,11 +204,24 @@ class TestAdopt:
         scene.database.wishes.request_abort(CONTEXT, second, ['accepted'])
         scene.database.wishes.request_force_complete(CONTEXT, third, ['accepted'])
         assert sorted(scene.database.migrations.owned_by(owner)) == sorted(
-            [(first.uuid, 1, False, False), (second.uuid, 1, True, False), (third.uuid, 1, False, True)]
+            [
+                (first.uuid, 1, (False, False, False, False)),
+                (second.uuid, 1, (True, False, False, False)),
+                (third.uuid, 1, (False, True, False, False)),
+            ]
         )
 
 
 class TestCommit:
+    def test_the_wish_to_abandon_refuses_whatever_is_written_without_knowing_of_it(self, scene: Scene) -> None:
+        known = write(scene, scene.owned(), status='preparing', stuck_reason='odd')
+        scene.database.wishes.request_abandon(known, known.source_compute, 'ada')
+        for outcome in (None, 'back', 'forward'):
+            with pytest.raises(exception.NotOwner):
+                write(scene, known.replace(outcome=outcome), stuck_reason=None)
+        assert scene.database.migrations.get(known.uuid).stuck_reason == 'odd'
+        write(scene, scene.database.migrations.get(known.uuid), stuck_reason=None)
+
     def test_fields_records_instance_and_debts_are_one_transaction(self, scene: Scene) -> None:
         known = scene.owned()
         debt = debts.Debt(
@@ -416,10 +429,23 @@ class TestBoots:
         assert boots == {'host1': scene.database.services.get_compute('host1').boot_id}
 
 
+def sent(scene: Scene, boot_id: str) -> migration_objects.Migration:
+    """Have a migration that a boot of its source was told of."""
+    told = record('live_migration', input={'source_boot_id': boot_id})
+    return scene.database.migrations.commit(scene.owned(), Write(records=[told]))[0]
+
+
 class TestStops:
+    def test_of_what_an_earlier_boot_was_told_a_stop_has_a_wish_and_not_the_last_word(self, scene: Scene) -> None:
+        boot = scene.host('host1')
+        known = sent(scene, 'an earlier boot')
+        assert scene.database.migrations.wish_aborts('host1', boot, [known.uuid]) == [known.uuid]
+        row = scene.database.migrations.get(known.uuid)
+        assert (row.abort_requested_by, row.abort_verdict) == ('host stop', None)
+
     def test_a_planned_stop_wishes_an_abort_for_what_it_has_cancelled(self, scene: Scene) -> None:
         boot = scene.host('host1')
-        known = scene.owned()
+        known = sent(scene, boot)
         assert scene.database.migrations.wish_aborts('host1', boot, [known.uuid]) == [known.uuid]
         row = scene.database.migrations.get(known.uuid)
         assert (row.abort_requested_at, row.abort_requested_by) == (conftest.START, 'host stop')
@@ -429,7 +455,7 @@ class TestStops:
 
     def test_a_wish_that_somebody_had_before_stays_theirs(self, scene: Scene) -> None:
         boot = scene.host('host1')
-        known = scene.owned()
+        known = sent(scene, boot)
         scene.database.wishes.request_abort(context.RequestContext(user_id='ada'), known, ['accepted'])
         assert scene.database.migrations.wish_aborts('host1', boot, [known.uuid]) == [known.uuid]
         row = scene.database.migrations.get(known.uuid)

@@ -116,3 +116,47 @@ def test_an_owner_that_has_not_seen_the_abort_cannot_write_past_it(database, ada
     database.wishes.request_abort(ada, running, RUNNING)
     with pytest.raises(exception.NotOwner):
         database.migrations.commit(known, migrations.Write(fields={'attempt': 2}))
+
+
+# --- of one that is stuck --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stuck(database, running):
+    with database.engine.writer() as session:
+        session.query(models.Migration).filter_by(uuid=running.uuid).update({'stuck_reason': 'odd'})
+    return database.migrations.get(running.uuid)
+
+
+def test_one_that_is_stuck_can_be_retried_and_says_by_whom(database, stuck):
+    database.wishes.request_retry(stuck, 'ada')
+    found = database.migrations.get(stuck.uuid)
+    assert found.retry_requested_at is not None
+    assert (found.retry_requested_by, found.stuck_reason) == ('ada', 'odd')
+
+
+def test_one_that_is_stuck_can_be_abandoned_on_one_of_its_hosts_and_once_only(database, stuck):
+    with pytest.raises(exception.NotStuck):
+        database.wishes.request_abandon(stuck, 'elsewhere', 'ada')
+    database.wishes.request_abandon(stuck, 'source', 'ada')
+    first = database.migrations.get(stuck.uuid)
+    assert (first.abandon_guest_on, first.abandon_requested_by) == ('source', 'ada')
+    database.wishes.request_abandon(stuck, 'source', 'bob')
+    assert database.migrations.get(stuck.uuid) == first
+    with pytest.raises(exception.AbandonedOtherwise, match='on source already, as ada has asked'):
+        database.wishes.request_abandon(stuck, 'destination', 'bob')
+    with pytest.raises(exception.NotStuck, match='it is being abandoned, with the guest on source'):
+        database.wishes.request_retry(stuck, 'bob')
+
+
+@pytest.mark.parametrize(('status', 'words'), [('running', 'it is running'), ('error', 'it has ended error')])
+def test_what_is_not_stuck_by_now_is_refused_and_left_as_it_is(database, running, status, words):
+    set_status(database, running, status)
+    before = database.migrations.get(running.uuid)
+    for wish in (
+        lambda: database.wishes.request_retry(running, 'ada'),
+        lambda: database.wishes.request_abandon(running, 'source', 'ada'),
+    ):
+        with pytest.raises(exception.NotStuck, match=words):
+            wish()
+    assert database.migrations.get(running.uuid) == before

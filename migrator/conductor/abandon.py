@@ -1,0 +1,219 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Abandoning: the end of a migration that is stuck, with its guest where a person says that it is.
+
+The books are made to say that host, and it ends in error. Nothing is started, resumed or stopped at that host. The
+other one is cleaned if it has no guest that could run; else it owes that, and where somebody has to look first the
+debt has an alarm. Three rows of the journal tell of it; whoever takes over in the middle goes on behind the last one
+that is done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from oslo_log import log as logging
+
+from migrator import exception
+from migrator.conductor import books, orders
+from migrator.conductor import settle as settling
+from migrator.conductor.owned import OwnedMigration, Status
+from migrator.objects import base
+from migrator.saga import log
+from migrator.saga.step import Done, Parked, Stuck, Verdict
+
+LOG = logging.getLogger(__name__)
+
+#: The rows of the journal, in order: the wish, which is done at the end; the other host; the allocations.
+ABANDON = 'abandon'
+CLEAN = 'abandon_clean'
+ALLOCATIONS = 'abandon_allocations'
+
+Says = settling.Says
+
+#: Something at the source could still move the guest.
+_UNDER_WAY = frozenset({Says.WAITS, Says.STARTED, Says.JOB, Says.CUTOVER_JOB})
+#: The guest could run there at any moment, or has a part of its memory there.
+_ALIVE = frozenset({Says.HERE, Says.RETURNED, Says.RUNS, Says.BROKEN})
+#: There is a copy of the guest which does not run, and may be the last one.
+_COPY = frozenset({Says.CUTOVER, Says.SHUT_OFF})
+
+
+def abandon(m: OwnedMigration) -> Parked | Stuck | None:
+    """Carry out the wish to abandon, and end; None at once where nobody has that wish.
+
+    :raises migrator.exception.NotOwner: it is another's by now.
+    """
+    guest_on = m.row.abandon_guest_on
+    if m.row.abandon_requested_at is None or guest_on is None or m.ended:
+        return None
+    if m.record(ABANDON) is None:
+        # Whatever was sent and is still on its way is refused from now on.
+        m.raise_epoch()
+        LOG.warning(
+            'Migration %s is abandoned, as %s wants it, who says that the guest is on %s',
+            m.row.uuid,
+            m.row.abandon_requested_by,
+            guest_on,
+        )
+        m.commit([_begun(m, ABANDON, {'guest_on': guest_on, 'by': m.row.abandon_requested_by})])
+    other = next((host for host in reversed(m.hosts) if host != guest_on), None)
+    pause = _clean(m, guest_on, other) if other is not None else None
+    pause = pause or _write_books(m, guest_on)
+    if pause is None:
+        _end(m, guest_on)
+    return pause
+
+
+# --- the other host --------------------------------------------------------------------------------------------------
+
+
+def _clean(m: OwnedMigration, guest_on: str, other: str) -> Parked | Stuck | None:
+    """Have it cleaned as the protocol does it; the row that says so also holds what is owed instead."""
+    if _is_done(m, CLEAN):
+        return None
+    source = orders.look_at(m, m.source)
+    destination = orders.look_at(m, m.destination) if m.destination else settling.Host(Says.ABSENT)
+    for host, word in ((m.source, source), (m.destination, destination)):
+        if word.says is Says.MISSING:
+            return Parked(f'{host} to say what it has of the guest')
+    if source.says in _UNDER_WAY:
+        return _stop(m, destination)
+    if m.record(CLEAN) is None:
+        m.will_call()
+        m.commit([_begun(m, CLEAN, {'host': other})])
+    verdict = _clean_or_owe(m, other, *((source, destination) if other == m.source else (destination, source)))
+    if isinstance(verdict, Done):
+        m.commit([_finished(m, CLEAN, verdict)])
+        return None
+    assert isinstance(verdict, (Parked, Stuck)), 'what a host cannot do it owes'
+    return verdict
+
+
+def _stop(m: OwnedMigration, destination: settling.Host) -> Parked:
+    """Have nothing left at the source that could move the guest; its job is aborted, unless it is in post-copy."""
+    m.waits_on = {m.source}
+    if destination.post_copy or destination.says is Says.RUNS:
+        return Parked(f'the last pages to leave {m.source}')
+    wish, now = 'live_migration_abort', m.tools.threads.clock.monotonic()
+    key = f'{ABANDON} {wish}'
+    try:
+        if m.not_before.get(key, now) <= now and orders.ask_once(m, m.source, wish, instance=m.guest, migration=m.row):
+            m.not_before[key] = now + orders.TELL_AGAIN
+    except exception.ServiceTooOld as error:
+        return Parked(f'it to run, to be aborted then: {error}')
+    m.wake_by(m.not_before.get(key, now + orders.TELL_AGAIN))
+    return Parked(f'{m.source} to abort the job')
+
+
+def _clean_or_owe(m: OwnedMigration, other: str, word: settling.Host, guests: settling.Host) -> Verdict:
+    """Have a host cleaned, or owe it.
+
+    :param word: what that host says. :param guests: what the one says that has the guest, by the word of a person.
+    """
+    step = 'post_live_migration_at_source' if other == m.source else 'rollback_live_migration_at_destination'
+    mine = m.tools.database.debts.list(host=other, instance_uuid=m.row.instance_uuid)
+    if any((debt.migration_uuid, debt.step) == (m.row.uuid, step) for debt in mine):
+        return Done({'owed': 'it was owed before'})
+    if word.says in _ALIVE:
+        return _alarm(m, other, step, f'{other} has the guest too: look which host runs it, and end the other copy.')
+    if other == m.source and guests.says is not Says.RUNS and word.says in _COPY | {Says.DOWN}:
+        # Cleaned, it would be gone; and nobody but that person has said that there is another. (At a destination
+        # nothing is cleaned away but what was prepared.)
+        what = 'is down and may have a copy of the guest' if word.says is Says.DOWN else 'has a copy of the guest'
+        return _alarm(m, other, step, f'{other} {what}, and no host says that it runs it: look where the guest is.')
+    if word.says is Says.DOWN:
+        return _owe(m, other, step, f'{other} is down')
+    return _tell(m, other, step)
+
+
+def _tell(m: OwnedMigration, other: str, step: str) -> Verdict:
+    """Have it done now; what a host does not get done while a person waits, it owes."""
+    record = m.record(CLEAN)
+    assert record is not None
+    now = m.tools.threads.clock.monotonic()
+    since = m.checking.setdefault((m.attempt, other, CLEAN), now)
+    frozen = _migrate_data(m)
+    data = base.from_primitive(frozen) if frozen else None
+    verdict = orders.retry(m, other, step, record, instance=m.guest, migrate_data=data)
+    if isinstance(verdict, Stuck):
+        return _alarm(m, other, step, verdict.reason)
+    if isinstance(verdict, Parked) and now - since >= m.tools.options.service_down_time:
+        return _owe(m, other, step, f'{other} has not done it within {m.tools.options.service_down_time:.0f} s')
+    return verdict
+
+
+def _alarm(m: OwnedMigration, host: str, step: str, why: str) -> Done:
+    m.owe(host, step, 'the migration was abandoned', {'migrate_data': _migrate_data(m)}, alarm=why)
+    return Done({'owed': why})
+
+
+def _owe(m: OwnedMigration, host: str, step: str, why: str) -> Done:
+    m.owe(host, step, why, {'migrate_data': _migrate_data(m)})
+    return Done({'owed': why})
+
+
+def _migrate_data(m: OwnedMigration) -> Any:
+    """Return the newest of what the hosts know of each other, in JSON-safe form; None: they never got so far."""
+    for step in ('pre_live_migration', 'check_can_live_migrate_source', 'check_can_live_migrate_destination'):
+        found = m.result(step).get('migrate_data')
+        if found:
+            return found
+    return None
+
+
+# --- the books, and the end ------------------------------------------------------------------------------------------
+
+
+def _write_books(m: OwnedMigration, guest_on: str) -> Parked | Stuck | None:
+    if _is_done(m, ALLOCATIONS):
+        return None
+    if m.record(ALLOCATIONS) is None:
+        m.commit([_begun(m, ALLOCATIONS, {'host': guest_on})])
+    verdict = books.say(m, guest_on)
+    if isinstance(verdict, Done):
+        m.commit([_finished(m, ALLOCATIONS, verdict)])
+        return None
+    assert isinstance(verdict, (Parked, Stuck)), 'what a person has decided does not fail'
+    return verdict
+
+
+def _end(m: OwnedMigration, guest_on: str) -> None:
+    """End it, in the one transaction that also says where the guest is."""
+    who = m.row.abandon_requested_by or 'somebody'
+    m.will(status=Status.ERROR.value, failure=f'Abandoned by {who}, who says that the guest is on {guest_on}.')
+    if m.row.abort_requested_at is not None:
+        m.will(abort_verdict=f'{Status.ERROR}: the migration was abandoned')
+    at_source = guest_on == m.source
+    node = m.row.source_node if at_source else m.row.dest_node
+    m.change_instance(host=guest_on, node=node, vm_state='error')
+    m.commit([_finished(m, ABANDON, Done({'guest_on': guest_on}))])
+
+
+# --- the journal -----------------------------------------------------------------------------------------------------
+
+
+def _is_done(m: OwnedMigration, name: str) -> bool:
+    record = m.record(name)
+    return record is not None and record.state == log.StepState.DONE
+
+
+def _begun(m: OwnedMigration, name: str, input_: dict[str, Any]) -> log.StepRecord:
+    return log.StepRecord(name, log.DO, log.StepState.INTENT.value, m.attempt, input=input_)
+
+
+def _finished(m: OwnedMigration, name: str, verdict: Done) -> log.StepRecord:
+    record = m.record(name)
+    assert record is not None
+    return dataclasses.replace(record, state=log.StepState.DONE.value, result=verdict.result)

@@ -1,0 +1,37 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The wishes to retry and to abandon; and by whom a step was begun."""
+
+import sqlalchemy as sa
+from alembic import op
+
+from migrator.db import types
+
+revision = '0002'
+down_revision = '0001'
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Change the schema: columns are added only, so that the release before still runs on it."""
+    for name, kind in (
+        ('retry_requested_at', types.UTCDateTime()),
+        ('retry_requested_by', sa.String(length=255)),
+        ('abandon_requested_at', types.UTCDateTime()),
+        ('abandon_requested_by', sa.String(length=255)),
+        ('abandon_guest_on', sa.String(length=255)),
+    ):
+        op.add_column('migrations', sa.Column(name, kind, nullable=True))
+    op.add_column('saga_steps', sa.Column('first_owner', sa.String(length=36), nullable=True))
+    op.add_column('saga_steps', sa.Column('first_epoch', sa.Integer(), nullable=True))

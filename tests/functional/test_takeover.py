@@ -1,0 +1,51 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""One conductor takes over from another, whatever happens to it meanwhile; told through the REST API."""
+
+import pytest
+
+from tests.functional import seen, wishes
+from tests.functional.trouble import LONG, faults, migrate
+
+pytestmark = pytest.mark.simulated(reason='it kills a conductor, and loses messages, at single moments')
+
+
+def orphaned(cloud):
+    """Have a migration whose conductor is killed in mid-copy, and whose guest then arrives while nobody listens."""
+    instance = cloud.boot('one', 'host1')
+    faults(cloud, 'host1').stall('copying', instance_uuid=instance.uuid, sticky=True)
+    migrate(cloud, instance, 'host2')
+    seen.when(cloud, instance, 'running')
+    cloud.start_conductor('conductor2')
+    seen.kill(cloud, 'conductor1')
+    wishes.go_on(cloud)
+    cloud.simulation.run_until(lambda: not cloud.world.hypervisors['host1'].jobs)
+    return instance
+
+
+@pytest.mark.parametrize('number', range(1, 6))
+def test_a_question_that_gets_no_answer_is_asked_again_and_the_same_answer_then_counts(cloud, number):
+    """It hung for ever: what the host said at last was what it had said before, so nobody was woken."""
+    instance = orphaned(cloud)
+    asked = []
+
+    def refused(message):
+        if (message.sender, message.method, message.kind) == ('conductor:conductor2', 'poll_live_migrations', 'call'):
+            asked.append(message)
+            return 'refuse' if len(asked) == number else None
+        return None
+
+    cloud.bus.faults = refused
+    cloud.wait(LONG)
+    assert len(asked) >= min(number, 3)
+    seen.completed(cloud, instance, 'host2')

@@ -1,0 +1,327 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""One that is stuck: retried, or abandoned with its guest on the one host or the other, whoever dies meanwhile."""
+
+import json
+
+import pytest
+import sqlalchemy as sa
+
+from migrator.conductor import abandon
+from migrator.db import models
+from migrator.objects.command import GuestState
+from migrator.testing.placement_faults import Fault
+from tests.functional import seen, wishes
+from tests.functional.test_golden import Operator
+from tests.functional.trouble import LONG, AtCommit, by_turns, faults
+
+pytestmark = pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
+
+
+@pytest.fixture
+def operator(cloud, capsys, tmp_path, monkeypatch):
+    """Whoever is on duty: ada."""
+    monkeypatch.setenv('LOGNAME', 'ada')
+    return Operator(cloud, capsys, tmp_path)
+
+
+def row(cloud, instance):
+    return cloud.migrations(instance)[-1]
+
+
+def is_stuck(cloud, instance):
+    cloud.simulation.run_until(lambda: row(cloud, instance).stuck_reason, timeout=300)
+    return instance
+
+
+def lost_power(cloud):
+    """The source has lost its power while it copied; nobody says that it is fenced."""
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    wishes.running(cloud, instance)
+    cloud.world.hypervisors['host1'].power_off()
+    seen.kill(cloud, 'host1')
+    return is_stuck(cloud, instance)
+
+
+def split(cloud):
+    """The guest has moved, and the source runs it too."""
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    stall = faults(cloud, 'host1').stall('post_live_migration_at_source')
+    assert cloud.live_migrate(instance, 'host2').status_int == 202
+    cloud.simulation.run_until(stall.reached.is_set)
+    seen.kill(cloud, 'host1')
+    stall.release()
+    cloud.world.hypervisors['host1'].delete(instance.uuid)
+    cloud.world.hypervisors['host1'].spawn(instance)
+    seen.restart(cloud, 'host1')
+    return is_stuck(cloud, instance)
+
+
+def ended(cloud, instance, host):
+    """Assert that a server's newest migration is abandoned, in the books as in the row."""
+    found = row(cloud, instance)
+    assert (found.status, found.stuck_reason) == ('error', None)
+    assert found.failure == f'Abandoned by ada, who says that the guest is on {host}.'
+    shown = seen.server(cloud, instance)
+    assert (shown['status'], shown['OS-EXT-SRV-ATTR:host'], shown['OS-EXT-STS:task_state']) == ('ERROR', host, None)
+    assert cloud.database.instances.get(instance.uuid).node == getattr(
+        found, 'source_node' if host == 'host1' else 'dest_node'
+    )
+    assert seen.books(cloud) == {instance.uuid: {host: instance.flavor.resources()}}
+    assert seen.result(cloud, instance) == ('Error', found.failure)
+
+
+def everything_in(cloud):
+    """Return every row of the database that tells of migrations, and all books and guests."""
+    tables = (models.Migration, models.SagaStep, models.HostDebt, models.Instance, models.InstanceAction)
+    with cloud.engine.reader() as session:
+        rows = {
+            table.__tablename__: [dict(one) for one in session.execute(sa.select(table.__table__)).mappings()]
+            for table in tables
+        }
+    guests = {one.uuid: seen.guests(cloud, one) for one in cloud.database.instances.list()}
+    return json.dumps([rows, seen.books(cloud), guests, cloud.waiting()], default=str)
+
+
+# --- refusals, and the dry run ---------------------------------------------------------------------------------------
+
+
+def test_one_that_is_not_stuck_is_neither_retried_nor_abandoned(cloud, operator):
+    instance = cloud.boot('one', 'host1')
+    wishes.running(cloud, instance)
+    uuid = row(cloud, instance).uuid
+    before = everything_in(cloud)
+    assert operator('migration', 'retry', uuid) == (1, '')
+    assert operator('migration', 'abandon', uuid, '--guest-on', 'host1', '--yes') == (1, '')
+    assert everything_in(cloud) == before
+    wishes.go_on(cloud)
+    cloud.wait()
+    assert operator('migration', 'abandon', uuid, '--guest-on', 'host1', '--yes') == (1, '')
+    seen.completed(cloud, instance, 'host2')
+
+
+def test_a_host_that_has_no_part_in_it_is_refused(cloud, operator):
+    instance = lost_power(cloud)
+    before = everything_in(cloud)
+    words = ('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', 'host3', '--yes')
+    assert operator(*words) == (2, '')
+    assert everything_in(cloud) == before
+
+
+@pytest.mark.parametrize('words', [('retry', '--dry-run'), ('abandon',), ('abandon', '--dry-run')])
+@pytest.mark.parametrize('host', ['host1', 'host2'])
+def test_a_dry_run_changes_nothing(cloud, operator, words, host):
+    instance = lost_power(cloud)
+    verb, *options = words
+    on = ('--guest-on', host) if verb == 'abandon' else ()
+    before = everything_in(cloud)
+    status, text = operator('migration', verb, row(cloud, instance).uuid, *on, *options)
+    assert status == 0
+    assert 'Nothing was changed' in text
+    assert 'is down' in text
+    assert everything_in(cloud) == before
+
+
+# --- retry -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cloud(options={'conductor.post_max_attempts': 3})
+def test_a_source_that_could_not_be_restored_is_tried_again_from_the_start(cloud, operator):
+    instance = cloud.boot('one', 'host1')
+    cloud.world.hypervisors['host1'].leave_paused = True
+    faults(cloud, 'host1').fail('cutover')
+    faults(cloud, 'host1').fail('rollback_live_migration_at_source', 'no such socket', sticky=True)
+    before = seen.everything(cloud)
+    assert cloud.live_migrate(instance, 'host2').status_int == 202
+    is_stuck(cloud, instance)
+    uuid = row(cloud, instance).uuid
+    faults(cloud, 'host1').clear()
+    # One more failure would be one too many, were the others still counted.
+    faults(cloud, 'host1').fail('rollback_live_migration_at_source', 'no such socket')
+    status, text = operator('migration', 'retry', uuid)
+    assert (status, 'stuck no longer' in text) == (0, True), text
+    cloud.wait()
+    seen.failed(cloud, instance, before, '')
+    assert row(cloud, instance).retry_requested_at is None
+    told = operator.tells(instance)
+    assert 'ada asked for a retry' in told
+    assert 'rollback_live_migration_at_source at host1: done' in told
+
+
+def test_a_retry_that_nobody_is_told_of_is_found_by_the_sweep_and_by_whoever_adopts_it(cloud):
+    instance = lost_power(cloud)
+    cloud.database.wishes.request_retry(row(cloud, instance), 'ada')
+    cloud.simulation.run_until(lambda: row(cloud, instance).retry_requested_at is None, timeout=30)
+    assert row(cloud, instance).stuck_reason
+    cloud.database.wishes.request_retry(row(cloud, instance), 'ada')
+    seen.kill(cloud, 'conductor1')
+    cloud.start_conductor('conductor2')
+    cloud.world.hypervisors['host1'].power_on()
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+    assert row(cloud, instance).retry_requested_at is None
+    assert seen.migration(cloud, instance)['status'] == 'failed'
+
+
+# --- abandon ---------------------------------------------------------------------------------------------------------
+
+
+def test_abandoned_on_the_source_its_destination_is_cleaned(cloud, operator):
+    instance = lost_power(cloud)
+    status, text = operator('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', 'host1', '--yes')
+    assert (status, 'host2: done' in text) == (0, True), text
+    ended(cloud, instance, 'host1')
+    assert list(seen.guests(cloud, instance)) == ['host1']
+    assert cloud.database.debts.list() == []
+
+
+def test_abandoned_on_the_destination_a_source_that_is_down_owes_and_is_alarmed(cloud, operator):
+    """Nobody but the operator says that the guest is there, and the source may have the last copy of it."""
+    instance = lost_power(cloud)
+    uuid = row(cloud, instance).uuid
+    assert operator('migration', 'abandon', uuid, '--guest-on', 'host2', '--yes')[0] == 0
+    ended(cloud, instance, 'host2')
+    (debt,) = cloud.database.debts.list()
+    assert (debt.host, debt.step) == ('host1', 'post_live_migration_at_source')
+    assert 'look where the guest is' in debt.alarm
+    cloud.world.hypervisors['host1'].power_on()
+    seen.restart(cloud, 'host1')
+    cloud.simulation.advance(60)
+    assert cloud.world.hypervisors['host1'].describe(instance.uuid).state == GuestState.SHUTDOWN, 'it is not touched'
+    # Somebody has looked, and has started it where he said that it was: now it may go.
+    cloud.world.hypervisors['host2'].delete(instance.uuid)
+    cloud.world.hypervisors['host2'].spawn(instance)
+    assert 'looks first' in operator('migration', 'retry', uuid, '--dry-run')[1]
+    assert len(cloud.database.debts.list()) == 1
+    assert operator('migration', 'retry', uuid)[0] == 0
+    cloud.simulation.run_until(lambda: not cloud.database.debts.list(), timeout=60)
+    assert 'host1' not in seen.guests(cloud, instance)
+
+
+@pytest.mark.breaks('I1', 'I2', 'I5', reason='the test runs the guest a second time')
+@pytest.mark.parametrize('host', ['host1', 'host2'])
+def test_abandoned_after_the_move_no_copy_that_runs_is_touched(cloud, operator, host):
+    instance = split(cloud)
+    assert row(cloud, instance).outcome == 'forward'
+    other = 'host2' if host == 'host1' else 'host1'
+    assert operator('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', host, '--yes')[0] == 0
+    ended(cloud, instance, host)
+    cloud.simulation.advance(60)
+    assert sorted(cloud.world.active_on(instance.uuid)) == ['host1', 'host2']
+    (debt,) = cloud.database.debts.list()
+    assert (debt.host, bool(debt.alarm)) == (other, True)
+
+
+@pytest.mark.breaks('I1', 'I2', 'I5', reason='the test runs the guest a second time')
+@pytest.mark.parametrize('host', ['host1', 'host2'])
+def test_abandoned_after_the_move_the_host_that_has_lost_its_copy_is_cleaned(cloud, operator, host):
+    instance = split(cloud)
+    other = 'host2' if host == 'host1' else 'host1'
+    faults(cloud, 'host1').fail('get_guest')  # so that its end is not seen before it is abandoned
+    cloud.database.wishes.request_abandon(row(cloud, instance), host, 'ada')
+    cloud.world.hypervisors[other].delete(instance.uuid)
+    cloud.wait(LONG)
+    ended(cloud, instance, host)
+    assert list(seen.guests(cloud, instance)) == [host]
+    assert cloud.database.debts.list() == []
+
+
+@pytest.mark.breaks('I4', 'I5', reason='the test writes an allocation by hand')
+@pytest.mark.parametrize('host', ['host1', 'host2'])
+@pytest.mark.parametrize('held', ['nothing', 'something else'])
+def test_books_that_fit_no_known_case_are_written_as_the_journal_has_them(cloud, operator, host, held):
+    instance = cloud.boot('one', 'host1', memory_mb=1024)
+    faults(cloud, 'host1').fail('copying')
+    stall = faults(cloud, 'host2').stall('rollback_live_migration_at_destination')
+    assert cloud.live_migrate(instance, 'host2').status_int == 202
+    cloud.simulation.run_until(stall.reached.is_set)
+    adapter = cloud.placement.adapter()
+    version = {'OpenStack-API-Version': 'placement 1.39'}
+    for consumer in (instance.uuid, row(cloud, instance).uuid):
+        now = adapter.get(f'/allocations/{consumer}', headers=version).json()
+        amounts = {uuid: {'resources': {'VCPU': 1}} for uuid in now['allocations']} if held != 'nothing' else {}
+        body = {**now, 'allocations': amounts}
+        assert adapter.put(f'/allocations/{consumer}', json=body, headers=version).status_code == 204
+    stall.release()
+    is_stuck(cloud, instance)
+    assert 'The allocations fit no known case' in row(cloud, instance).stuck_reason
+    assert operator('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', host, '--yes')[0] == 0
+    ended(cloud, instance, host)
+
+
+def test_while_placement_is_away_it_waits_and_says_so(cloud, operator):
+    instance = lost_power(cloud)
+    uuid = row(cloud, instance).uuid
+    cloud.adapter.inject(Fault.UNREACHABLE, times=1000)
+    status, text = operator('migration', 'abandon', uuid, '--guest-on', 'host1', '--yes', '--wait', '20')
+    assert (status, 'has not ended yet' in text) == (1, True), text
+    told = operator.tells(instance)
+    assert 'It waits: Placement is not reachable' in told
+    assert 'It is being abandoned' in told
+    assert operator('migration', 'retry', uuid) == (1, '')
+    assert operator('migration', 'abandon', uuid, '--guest-on', 'host2', '--yes') == (1, '')
+    cloud.adapter._plans.clear()
+    # The same once more only waits for it.
+    assert operator('migration', 'abandon', uuid, '--guest-on', 'host1', '--yes')[0] == 0
+    ended(cloud, instance, 'host1')
+
+
+def test_one_that_waits_in_a_queue_is_taken_out_of_it_first(cloud, operator):
+    """Whatever could still move the guest is gone before the books say where it is."""
+    instance = cloud.boot('one', 'host1')
+    wishes.queued(cloud, instance)
+    cloud.world.hypervisors['host2'].delete(instance.uuid)
+    found = row(cloud, instance)
+    other = found.dest_compute
+    cloud.world.hypervisors[other].delete(instance.uuid)
+    with cloud.engine.writer() as session:
+        values = {'stuck_reason': 'the test says so'}
+        session.execute(sa.update(models.Migration).where(models.Migration.uuid == found.uuid).values(**values))
+    cloud.database.wishes.request_abandon(row(cloud, instance), 'host1', 'ada')
+    cloud.simulation.run_until(lambda: row(cloud, instance).ended, timeout=LONG)
+    assert found.uuid not in cloud.waiting()['host1']
+    assert (row(cloud, instance).status, seen.host_of(cloud, instance)) == ('error', 'host1')
+    wishes.go_on(cloud)
+    cloud.wait()
+    assert cloud.world.effects('job started', instance.uuid) == []
+
+
+#: Its commits, from the raised epoch on, for a wish that its sweep finds.
+COMMITS = range(1, 8)
+
+
+@pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS))
+@pytest.mark.parametrize('host', ['host1', 'host2'])
+def test_a_conductor_that_dies_in_the_middle_is_followed_by_another_with_the_same_end(cloud, number, moment, host):
+    instance = lost_power(cloud)
+    at = AtCommit(cloud, number, moment, lambda: seen.kill(cloud, 'conductor1'))
+    cloud.database.wishes.request_abandon(row(cloud, instance), host, 'ada')
+    cloud.simulation.run_until(lambda: at.struck or row(cloud, instance).ended, timeout=60)
+    assert at.struck or number > COMMITS[-1] - 1, 'there are fewer commits than are tried'
+    cloud.engine.boundary = lambda what: None
+    cloud.start_conductor('conductor2')
+    cloud.wait(LONG)
+    ended(cloud, instance, host)
+    assert len(cloud.database.debts.list()) == (host == 'host2')
+    steps = [one.step for one in cloud.database.migrations.steps(row(cloud, instance).uuid)]
+    assert steps.count(abandon.CLEAN) == steps.count(abandon.ALLOCATIONS) == 1
+
+
+def test_an_owner_that_does_not_know_of_the_wish_writes_nothing_more(cloud):
+    """It was stuck when that was asked for; what has become a known case since is not gone on with."""
+    instance = lost_power(cloud)
+    cloud.bus.faults = lambda message: 'lose' if message.method == 'wake' else None
+    cloud.database.wishes.request_abandon(row(cloud, instance), 'host2', 'ada')
+    seen.force_down(cloud, 'host1')
+    cloud.wait(LONG)
+    ended(cloud, instance, 'host2')

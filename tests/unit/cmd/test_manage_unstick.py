@@ -1,0 +1,125 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""migrator-manage migration retry and abandon: what they refuse, what they tell, and what they wait for."""
+
+from __future__ import annotations
+
+import pytest
+
+from migrator import exception
+from migrator.cmd import manage_command
+
+
+@pytest.fixture
+def stuck(operator, monkeypatch):
+    """A migration whose source has lost its power."""
+    monkeypatch.setenv('LOGNAME', 'ada')
+    cloud = operator.cloud
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    assert cloud.live_migrate(instance, 'host2').status_int == 202
+    cloud.simulation.run_until(lambda: cloud.migrations()[0].status == 'running')
+    cloud.world.hypervisors['host1'].power_off()
+    cloud.kill('host1')
+    cloud.simulation.run_until(lambda: cloud.migrations()[0].stuck_reason, timeout=300)
+    return cloud.migrations()[0]
+
+
+@pytest.fixture
+def unheard(monkeypatch):
+    """No broker: nobody is woken."""
+
+    def wake(asked, context, uuid, server):
+        raise exception.ServiceUnreachable(service='The message broker', reason='away')
+
+    monkeypatch.setattr(manage_command.Asked, 'wake', wake)
+
+
+def test_what_is_not_stuck_says_what_it_is_instead(operator):
+    instance = operator.cloud.boot('one', 'host1')
+    assert operator.cloud.live_migrate(instance).status_int == 202
+    operator.cloud.wait()
+    for words in (('retry', '1'), ('abandon', '1', '--guest-on', 'host1')):
+        status, out = operator.status('migration', *words)
+        assert (status, out) == (1, '')
+        assert 'is not stuck: it has ended completed.' in operator.err
+
+
+def test_a_dry_run_tells_of_both_allocations_of_the_other_host_and_of_the_end(operator, stuck):
+    text = operator.says('migration', 'abandon', stuck.uuid, '--guest-on', 'host1')
+    amounts = 'VCPU 1, MEMORY_MB 4096, DISK_GB 1'
+    assert f'* Allocation of the instance in Placement: now {amounts} at host2; then {amounts} at host1.' in text
+    assert f'* Allocation of the migration in Placement: now {amounts} at host1; then nothing.' in text
+    assert '* host2 removes what was prepared for the guest there' in text
+    assert '* It ends in error. The instance is at host1 then' in text
+    assert 'Nothing is started, resumed, stopped or removed at host1' in text
+    assert text.endswith(f'migration abandon {stuck.uuid} --guest-on host1 --yes\n')
+    assert operator.json('migration', 'abandon', stuck.uuid, '--guest-on', 'host1')['dry_run'] is True
+
+
+def test_a_dry_run_works_without_placement(operator, stuck, unused_port):
+    operator.configure(f'http://127.0.0.1:{unused_port}')
+    text = operator.says('migration', 'abandon', stuck.uuid, '--guest-on', 'host2')
+    assert '* Allocation of the instance in Placement: not known now (Placement is not reachable' in text
+    assert '* host1 removes what is left of the guest there, if host2 says that it runs the guest' in text
+
+
+def test_a_retry_waits_for_what_comes_of_it(operator, stuck):
+    status, out = operator.status('migration', 'retry', stuck.uuid)
+    assert (status, operator.err) == (1, '')
+    assert out.startswith('It was looked at, and is stuck still: The source host1 is down')
+    operator.cloud.world.hypervisors['host1'].power_on()
+    operator.cloud.start_compute('host1')
+    operator.cloud.simulation.run_until(operator.cloud.up)
+    status, out = operator.status('migration', 'retry', stuck.uuid)
+    # It may have gone on by itself as soon as the host was back.
+    assert 'stuck no longer' in out or 'is not stuck' in operator.err
+    operator.cloud.wait()
+
+
+def test_where_nobody_can_be_woken_the_sweep_finds_it(operator, stuck, unheard):
+    status, out = operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host1', '--yes')
+    assert status == 0
+    assert out.splitlines()[-1] == ('It has ended error: Abandoned by ada, who says that the guest is on host1.')
+    assert 'no conductor was woken, its sweep finds it' in operator.err
+    assert operator.err.count('\n') == 1
+
+
+def test_one_does_not_wait_longer_than_one_wants_to(operator, stuck):
+    operator.cloud.kill('conductor1')
+    status, out = operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host1', '--yes', '--wait', 3)
+    assert status == 1
+    assert 'has not ended yet' in out
+    status, out = operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host1', '--yes', '--wait', 0)
+    assert status == 0
+    # Once asked for, it cannot be on another host.
+    status, out = operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host2', '--yes')
+    assert (status, out) == (1, '')
+    assert 'it is being abandoned, with the guest on host1' in operator.err
+    operator.cloud.start_conductor('conductor1')
+    operator.cloud.wait()
+
+
+@pytest.mark.parametrize(
+    'words',
+    [
+        ('retry',),
+        ('retry', 'x'),
+        ('abandon', '1'),
+        ('abandon', '1', '--guest-on', ''),
+        ('abandon', '1', '--guest-on', 'host1', '--yes', '--dry-run'),
+        ('abandon', '1', '--guest-on', 'host1', '--wait', '-1'),
+    ],
+)
+def test_a_question_that_is_none_is_usage_and_one_line(operator, words):
+    assert operator.status('migration', *words) == (2, '')
+    assert operator.err.count('\n') == 1
