@@ -1,7 +1,8 @@
 # Thin on purpose: a machine with python3, python3-venv, make and git needs nothing else.
 #
 #   make demo [ARGS='--hosts 8 --json']   a whole cloud in one process empties one of its hosts
-#   make test                             lint, unit tests, functional tests
+#   make test                             lint, unit tests, functional tests, a short simulation
+#   make test-simulation [SEEDS=3000]     the crash matrix, the model, planted bugs, every step again, random runs
 #   make test-eventlet                    what an importing service has of migrator, in a process that eventlet has patched
 #   make test-real                        against a private RabbitMQ, PostgreSQL and Placement (as root: installs them)
 #   make bench [ARGS='--on sqlite --quick'] what a migration costs the control plane, as JSON
@@ -13,15 +14,19 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 ARGS ?=
+SEEDS ?= 3000
 
 export PYTHON VENV
 # make says "Entering directory" on stdout when another make calls it; `make demo ARGS=--json` promises JSON there
 MAKEFLAGS += --no-print-directory
 
+# of the simulations what takes seconds
+SHORT = $(addprefix tests/simulation/,test_matrix.py test_seeds.py test_reexecution.py)
+
 # the tests call `openstack`, `migrator-demo` and others by name
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
 
-.PHONY: demo test test-eventlet test-real bench lint docs genconfig genpolicy clean
+.PHONY: demo test test-simulation test-eventlet test-real bench lint docs genconfig genpolicy clean
 .NOTPARALLEL:
 
 demo:
@@ -31,6 +36,12 @@ demo:
 test: lint
 	@tools/venv.sh demo test
 	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(JOBS) tests/unit tests/functional $(ARGS)
+	MIGRATOR_CELLS=40 MIGRATOR_SEEDS=60 $(VENV)/bin/python -m pytest -n $(JOBS) $(SHORT) $(ARGS)
+
+# Whatever strikes wherever, everything ends in order.
+test-simulation:
+	@tools/venv.sh demo test
+	MIGRATOR_SEEDS=$(SEEDS) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/simulation $(ARGS)
 
 # The same files as in the native run, and a few of its own.
 test-eventlet:

@@ -80,7 +80,7 @@ def give_back(m: OwnedMigration) -> Verdict:
         try:
             reading = strategy.observe(pair)
             m.guard()
-            if m.instance is None:
+            if m.is_deleted():
                 return _bury(strategy, reading)
             match reading.state:
                 case pairs.PairState.NOT_MOVED:
@@ -119,7 +119,7 @@ def release(m: OwnedMigration) -> Verdict:
             reading = strategy.observe(pair)
             if reading.state is pairs.PairState.RELEASED:
                 return Done()
-            if m.instance is None:
+            if m.is_deleted():
                 m.guard()
                 return _bury(strategy, reading)
             if reading.state is not pairs.PairState.MOVED:
@@ -157,7 +157,7 @@ def say(m: OwnedMigration, host: str) -> Verdict:
         try:
             reading = strategy.observe(pair)
             m.guard()
-            if m.instance is None:
+            if m.is_deleted():
                 return _bury(strategy, reading)
             # Null only where there is no such consumer: the database has the instance.
             known = reading.instance.generation

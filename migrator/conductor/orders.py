@@ -28,6 +28,8 @@ _BACKOFF = (1.0, 60.0)
 #: Seconds after which a wish that concerns a job is told to its host once more, as long as there is the job: the
 #: host may have been restarted meanwhile, or its driver have failed.
 TELL_AGAIN = 5.0
+#: Seconds after which a host that has said what nobody can make sense of is asked again.
+LOOK_AGAIN = 5.0
 #: What is sent to get on. A decision against it needs a new epoch, in which it is refused if it is still on its way.
 _ADVANCING = (
     'check_can_live_migrate_destination',
@@ -107,7 +109,8 @@ def retry(
     if m.not_before.get(step, now) > now:
         # Woken by something else, such as the other post step.
         m.wake_by(m.not_before[step])
-        return Parked(f'the next try of {step} at {host}')
+        return m.stuck_in.get(step) or Parked(f'the next try of {step} at {host}')
+    m.stuck_in.pop(step, None)
     outcome = carry_out(m, host, step, record, **payload)
     if isinstance(outcome, command.Report):
         if outcome.state == command.WorkState.DONE:
@@ -115,11 +118,13 @@ def retry(
         m.reports.pop((host, step), None)
         facts = outcome.result or {}
         if facts.get('here'):
-            return Stuck(f'{host} was to do {step}, but the guest is there and could run: look which host runs it.')
+            return _stuck(
+                m, step, f'{host} was to do {step}, but the guest is there and could run: look which host runs it.'
+            )
         if facts.get('gone') and m.is_deleted():
             return Done({'skipped': 'the instance has been deleted, and its guest with it'})
         if facts.get('gone'):
-            return Stuck(f'{host} was to do {step}, but the guest is not there: look which host has it.')
+            return _stuck(m, step, f'{host} was to do {step}, but the guest is not there: look which host has it.')
         reason = outcome.reason or 'no reason given'
     elif isinstance(outcome, Failed):
         reason = outcome.reason
@@ -140,6 +145,14 @@ def retry(
     m.not_before[step] = now + pause
     m.wake_by(m.not_before[step])
     return Parked(f'{host} failed in {step} ({reason}); tried again in {pause:.0f} s')
+
+
+def _stuck(m: owned.OwnedMigration, step: str, reason: str) -> Stuck:
+    """Have a step asked for again after a while, and not as fast as its host can answer."""
+    m.not_before[step] = m.tools.threads.clock.monotonic() + LOOK_AGAIN
+    m.wake_by(m.not_before[step])
+    m.stuck_in[step] = Stuck(reason)
+    return m.stuck_in[step]
 
 
 def _for_debt(m: owned.OwnedMigration) -> dict[str, Any]:

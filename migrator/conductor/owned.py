@@ -35,6 +35,7 @@ from migrator.objects import migration as migration_objects
 from migrator.placement_client import client as placement
 from migrator.placement_client import turns
 from migrator.saga import log
+from migrator.saga.step import Stuck
 
 Status = migration_objects.MigrationStatus
 
@@ -109,6 +110,8 @@ class OwnedMigration:
         #: Steps that have failed and are tried again, and wishes that are told again, but not before then (monotonic
         #: seconds).
         self.not_before: dict[str, float] = {}
+        #: Steps that are stuck, and are asked for again, but not before then.
+        self.stuck_in: dict[str, Stuck] = {}
         #: What the last run has parked for, for a person.
         self.parked_for = ''
         self._fields: dict[str, Any] = {}
@@ -123,7 +126,7 @@ class OwnedMigration:
         fresh.reports = {key: report for key, report in self.reports.items() if key not in fresh.reports}
         fresh.failures = self.failures
         fresh.checking = self.checking
-        fresh.not_before = self.not_before
+        fresh.not_before, fresh.stuck_in = self.not_before, self.stuck_in
         if fresh.row.epoch == self.row.epoch:
             fresh.settling, fresh.unsure, fresh.must_ask = self.settling, self.unsure, self.must_ask
         if fresh.attempt == self.attempt:
@@ -157,6 +160,7 @@ class OwnedMigration:
         """Have everything that has failed be tried again at once, and the hosts asked before anything is decided."""
         self.failures.clear()
         self.not_before.clear()
+        self.stuck_in.clear()
         self.checking.clear()
         self.must_ask = set(self.hosts)
 
@@ -266,6 +270,7 @@ class OwnedMigration:
         self._against = None
         self.failures.clear()
         self.not_before.clear()
+        self.stuck_in.clear()
 
     def undone(self) -> None:
         """Commit the end of a migration that was undone: cancelled because asked, error if the guest is lost, or
@@ -412,6 +417,9 @@ class OwnedMigration:
         self.settling = True
         self.seen.clear()
         self.unsure.clear()
+        for step in self.stuck_in:
+            self.not_before.pop(step, None)
+        self.stuck_in.clear()
 
     def reread_boots(self) -> None:
         """Look the hosts' boot_ids up again.

@@ -15,6 +15,8 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import operator
 from typing import Any
 
 from oslo_log import log as logging
@@ -29,6 +31,8 @@ from migrator.objects import service as service_objects
 
 LOG = logging.getLogger(__name__)
 
+#: What a host says of a migration, its progress aside.
+_told = operator.attrgetter(*sorted({field.name for field in dataclasses.fields(command.Observation)} - {'progress'}))
 _FIGURES = (
     'memory_total',
     'memory_processed',
@@ -132,7 +136,7 @@ def _take_answer(
 
 def has_news(known: command.Observation | None, answer: command.Observation) -> bool:
     """Whether a poll's answer says more than the one before, progress aside."""
-    return known is None or known.replace(progress={}) != answer.replace(progress={})
+    return known is None or _told(known) != _told(answer)
 
 
 def _say_what_it_waits_for(tools: Tools, subject: OwnedMigration, why: str) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import gc
 import os
 import pathlib
 import re
@@ -32,6 +33,7 @@ from migrator.testing import fake_placement
 from migrator.testing import placement as placements
 
 _FILE = 'migrator.sqlite'
+_CLOUDS_PER_COLLECTION = 20
 _WRITES = re.compile(r'\s*(?:INSERT INTO|UPDATE|DELETE FROM) (\w+)')
 
 
@@ -114,6 +116,7 @@ class SharedGround(Ground):
         super().__init__(directory)
         self._placement = placement or fake_placement.FakePlacement
         self._engines: dict[str, engines.Engine] = {}
+        self._left = 0
 
     def engine(self, threads: executors.Threads) -> engines.Engine:
         """Return the engine, its tables empty."""
@@ -139,6 +142,10 @@ class SharedGround(Ground):
     def leave(self, engine: engines.Engine, placement: Any) -> None:
         """Keep the engine."""
         placement.close()
+        self._left += 1
+        # Who has turned the collector off for speed has it run now and then between two clouds.
+        if not gc.isenabled() and self._left % _CLOUDS_PER_COLLECTION == 0:
+            gc.collect()
 
     def connections(self) -> int:
         """Return how many connections are in use; those that are only kept are not counted."""

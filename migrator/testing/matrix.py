@@ -44,8 +44,6 @@ from migrator.testing.watcher import Watcher
 #: The conductor that has nothing to do until the other one is gone.
 _STANDBY = 'conductor2'
 _NAME = re.compile(r'(?P<path>[^|]+) \| (?P<process>[^:|]+): (?P<label>[^|]+) #(?P<nth>\d+) \| (?P<fault>[^|]+)')
-#: How the name of a boundary ends after which nothing has been done yet: whatever it is the end of is over.
-_AFTER = ('commit done', ' answered', ' done', ' received')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +121,7 @@ def _cells_of(ground_: grounds.Ground, path: paths.Path) -> list[Cell]:
         Cell(path.name, boundary, fault.name, tuple(sorted(dry.steps.get(boundary, ()))))
         for boundary in dry.boundaries()
         for fault in strikes.FAULTS
-        if fault.where(boundary) and not (fault.whole and dry.is_followed(boundary))
+        if fault.where(boundary) and not dry.is_followed(boundary, fault.later)
     ]
 
 
@@ -193,12 +191,14 @@ class _Run:
             found.append(boundary)
         return found
 
-    def is_followed(self, boundary: Boundary) -> bool:
+    def is_followed(self, boundary: Boundary, ends: tuple[str, ...]) -> bool:
         """Whether its process comes to its next boundary at once, having done nothing between the two.
 
         What befalls a whole process at the one is what befalls it at the other, which has the cell.
         """
-        if not boundary.label.endswith(_AFTER):
+        if boundary.label == 'commit done' and boundary.label not in ends:
+            return False
+        if not boundary.label.endswith(ends):
             return False
         later = self.seams.passed[self._places[boundary] + 1 :]
         following = next((one for one in later if strikes.victim(one) == strikes.victim(boundary)), None)

@@ -45,7 +45,8 @@ class Fault:
     :ivar message: what becomes of a message.
     :ivar request: what becomes of a request to Placement.
     :ivar driver: what becomes of a call of a driver, or a phase of a job.
-    :ivar whole: whether it befalls the process as a whole, wherever its threads are.
+    :ivar later: how boundaries end at which it is what it is at the process's next one, if that comes at once: nothing
+        has been done between the two, nor, for a pause, looked at.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Fault:
     message: buses.Fault = None
     request: placement_faults.Fault | None = None
     driver: Callable[[Seams, str], fake_faults.Fault] | None = None
-    whole: bool = False
+    later: tuple[str, ...] = ()
 
     def on_process(self, seams: Seams, boundary: Boundary, process: sim.SimThreads) -> None:
         """See :class:`~migrator.testing.seams.Strike`."""
@@ -164,14 +165,18 @@ def _hangs(seams: Seams, phase: str) -> fake_faults.Fault:
     return fake_faults.Fault(phase, stall=stall)
 
 
+#: The ends of boundaries after which nothing has been done yet; and of those, where nothing has been looked at either.
+_OVER = ('commit done', ' answered', ' done', ' received')
+_LOOKED = (' done', ' received')
+
 _P = placement_faults.Fault
 _WRITES = ('POST', 'PUT', 'DELETE')
 
 #: Every fault, in the words of the invariants.
 FAULTS = (
-    Fault('killed, and started again', _in_a_process, process=_kill, whole=True),
-    Fault('killed for ever', _dies_for_good, process=_kill_for_ever, whole=True),
-    Fault('paused past the lease', _in_a_process, process=_pause, whole=True),
+    Fault('killed, and started again', _in_a_process, process=_kill, later=_OVER),
+    Fault('killed for ever', _dies_for_good, process=_kill_for_ever, later=_OVER),
+    Fault('paused past the lease', _in_a_process, process=_pause, later=_LOOKED),
     Fault('message lost', _message('call', 'cast'), message='lose'),
     Fault('message doubled', _message('call', 'cast'), message='duplicate'),
     Fault('message late', _message('call', 'cast'), message=LATE),

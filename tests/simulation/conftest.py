@@ -13,6 +13,8 @@
 """What the simulations print when all is over: how much they have tried, and how fast."""
 
 import collections
+import gc
+import os
 
 import pytest
 
@@ -25,9 +27,15 @@ COUNTED = ('cells', 'pairs', 'planted', 'caught', 'seeds', 'faults')
 @pytest.fixture(scope='module')
 def ground():
     """What the clouds of a module stand on, one after the other."""
-    simulate.quiet()
-    with matrix.ground() as found:
-        yield found
+    processors = os.sched_getaffinity(0)
+    worker = os.environ.get('PYTEST_XDIST_WORKER', 'gw0')
+    simulate.hurry(int(worker.removeprefix('gw')))
+    try:
+        with matrix.ground() as found:
+            yield found
+    finally:
+        os.sched_setaffinity(0, processors)
+        gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter):

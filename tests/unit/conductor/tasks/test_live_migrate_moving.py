@@ -293,15 +293,7 @@ class TestBack:
         assert stage.end(migration, 60).status == 'failed'
         stage.check(migration, 'host1')
 
-    @pytest.mark.parametrize(
-        'guest_too',
-        [
-            False,
-            pytest.param(
-                True, marks=pytest.mark.xfail(strict=True, reason='absent and waiting is stuck for a deleted one too')
-            ),
-        ],
-    )
+    @pytest.mark.parametrize('guest_too', [False, True])
     def test_an_instance_deleted_meanwhile_stays_gone_and_nothing_is_left_at_the_destination(
         self, build: Callable[..., Stage], guest_too: bool
     ) -> None:

@@ -1,0 +1,106 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a planted bug is, and how it is looked at whether the matrix catches it.
+
+A bug is planted by patching the product in place, for as long as a cloud is made and runs; the product knows nothing
+of it. Where it stands is Launchpad's number of the bug of nova's whose nearest part it is, ``nova 34`` for what was
+seen in nova today, ``model`` for a mistake that the model of the protocol has found, or the invariant that it breaks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+from migrator.testing import grounds, matrix, paths, plans, simulate
+from migrator.testing.matrix import Cell
+from migrator.testing.seams import Boundary
+
+#: A boundary that no run has: the path as it is, without a fault.
+_NOWHERE = Boundary('nobody', 'nowhere', 1)
+
+#: What the name of a random run begins with.
+SEED = 'seed '
+
+Patch = Callable[[], Iterator[object]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plant:
+    """One bug that can be planted.
+
+    :ivar name: its name.
+    :ivar museum: where it is from.
+    :ivar says: what it was in nova, and what it is here.
+    :ivar patch: plants it for as long as it is entered.
+    :ivar cells: what catches it: names of cells of the matrix, of paths that catch it without any fault, or ``seed 7``
+        for a random run.
+    """
+
+    name: str
+    museum: str
+    says: str
+    patch: Callable[[], contextlib.AbstractContextManager[object]]
+    cells: tuple[str, ...]
+
+
+class Shelf(list[Plant]):
+    """Plants, in order."""
+
+    def plant(self, museum: str, *cells: str) -> Callable[[Patch], Patch]:
+        """Have a generator function be a plant: its name is the plant's, and its docstring what that says."""
+
+        def shelve(function: Patch) -> Patch:
+            name = function.__name__.replace('_', '-')
+            says = ' '.join((function.__doc__ or '').split())
+            self.append(Plant(name, museum, says, contextlib.contextmanager(function), cells))
+            return function
+
+        return shelve
+
+
+#: Puts something in place of an attribute of a module or a class of the product, while it is entered.
+patched = mock.patch.object
+
+
+def parse(name: str) -> Cell:
+    """Return the cell of a name, or of a path's name the cell in which nothing strikes.
+
+    :raises ValueError: it is neither.
+    """
+    if name in paths.BY_NAME:
+        return Cell(name, _NOWHERE, '')
+    return Cell.parse(name)
+
+
+def caught(ground: grounds.Ground, name: str) -> str | None:
+    """Return the first thing that is wrong in a cell, or None.
+
+    Where nothing strikes, a path that ends otherwise than it should is wrong too.
+
+    :param name: of a cell, of a path, or of a random run.
+    """
+    if name.startswith(SEED):
+        violations = simulate.run(ground, plans.of(int(name.removeprefix(SEED)))).violations
+        return violations[0] if violations else None
+    cell = parse(name)
+    result = matrix.run(ground, cell)
+    if result.violations:
+        return str(result.violations[0])
+    path = paths.BY_NAME[cell.path]
+    ends = result.statuses[-len(path.ends) :] if path.ends else ()
+    if cell.boundary == _NOWHERE and ends != path.ends:
+        return f'it ended {", ".join(ends)}, and not {", ".join(path.ends)}'
+    return None

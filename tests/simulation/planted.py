@@ -1,0 +1,93 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Bugs of nova's, and of the model's, planted in migrator: each must be caught by the crash matrix.
+
+    python -m tests.simulation.planted [NAME ...] [--paths success,...] [--match REGEX] [--seeds N] [--tries N]
+
+looks for what catches some of them, or each whose recorded cell does not, and prints it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from migrator.testing import grounds, matrix, paths
+from tests.simulation import plant, planted_books, planted_fence, planted_hosts, planted_queue, planted_story
+
+PLANTS: tuple[plant.Plant, ...] = (
+    *planted_books.SHELF,
+    *planted_story.SHELF,
+    *planted_queue.SHELF,
+    *planted_hosts.SHELF,
+    *planted_fence.SHELF,
+)
+
+BY_NAME = {one.name: one for one in (*PLANTS, *planted_fence.WANTED)}
+
+#: What the order is shuffled by, in which cells are tried.
+_SEED = 5
+
+
+def candidates(ground: grounds.Ground, chosen: Sequence[str], match: str) -> Iterator[str]:
+    """Return what may catch a plant: first every path without a fault, then the cells of some paths.
+
+    :param chosen: the names of these paths.
+    :param match: a regular expression that a cell's name must have somewhere.
+    """
+    yield from (name for name in paths.BY_NAME if not chosen or name in chosen)
+    cells = matrix.cells(ground, [paths.BY_NAME[name] for name in chosen or paths.BY_NAME])
+    names = [str(cell) for cell in cells if re.search(match, str(cell))]
+    random.Random(_SEED).shuffle(names)  # noqa: S311 -- the order of a search
+    yield from names
+
+
+def look_for(ground: grounds.Ground, one: plant.Plant, names: Sequence[str]) -> str | None:
+    """Return the first of some cells that catches a plant, and print it; None: none does."""
+    began = time.monotonic()
+    for number, name in enumerate(names, start=1):
+        with one.patch():
+            wrong = plant.caught(ground, name)
+        if wrong is not None:
+            print(f'{one.name}: caught by {name}: {wrong} [{number} tries, {time.monotonic() - began:.1f} s]')
+            return name
+    print(f'{one.name}: NOT CAUGHT by {len(names)} cells in {time.monotonic() - began:.1f} s')
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Look for what catches plants; return 1 where nothing does."""
+    parser = argparse.ArgumentParser(description=(__doc__ or '').splitlines()[0])
+    parser.add_argument('names', nargs='*', help='of plants; all whose recorded cell does not catch them, if not given')
+    parser.add_argument('--paths', default='', help='only these, with commas between them')
+    parser.add_argument('--match', default='', help='only cells whose name has this regular expression')
+    parser.add_argument('--seeds', type=int, default=0, help='so many random runs, too')
+    parser.add_argument('--tries', type=int, default=5000, help='how many cells at most')
+    options = parser.parse_args(arguments)
+    missed = 0
+    with matrix.ground() as ground:
+        names = list(candidates(ground, [name for name in options.paths.split(',') if name], options.match))
+        names += [f'{plant.SEED}{number}' for number in range(1, options.seeds + 1)]
+        for one in [BY_NAME[name] for name in options.names] or PLANTS:
+            tried = [*(() if options.names else one.cells), *names][: options.tries]
+            missed += look_for(ground, one, tried) is None
+            sys.stdout.flush()
+    return int(missed > 0)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,267 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Planted bugs of the fence and of settling: who may write, what a host takes, who is asked before it is decided."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+
+from migrator.compute import manager as compute_manager
+from migrator.compute import orders as compute_orders
+from migrator.conductor import orders, recovery, settle
+from migrator.conductor.owned import OwnedMigration
+from migrator.conductor.tasks import live_migrate
+from migrator.db import migrations as migration_rows
+from migrator.objects import command
+from migrator.saga.step import Back, Settlement
+from tests.simulation.plant import Shelf, patched
+
+SHELF = Shelf()
+#: What no single fault shows, and no random run has shown yet; not among what must be caught.
+WANTED = Shelf()
+
+_Migrations = migration_rows.Migrations
+_Says, _Act = settle.Says, settle.Act
+
+
+# --- settling --------------------------------------------------------------------------------------------------------
+
+
+@SHELF.plant('model a', 'abort queued | conductor2: message live_migration call #1 | message late')
+def back_is_decided_in_the_old_epoch() -> Iterator[object]:
+    """No epoch is raised before something is decided against what was sent."""
+    raise_epoch = OwnedMigration.raise_epoch
+
+    def only_if_told(self: OwnedMigration, seen: int = 0) -> None:
+        if seen:
+            raise_epoch(self, seen)
+        self.settling = True
+
+    with patched(OwnedMigration, 'raise_epoch', only_if_told) as there:
+        yield there
+
+
+@SHELF.plant('model d', 'abort running')
+def destination_is_rolled_back_before_it_is_settled() -> Iterator[object]:
+    """A wish to turn back cleans the destination at once, while nobody knows yet where the guest is."""
+    settled = live_migrate.settle
+
+    def eager(m: OwnedMigration) -> Settlement:
+        if m.against is not None and m.record('live_migration') is not None and m.destination is not None:
+            rollback = 'rollback_live_migration_at_destination'
+            orders.ask_once(m, m.destination, rollback, instance=m.guest, migrate_data=None)
+        return settled(m)
+
+    with patched(live_migrate, 'settle', eager) as there:
+        yield there
+
+
+@SHELF.plant('model e', 'success | host2: rpc poll_live_migrations handled #1 | paused past the lease')
+def silence_decides_back() -> Iterator[object]:
+    """A host that does not answer counts as one that has nothing of the guest: a time-out decides."""
+    decide = settle._decide
+
+    def impatient(source: Any, destination: Any, column: Any, against: bool, asked_again: bool) -> Any:
+        if _Says.MISSING in (source.says, destination.says):
+            return _Act.BACK
+        return decide(source, destination, column, against, asked_again)
+
+    with patched(settle, '_decide', impatient) as there:
+        yield there
+
+
+@SHELF.plant('model f', 'success | conductor1: rpc step_ended handled #3 | killed for ever')
+def adopter_believes_the_journal() -> Iterator[object]:
+    """Who adopts a migration decides by its journal, and asks no host: what was not known to have moved goes back."""
+    subject_of, settled = recovery._subject, live_migrate.settle
+    adopted: set[tuple[str, int]] = set()
+
+    def unasked(tools: Any, owned: Any) -> OwnedMigration:
+        subject = subject_of(tools, owned)
+        subject.must_ask, subject.unsure = set(), set()
+        adopted.add((subject.row.uuid, subject.row.epoch))
+        return subject
+
+    def from_the_journal(m: OwnedMigration) -> Settlement:
+        sent = m.record('live_migration') is not None
+        if sent and m.row.epoch > 1 and (m.row.uuid, m.row.epoch) in adopted:
+            return Back('its conductor is gone')
+        return settled(m)
+
+    with patched(recovery, '_subject', unasked), patched(live_migrate, 'settle', from_the_journal) as there:
+        yield there
+
+
+@WANTED.plant('model order')
+def destination_is_asked_before_the_source() -> Iterator[object]:
+    """Where a guest is, is asked of the destination first, so that it may move between the two answers."""
+    look, source_word = orders.look_at, live_migrate._source_word
+    earlier: dict[str, settle.Host] = {}
+
+    def first(m: OwnedMigration) -> settle.Host:
+        if m.destination is not None:
+            earlier[m.row.uuid] = look(m, m.destination)
+        return source_word(m)
+
+    def kept(m: OwnedMigration, host: str) -> settle.Host:
+        return earlier.pop(m.row.uuid, None) or look(m, host) if host == m.destination else look(m, host)
+
+    with patched(live_migrate, '_source_word', first), patched(orders, 'look_at', kept) as there:
+        yield there
+
+
+@WANTED.plant('model h')
+def window_before_the_job_is_not_seen() -> Iterator[object]:
+    """Between the queue and the driver's call a host says: here, no job."""
+    observe = compute_orders.Orders.observe
+
+    def blind(self: Any, order: command.Command) -> Any:
+        seen = observe(self, order)
+        started = seen.entry == command.Entry.STARTED
+        return dataclasses.replace(seen, entry=command.Entry.NONE) if started else seen
+
+    with patched(compute_orders.Orders, 'observe', blind) as there:
+        yield there
+
+
+@SHELF.plant('model fixfail', 'driver fails')
+def returned_and_never_made_are_one() -> Iterator[object]:
+    """A host does not tell a call that has returned from one that was never made, so it is made again and again."""
+    says = settle.source_says
+
+    def same(state: str, job: bool, entry: str) -> Any:
+        return says(state, job, command.Entry.NONE if entry == command.Entry.RETURNED else entry)
+
+    with patched(settle, 'source_says', same) as there:
+        yield there
+
+
+@SHELF.plant('model xf', 'cut-over fails | host2: rpc poll_live_migrations handled #1 | killed for ever')
+def paused_without_a_job_has_moved() -> Iterator[object]:
+    """A guest that is paused at the source without a job has moved, if its destination is down."""
+    down = settle._with_the_destination_down
+
+    def forward(source: settle.Host, destination: settle.Host, against: bool) -> Any:
+        return _Act.FORWARD if source.says is _Says.CUTOVER else down(source, destination, against)
+
+    with patched(settle, '_with_the_destination_down', forward) as there:
+        yield there
+
+
+@SHELF.plant('model xb', 'post-copy | host2: rpc poll_live_migrations handled #1 | killed for ever')
+def paused_without_a_job_has_not_moved() -> Iterator[object]:
+    """A guest that is paused at the source without a job has not moved, if its destination is down."""
+    down = settle._with_the_destination_down
+
+    def back(source: settle.Host, destination: settle.Host, against: bool) -> Any:
+        return _Act.BACK if source.says is _Says.CUTOVER else down(source, destination, against)
+
+    with patched(settle, '_with_the_destination_down', back) as there:
+        yield there
+
+
+@WANTED.plant('1901707')
+def late_event_replaces_a_newer_one() -> Iterator[object]:
+    """An event that came too late, or too early, was taken for the one that was waited for; here the last one that
+    comes counts, whatever its epoch."""
+    take = OwnedMigration.take_report
+
+    def last(self: OwnedMigration, report: command.Report) -> None:
+        take(self, report)
+        self.reports[report.host, report.step] = report.replace(epoch=self.row.epoch)
+
+    with patched(OwnedMigration, 'take_report', last) as there:
+        yield there
+
+
+# --- the fence -------------------------------------------------------------------------------------------------------
+
+
+@WANTED.plant('model c')
+def message_for_another_boot_is_taken() -> Iterator[object]:
+    """A compute does not look for which boot of it a message is."""
+    admit = compute_orders.Orders._admit
+
+    def any_boot(self: Any, order: command.Command, at_start: bool) -> Any:
+        return admit(self, order.replace(boot_id=self._boot_id), at_start)
+
+    with patched(compute_orders.Orders, '_admit', any_boot) as there:
+        yield there
+
+
+@SHELF.plant('I16', 'success | conductor1: rpc step_ended handled #3 | paused past the lease')
+def lower_epoch_is_taken() -> Iterator[object]:
+    """A compute takes whatever it is told, in whatever epoch."""
+    admit = compute_orders.Orders._admit
+
+    def any_epoch(self: Any, order: command.Command, at_start: bool) -> Any:
+        record = self._records.get(order.migration_uuid)
+        if record is not None and order.epoch <= record.epoch:
+            order = order.replace(epoch=record.epoch, owner=record.owner or order.owner)
+        return admit(self, order, at_start)
+
+    with patched(compute_orders.Orders, '_admit', any_epoch) as there:
+        yield there
+
+
+@SHELF.plant('I14', 'success | conductor1: placement GET /allocations/UUID #1 | paused past the lease')
+def guard_does_not_look_at_the_epoch() -> Iterator[object]:
+    """An owner writes all that it knows of a migration, whoever owns that by now."""
+    commit = _Migrations.commit
+
+    def unguarded(self: Any, known: Any, write: Any) -> Any:
+        with self._engine.writer() as session:
+            table = migration_rows._T
+            mine = sa.update(table).where(table.uuid == known.uuid).values(owner=known.owner, epoch=known.epoch)
+            session.execute(mine)
+        return commit(self, known, write)
+
+    with patched(_Migrations, 'commit', unguarded) as there:
+        yield there
+
+
+@SHELF.plant('I16', 'success | conductor1: rpc post_live_migration_at_destination call #1 | killed, and started again')
+def adoption_keeps_the_epoch() -> Iterator[object]:
+    """Who adopts a migration does so in the epoch of the owner before."""
+    adopt = _Migrations.adopt
+
+    def same(self: Any, uuid: str, epoch: int, owner: str) -> Any:
+        taken = adopt(self, uuid, epoch, owner)
+        if taken is None or not epoch:
+            return taken
+        with self._engine.writer() as session:
+            table = migration_rows._T
+            session.execute(sa.update(table).where(table.uuid == uuid).values(epoch=epoch))
+        return dataclasses.replace(taken, migration=taken.migration.replace(epoch=epoch))
+
+    with patched(_Migrations, 'adopt', same) as there:
+        yield there
+
+
+@WANTED.plant('model recs')
+def refused_boot_does_not_register_again() -> Iterator[object]:
+    """A compute that refuses a message for another boot leaves it at that."""
+    with patched(compute_manager.ComputeManager, '_foreign_boot', lambda self: None) as there:
+        yield there
+
+
+@WANTED.plant('1721652')
+def adopter_counts_on_what_the_last_one_knew() -> Iterator[object]:
+    """A clean-up at the start counted on what only a running service knows; here who adopts does not look the hosts'
+    boots up."""
+    with patched(OwnedMigration, 'reread_boots', lambda self: None) as there:
+        yield there

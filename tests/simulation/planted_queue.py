@@ -1,0 +1,307 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Planted bugs of a compute's queue, of aborts and of planned stops; and of what the API promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_log import log as logging
+
+from migrator import executors
+from migrator.api.handlers import live_migrations, server_migrations
+from migrator.compute import live_migration_queue
+from migrator.compute import manager as compute_manager
+from migrator.compute import orders as compute_orders
+from migrator.conductor.tasks import live_migrate
+from migrator.db import migrations as migration_rows
+from migrator.db import wishes
+from tests.simulation.plant import Shelf, patched
+
+LOG = logging.getLogger('migrator.planted')
+
+SHELF = Shelf()
+
+_Manager = compute_manager.ComputeManager
+#: Seconds after which is written what was promised at once.
+_LATER = 0.2
+_Queue = live_migration_queue.LiveMigrationQueue
+
+
+# --- the queue -------------------------------------------------------------------------------------------------------
+
+
+@SHELF.plant('nova 34', 'abort running')
+def abort_of_a_running_one_is_swallowed() -> Iterator[object]:
+    """The queue said that it had cancelled what was running already; here it says so of what it does not know."""
+    cancel = _Queue.cancel
+
+    def yes(self: Any, migration_uuid: str) -> bool:
+        return cancel(self, migration_uuid) or migration_uuid not in self._waiting
+
+    with patched(_Queue, 'cancel', yes) as there:
+        yield there
+
+
+@SHELF.plant('nova 34', 'driver fails')
+def failing_step_leaks_its_entry() -> Iterator[object]:
+    """A step that failed left its entry in the queue; here the entry goes when the move has succeeded."""
+
+    def at_the_end(self: Any, work: Any) -> None:
+        self._orders.run(work)
+        if work.outcome is not None and work.outcome.state == 'done':
+            self._queue.take(work.uuid)
+
+    with patched(_Manager, '_do_live_migration', at_the_end) as there:
+        yield there
+
+
+@SHELF.plant('nova 34', 'seed 2')
+def entry_is_stored_after_its_work_was_submitted() -> Iterator[object]:
+    """An abort between a placeholder and its Future was lost, and a worker that was faster left an entry for ever;
+    here, too, the Future is stored when its work has been submitted, under no lock."""
+
+    def naive(self: Any, migration_uuid: str, function: Any, /, *args: Any) -> None:
+        self._waiting[migration_uuid] = live_migration_queue.Future()
+        future = self._executor.submit(function, *args)
+        with self._lock:
+            pass  # where a worker may get on
+        self._waiting[migration_uuid] = future
+
+    with patched(_Queue, 'submit', naive) as there:
+        yield there
+
+
+@SHELF.plant('I10', 'abort queued')
+def limit_of_moves_is_ignored() -> Iterator[object]:
+    """Every move gets its slot at once."""
+
+    def at_once(self: Any, migration_uuid: str, function: Any, /, *args: Any) -> None:
+        self._waiting[migration_uuid] = self._executor.submit_now(function, *args)
+
+    with patched(_Queue, 'submit', at_once) as there:
+        yield there
+
+
+@SHELF.plant('1753676', 'restart with a queue')
+def job_of_an_earlier_life_has_no_slot() -> Iterator[object]:
+    """After a restart a transfer went on that nobody looked after; here it takes no slot, and the next one starts
+    beside it."""
+
+    def init_host(self: Any) -> None:
+        self.driver.init_host(self.host)
+        self._inventory.refresh()
+
+    with patched(_Manager, 'init_host', init_host) as there:
+        yield there
+
+
+@SHELF.plant('I10', 'restart with a queue')
+def queue_is_last_in_first_out() -> Iterator[object]:
+    """What came last into the queue gets the next slot."""
+    submit = executors.BoundedExecutor._submit
+
+    def upside_down(self: Any, call: Any, above_bound: bool) -> Any:
+        future = submit(self, call, above_bound)
+        if future in self._waiting:
+            self._waiting.move_to_end(future, last=False)
+        return future
+
+    with patched(executors.BoundedExecutor, '_submit', upside_down) as there:
+        yield there
+
+
+@SHELF.plant('I10', 'restart with a queue')
+def restart_turns_the_queue_around() -> Iterator[object]:
+    """What waited when its host was killed is queued again in the reverse order."""
+    begin_boot = migration_rows.Migrations.begin_boot
+
+    def reverse(self: Any, report: Any, services: Any) -> Any:
+        return begin_boot(self, report, services)[::-1]
+
+    with patched(migration_rows.Migrations, 'begin_boot', reverse) as there:
+        yield there
+
+
+@SHELF.plant('nova 34', 'abort preparing')
+def rollback_does_not_stop_what_it_undoes() -> Iterator[object]:
+    """An abort while it was prepared waited for the end of the step; here a rollback neither stops the preparation nor
+    waits for it."""
+
+    def beside(self: Any, record: Any, work: Any, undoing: bool) -> list[Any]:
+        if not undoing:
+            return enqueue(self, record, work, undoing)
+        work.submit(work)
+        record.line.append(work)
+        record.works[work.step] = work
+        return []
+
+    enqueue = compute_orders.Orders._enqueue
+    with patched(compute_orders.Orders, '_enqueue', beside) as there:
+        yield there
+
+
+# --- aborts and stops ------------------------------------------------------------------------------------------------
+
+
+@SHELF.plant('1960412', 'abort queued')
+def api_writes_the_end_of_a_queued_one() -> Iterator[object]:
+    """The abort of a queued one wrote its status where it was asked for; here the API writes the end itself."""
+    request = wishes.Wishes.request_abort
+
+    def at_once(self: Any, context: Any, migration: Any, statuses: Any) -> bool:
+        done = request(self, context, migration, statuses)
+        with self._engine.writer() as session:
+            table = migration_rows._T
+            queued = sa.update(table).where(table.uuid == migration.uuid, table.status == 'queued')
+            session.execute(queued.values(status='cancelled'))
+        return done
+
+    with patched(wishes.Wishes, 'request_abort', at_once) as there:
+        yield there
+
+
+@SHELF.plant('I9', 'abort running | conductor1: message live_migration_abort call #1 | message refused')
+def abort_is_told_once() -> Iterator[object]:
+    """A source is told once of a wish; if that is lost, or comes too early, nobody tells it again."""
+    tell = live_migrate._tell
+
+    def once(m: Any, wish: str, key: str, **payload: Any) -> None:
+        if wish in m.not_before:
+            return
+        m.not_before[wish] = 0.0
+        tell(m, wish, key, **payload)
+        m.wake_at = None
+
+    with patched(live_migrate, '_tell', once) as there:
+        yield there
+
+
+@SHELF.plant('I8', 'abort running | api: commit begin #2 | killed, and started again')
+def abort_is_answered_before_it_is_written() -> Iterator[object]:
+    """The 202 to an abort comes first, and the wish is written afterwards, if the API still lives."""
+    write, wake = wishes.Wishes.request_abort, server_migrations._wake
+    kept: list[Any] = []
+
+    def keep(*args: Any) -> bool:
+        kept[:] = args
+        return True
+
+    def later(request: Any, migration: Any) -> None:
+        threads = request.services.threads
+
+        def write_and_wake() -> None:
+            threads.sleep(_LATER)
+            write(*kept)
+            wake(request, migration)
+
+        threads.start(write_and_wake, name='later')
+
+    with patched(wishes.Wishes, 'request_abort', keep), patched(server_migrations, '_wake', later) as there:
+        yield there
+
+
+@SHELF.plant('I8', 'success')
+def answered_before_it_is_accepted() -> Iterator[object]:
+    """The 202 to a live migration comes before its row is committed."""
+    accept = live_migrations._accept
+
+    def later(request: Any, migration: Any) -> None:
+        threads = request.services.threads
+
+        def write() -> None:
+            threads.sleep(_LATER)
+            accept(request, migration)
+
+        threads.start(write, name='later')
+
+    with patched(live_migrations, '_accept', later) as there:
+        yield there
+
+
+@SHELF.plant('nova 34', 'stop with a queue')
+def stop_tells_nobody() -> Iterator[object]:
+    """What a clean stop had cancelled was left to itself; here no conductor is told that it is to be unwound."""
+    within = _Manager._within
+
+    def untold(self: Any, seconds: float, function: Any, name: str) -> bool:
+        return name == 'compute-stopping' or bool(within(self, seconds, function, name))
+
+    with patched(_Manager, '_within', untold) as there:
+        yield there
+
+
+@SHELF.plant('I13', 'stop with a queue')
+def stop_waits_for_what_runs() -> Iterator[object]:
+    """A planned stop waits ten seconds for what runs, whatever was configured."""
+    cleanup = _Manager.cleanup_host
+
+    def slow(self: Any) -> None:
+        self._within(10.0, self._queue.drain, 'drain')
+        cleanup(self)
+
+    with patched(_Manager, 'cleanup_host', slow) as there:
+        yield there
+
+
+# --- what a client sees ----------------------------------------------------------------------------------------------
+
+
+@SHELF.plant('I15', 'success')
+def accepted_in_two_transactions() -> Iterator[object]:
+    """The instance is set migrating in a transaction of its own, before there is a migration."""
+    accept = migration_rows.Migrations._accept
+
+    def halves(self: Any, context: Any, migration: Any, *rest: Any) -> None:
+        instances, mine = migration_rows._I, migration_rows._I.uuid == migration.instance_uuid
+        with self._engine.writer() as session:
+            session.execute(sa.update(instances).where(mine).values(task_state='migrating'))
+        with self._engine.writer() as session:
+            session.execute(sa.update(instances).where(mine).values(task_state=None))
+        accept(self, context, migration, *rest)
+
+    with patched(migration_rows.Migrations, '_accept', halves) as there:
+        yield there
+
+
+@SHELF.plant('I20', 'success')
+def database_is_named_in_the_log() -> Iterator[object]:
+    """Where the database is, with its password, is logged with each migration that is accepted."""
+    accept = live_migrations._accept
+
+    def tell(request: Any, migration: Any) -> None:
+        LOG.info('Accepted %s in %s', migration.uuid, request.services.database.migrations._engine.sa_engine.url)
+        accept(request, migration)
+
+    with patched(live_migrations, '_accept', tell) as there:
+        yield there
+
+
+@SHELF.plant('1785031', 'refused')
+def destination_is_looked_at_when_all_is_written() -> Iterator[object]:
+    """An unknown host was refused when the instance was set migrating already, and it stayed so; here likewise."""
+    check, accept = live_migrations._check_destination, live_migrations._accept
+
+    def first(request: Any, migration: Any) -> None:
+        accept(request, migration)
+        computes = request.services.database.services.list('nova-compute')
+        instance = request.services.database.instances.get(migration.instance_uuid)
+        check(request, instance, migration.requested_host, migration.force, computes)
+
+    with (
+        patched(live_migrations, '_check_destination', lambda *_args: None),
+        patched(live_migrations, '_accept', first) as there,
+    ):
+        yield there

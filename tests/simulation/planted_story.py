@@ -1,0 +1,420 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Planted bugs of the story: steps that are left out, swallowed, told in another order, or forgotten half-way."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from migrator.conductor import orders, periodics, recovery, settle
+from migrator.conductor import runner as runners
+from migrator.conductor.owned import OwnedMigration, Status
+from migrator.conductor.tasks import live_migrate
+from migrator.db import migrations as migration_rows
+from migrator.objects import command
+from migrator.objects import migration as migration_objects
+from migrator.saga import log
+from migrator.saga.executor import SagaExecutor
+from migrator.saga.step import Done, Failed, Parked, Settlement, Verdict
+from tests.simulation.plant import Shelf, patched
+
+SHELF = Shelf()
+
+_Migrations = migration_rows.Migrations
+_POST = ('post_live_migration_at_source', 'post_live_migration_at_destination')
+
+
+# --- after the move --------------------------------------------------------------------------------------------------
+
+
+@SHELF.plant('1628606', 'success')
+def host_is_updated_at_the_end() -> Iterator[object]:
+    """The instance's host was updated when the post steps were done; here with the last step."""
+
+    def move(m: OwnedMigration) -> Verdict:
+        m.will(status=Status.POST_MIGRATING.value)
+        return Done()
+
+    def end(m: OwnedMigration) -> Verdict:
+        m.change_instance(host=m.row.dest_compute, node=m.row.dest_node)
+        return complete(m)
+
+    complete = live_migrate.complete
+    with patched(live_migrate, 'update_instance_host', move), patched(live_migrate, 'complete', end) as there:
+        yield there
+
+
+@SHELF.plant('1379581', 'success | host2: driver host2 post_live_migration_at_destination done #1 | driver raises')
+def host_goes_back_when_a_post_step_fails() -> Iterator[object]:
+    """The update of the host was skipped where a step after the move raised; here the host is set back then."""
+    retry = orders.retry
+
+    def undone(m: OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
+        found = retry(m, host, step, record, **payload)
+        if step in _POST and m.failures.get(step):
+            m.change_instance(host=m.source)
+            m.commit()
+        return found
+
+    with patched(orders, 'retry', undone) as there:
+        yield there
+
+
+@SHELF.plant('2000069', 'success | host1: driver host1 post_live_migration_at_source #1 | driver raises')
+def failing_post_step_is_swallowed() -> Iterator[object]:
+    """An exception in the destination's post step was logged, and that was it; here what failed counts as done."""
+    carry_out = orders.carry_out
+
+    def swallow(m: OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
+        found = carry_out(m, host, step, record, **payload)
+        if step in _POST and isinstance(found, command.Report):
+            return found.replace(state=command.WorkState.DONE.value)
+        return found
+
+    with patched(orders, 'carry_out', swallow) as there:
+        yield there
+
+
+@SHELF.plant('1475411, 1843639', 'success | host1: driver host1 post_live_migration_at_source #1 | driver raises')
+def failing_post_step_fails_the_migration() -> Iterator[object]:
+    """A clean-up that failed after the move made the migration fail; here it ends error at the first failure."""
+    retry = orders.retry
+
+    def strict(m: OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
+        found = retry(m, host, step, record, **payload)
+        if step in _POST and m.failures.get(step):
+            m.will(status=Status.ERROR.value)
+            m.commit()
+        return found
+
+    with patched(orders, 'retry', strict) as there:
+        yield there
+
+
+@SHELF.plant('1488435', 'success')
+def source_post_waits_for_the_destinations() -> Iterator[object]:
+    """What failed in one post step kept the others from being done; here the source's is skipped when the
+    destination's has not been done before it."""
+    post = live_migrate.post_live_migration_at_source
+
+    def second(m: OwnedMigration) -> Verdict:
+        other = m.record('post_live_migration_at_destination')
+        return post(m) if other is not None and other.state == log.StepState.DONE else Done()
+
+    with patched(live_migrate, 'post_live_migration_at_source', second) as there:
+        yield there
+
+
+@SHELF.plant('1669054', 'success')
+def node_is_not_updated() -> Iterator[object]:
+    """What one move had written made the next one fail; here the instance keeps the node that it came from."""
+    change = OwnedMigration.change_instance
+
+    def host_only(self: OwnedMigration, **fields: Any) -> None:
+        fields.pop('node', None)
+        change(self, **fields)
+
+    with patched(OwnedMigration, 'change_instance', host_only) as there:
+        yield there
+
+
+@SHELF.plant('I12', 'post-copy')
+def source_is_tidied_while_it_still_sends() -> Iterator[object]:
+    """The post steps do not wait for the end of a job that goes on in post-copy."""
+
+    def at_once(m: OwnedMigration) -> Any:
+        m.will(status=Status.POST_MIGRATING.value)
+        m.will_call()
+        return {}
+
+    with patched(live_migrate, 'job_has_ended', at_once) as there:
+        yield there
+
+
+# --- back ------------------------------------------------------------------------------------------------------------
+
+
+@SHELF.plant('1949808', 'abort queued')
+def abort_of_a_queued_one_only_cancels_it() -> Iterator[object]:
+    """The abort of a queued one cancelled its Future and left the destination as it was; here likewise."""
+    rollback = live_migrate.rollback_live_migration_at_destination
+
+    def unless_queued(m: OwnedMigration) -> Verdict:
+        return Done() if m.row.status == Status.QUEUED and m.row.abort_requested_at else rollback(m)
+
+    with patched(live_migrate, 'rollback_live_migration_at_destination', unless_queued) as there:
+        yield there
+
+
+@SHELF.plant('1470420', 'driver fails')
+def what_failed_is_not_cleaned() -> Iterator[object]:
+    """Files stayed behind, for only what was in error was cleaned, and not what had failed; here only what was
+    aborted is."""
+    rollback = live_migrate.rollback_live_migration_at_destination
+
+    def if_aborted(m: OwnedMigration) -> Verdict:
+        return rollback(m) if m.row.abort_requested_at else Done()
+
+    with patched(live_migrate, 'rollback_live_migration_at_destination', if_aborted) as there:
+        yield there
+
+
+@SHELF.plant('nova 34', 'stop with a queue')
+def planned_stop_leaves_the_books() -> Iterator[object]:
+    """A clean stop cancelled what waited, and left its allocations; here what a stop has cancelled keeps its own."""
+    give_back = live_migrate.return_allocation
+
+    def unless_stopped(m: OwnedMigration) -> Verdict:
+        return Done() if live_migrate._cancelled_by_stop(m) else give_back(m)
+
+    with patched(live_migrate, 'return_allocation', unless_stopped) as there:
+        yield there
+
+
+@SHELF.plant(
+    '1662626', 'driver fails | host2: driver host2 rollback_live_migration_at_destination done #1 | driver raises'
+)
+def failing_clean_up_is_never_tried_again() -> Iterator[object]:
+    """A clean-up that raised left the instance migrating for ever; here what failed once stays failed."""
+    retry = orders.retry
+
+    def once(m: OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
+        return Parked('nothing') if m.failures.get(step) else retry(m, host, step, record, **payload)
+
+    with patched(orders, 'retry', once) as there:
+        yield there
+
+
+@SHELF.plant('1778206', 'success | host2: driver host2 check_can_live_migrate_destination done #1 | driver raises')
+def what_the_check_left_is_not_rolled_back() -> Iterator[object]:
+    """What was made before the step that was to be undone leaked; here a failure in the checks undoes nothing there."""
+    made = live_migrate.story
+
+    def story() -> Any:
+        saga = made()
+        groups: list[Any] = [group if len(group) > 1 else group[0] for group in saga.groups]
+        groups[1] = dataclasses.replace(groups[1], undo=None)
+        return type(saga)(*groups, settle=saga.settle, abandon=saga.abandon)
+
+    with patched(live_migrate, 'story', story) as there:
+        yield there
+
+
+@SHELF.plant('1969980', 'success | host2: driver host2 check_can_live_migrate_destination #1 | driver raises')
+def rollback_needs_what_is_not_there_yet() -> Iterator[object]:
+    """A rollback crashed on data that an early failure had not set; here it wants the answer of the preparation."""
+    undo = live_migrate._undo
+
+    def crash(m: OwnedMigration, host: str | None, step: str, undone: str) -> Verdict:
+        m.result('check_can_live_migrate_source')['migrate_data']
+        return undo(m, host, step, undone)
+
+    with patched(live_migrate, '_undo', crash) as there:
+        yield there
+
+
+@SHELF.plant('1841411', 'driver fails')
+def instance_that_was_rolled_back_is_in_error() -> Iterator[object]:
+    """A guest that was recovered cleanly had its server turned to ERROR; here whatever is unwound does."""
+    undone = OwnedMigration.undone
+
+    def spoil(self: OwnedMigration) -> None:
+        self.change_instance(vm_state='error')
+        undone(self)
+
+    with patched(OwnedMigration, 'undone', spoil) as there:
+        yield there
+
+
+@SHELF.plant('1435633', 'success | conductor1: message check_can_live_migrate_destination call #1 | message late')
+def check_that_times_out_is_an_error() -> Iterator[object]:
+    """A destination that did not answer its check put the server into ERROR; here likewise."""
+    check = orders.check
+
+    def spoil(m: OwnedMigration, host: str, step: str, **payload: Any) -> Any:
+        found = check(m, host, step, **payload)
+        if isinstance(found, Failed) and 'did not answer' in found.reason:
+            m.change_instance(vm_state='error')
+        return found
+
+    with patched(orders, 'check', spoil) as there:
+        yield there
+
+
+@SHELF.plant('1580609', 'cut-over fails')
+def guest_is_left_paused() -> Iterator[object]:
+    """A guest that had been paused to switch over stayed paused; here the source is not restored."""
+    with patched(live_migrate, 'rollback_live_migration_at_source', lambda m: Done()) as there:
+        yield there
+
+
+# --- the conductor lives and dies ------------------------------------------------------------------------------------
+
+
+@SHELF.plant('1397153', 'success | conductor1: commit begin #3 | unforeseen error')
+def unknown_error_is_the_end_of_the_story() -> Iterator[object]:
+    """An exception that nobody had thought of left the instance migrating; here it ends the thread that tells of it."""
+    later = runners.Runner._try_later
+
+    def die(self: Any, tale: Any, why: str) -> None:
+        if why.startswith('an unexpected error'):
+            raise RuntimeError(why)
+        later(self, tale, why)
+
+    with patched(runners.Runner, '_try_later', die) as there:
+        yield there
+
+
+@SHELF.plant('1905944', 'success | conductor1: commit begin #10 | commits refused for a while')
+def story_dies_when_the_database_is_away() -> Iterator[object]:
+    """The watcher of a job died of an error of the database or of RPC; here the thread that tells the story does."""
+    later = runners.Runner._try_later
+
+    def die(self: Any, tale: Any, why: str) -> None:
+        if not why.startswith('an unexpected error'):
+            raise RuntimeError(why)
+        later(self, tale, why)
+
+    with patched(runners.Runner, '_try_later', die) as there:
+        yield there
+
+
+@SHELF.plant('nova 34', 'success | conductor1: commit begin #2 | killed for ever')
+def nobody_adopts() -> Iterator[object]:
+    """A conductor died after it had moved the allocations, and the migration stayed accepted; here nobody looks for
+    what has no owner."""
+    with patched(_Migrations, 'orphans', lambda self: []) as there:
+        yield there
+
+
+@SHELF.plant('nova 34', 'post-copy')
+def post_copy_is_not_in_progress() -> Iterator[object]:
+    """What was in post-copy was in none of the lists of what is in progress; here it is taken for an end."""
+    ends = [*migration_rows._ENDS, Status.RUNNING_POST_COPY.value]
+    with patched(migration_rows, '_ENDS', ends) as there:
+        yield there
+
+
+@SHELF.plant('cfb99acd6a', 'driver fails')
+def error_path_raises() -> Iterator[object]:
+    """What was to be logged of an error raised, and hid it; here the reason of a failed move cannot be told."""
+
+    def verdict(m: OwnedMigration) -> str | None:
+        report = m.reports.get((m.source, 'live_migration'))
+        return report.result['message'] if report is not None and report.state != 'running' else None
+
+    with patched(live_migrate, '_verdict_of', verdict) as there:
+        yield there
+
+
+@SHELF.plant('1786346, 1901707', 'success | host2: message step_ended cast #1 | message lost')
+def only_events_are_heard() -> Iterator[object]:
+    """An event that did not come was waited for, for ever; here hosts that are silent are not polled."""
+    with patched(periodics, '_poll_host', lambda *_args: None) as there:
+        yield there
+
+
+@SHELF.plant('1788014', 'driver fails')
+def event_is_taken_for_success() -> Iterator[object]:
+    """An event was taken for success, whatever it said, and the destination activated; here its post step is sent off
+    at the end of any job."""
+    settled = live_migrate.settle
+
+    def hopeful(m: OwnedMigration) -> Settlement:
+        report = m.reports.get((m.source, 'live_migration'))
+        ended = report is not None and report.state != command.WorkState.RUNNING
+        if ended and m.outcome is None and m.destination is not None:
+            orders.ask_once(m, m.destination, _POST[1], instance=m.guest, migrate_data=None)
+        return settled(m)
+
+    with patched(live_migrate, 'settle', hopeful) as there:
+        yield there
+
+
+@SHELF.plant('1753676', 'success | host1: rpc live_migration handled #1 | killed, and started again')
+def what_a_killed_host_had_queued_is_forgotten() -> Iterator[object]:
+    """A killed compute left what was queued so for ever; here it is not queued again, neither at the host's start nor
+    when the host says that it has not begun."""
+    column = {
+        **settle.SOURCE,
+        settle.Says.HERE: (*settle.SOURCE[settle.Says.HERE][:1], settle.Act.WAIT, settle.Act.BACK),
+    }
+    column[settle.Says.HERE] += settle.SOURCE[settle.Says.HERE][3:]
+    with (
+        patched(recovery, '_is_to_be_queued', lambda migration, journal: False),
+        patched(settle, 'SOURCE', MappingProxyType(column)) as there,
+    ):
+        yield there
+
+
+@SHELF.plant('I4', 'success')
+def intent_comes_after_the_act() -> Iterator[object]:
+    """A step is done before its intent is committed: the two go into one transaction afterwards."""
+
+    def late(self: Any, step: Any) -> Any:
+        kept = self._flush
+        self._flush = lambda records=(): self._buffer.records.extend(records)
+        with contextlib.ExitStack() as stack:
+            stack.callback(setattr, self, '_flush', kept)
+            verdict = self._intend(step)
+            self.subject.journal.put(self._buffer.records)
+        return self._take(step, verdict or step.do(self.subject))
+
+    with patched(SagaExecutor, '_do', late) as there:
+        yield there
+
+
+@SHELF.plant('I2', 'success')
+def outcome_and_host_are_two_commits() -> Iterator[object]:
+    """The outcome is committed first, and the instance's host in a transaction of its own."""
+    commit = OwnedMigration.commit
+
+    def halves(self: OwnedMigration, records: Sequence[log.StepRecord] = (), outcome: str | None = None) -> None:
+        if outcome == migration_objects.Outcome.FORWARD:
+            kept, self._instance_fields = self._instance_fields, {}
+            commit(self, records, outcome)
+            self._instance_fields = kept
+            records, outcome = (), None
+        commit(self, records, outcome)
+
+    with patched(OwnedMigration, 'commit', halves) as there:
+        yield there
+
+
+@SHELF.plant('I2', 'success')
+def host_is_updated_with_the_intent() -> Iterator[object]:
+    """The instance is said to be at the destination as soon as it is sent off."""
+    may_move = live_migrate.may_move
+
+    def early(m: OwnedMigration) -> Any:
+        m.change_instance(host=m.row.dest_compute, node=m.row.dest_node)
+        return may_move(m)
+
+    with patched(live_migrate, 'may_move', early) as there:
+        yield there
+
+
+@SHELF.plant('I14', 'success')
+def history_is_not_kept() -> Iterator[object]:
+    """Each status is written over the last one, in the history, too."""
+    commit = _Migrations.commit
+
+    def forget(self: Any, known: Any, write: Any) -> Any:
+        return commit(self, known.replace(history=known.history[-1:]), write)
+
+    with patched(_Migrations, 'commit', forget) as there:
+        yield there

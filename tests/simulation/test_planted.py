@@ -1,0 +1,82 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Each bug that is planted is caught by the matrix; what is not caught is a hole in the harness.
+
+Where a recorded cell is gone or does not catch its plant any more, ``python -m tests.simulation.planted NAME`` finds
+another one.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from migrator.testing import invariants, matrix, paths, seams
+from tests import museum
+from tests.simulation import plant
+from tests.simulation.planted import PLANTS
+
+#: What may stand where a plant is from, besides a number of the museum: see :mod:`tests.simulation.plant`.
+_MODEL = frozenset(['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'lateget', 'xf', 'xb', 'order', 'fixfail', 'recs'])
+
+_RECORDED = sorted({name for one in PLANTS for name in one.cells})
+
+
+def _is_known(origin):
+    known = {number for one in museum.EXHIBITS.values() for number in one.bugs.split(', ')}
+    ids = {one.id for one in invariants.INVARIANTS}
+    where, _, letter = origin.partition(' ')
+    return origin in known | ids | {'nova 34'} or (where == 'model' and letter in _MODEL)
+
+
+def _is_a_cell(name):
+    return name not in paths.BY_NAME and not name.startswith(plant.SEED)
+
+
+def test_there_are_enough_and_each_says_where_it_is_from():
+    assert len(PLANTS) >= 45
+    assert len({one.name for one in PLANTS}) == len(PLANTS)
+    assert [one.name for one in PLANTS if not (one.says and one.cells)] == []
+    wrong = {one.name: one.museum for one in PLANTS if not all(_is_known(number) for number in one.museum.split(', '))}
+    assert wrong == {}
+    of_the_museum = [one for one in PLANTS if not re.match(r'model|I\d', one.museum)]
+    assert 2 * len(of_the_museum) > len(PLANTS)
+
+
+def test_the_recorded_cells_are_cells_of_the_matrix(ground):
+    """Of what only looks, again and again, the matrix has the first; a plant may need the look that it has added."""
+    cells = {name: plant.parse(name) for name in _RECORDED if _is_a_cell(name)}
+    named = sorted({cell.path for cell in cells.values()})
+    there = {str(cell) for cell in matrix.cells(ground, [paths.BY_NAME[name] for name in named])}
+    others = {name: cell for name, cell in cells.items() if name not in there}
+    assert [name for name, cell in others.items() if not seams.LOOKS.search(cell.boundary.label)] == []
+    assert [name for name, cell in others.items() if not matrix.run(ground, cell).struck] == []
+
+
+@pytest.mark.parametrize('name', _RECORDED)
+def test_without_a_plant_nothing_is_wrong(ground, name):
+    assert plant.caught(ground, name) is None
+
+
+@pytest.mark.parametrize('one', PLANTS, ids=lambda one: one.name)
+def test_what_is_planted_is_caught(ground, record_property, one):
+    record_property('planted', 1)
+    for name in one.cells:
+        with one.patch():
+            wrong = plant.caught(ground, name)
+        if wrong is not None:
+            record_property('caught', 1)
+            print(f'{one.name}: caught by {name}: {wrong}')
+            return
+    pytest.fail(f'{one.name} ({one.museum}) is not caught: {one.says}')

@@ -1,0 +1,48 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A migration that is stuck is looked at again with each sweep, and not as fast as its hosts can answer."""
+
+from migrator.testing.cloud import SimulatedCloud
+from migrator.testing.director import Director
+
+POSTS = ('post_live_migration_at_source', 'post_live_migration_at_destination')
+#: Seconds, and how many post steps may be sent in them: two with each sweep, and some more.
+LONG, MOST = 20.0, 20
+
+
+def test_two_post_steps_that_are_both_stuck_are_not_told_again_and_again(tmp_path):
+    """The guest is started at its source by somebody, and gone from its destination, when it had moved."""
+    cloud = SimulatedCloud(tmp_path, hosts=2)
+    director = Director(cloud)
+    instance = cloud.boot('one', 'host1')
+    source, destination = (cloud.world.hypervisors[host] for host in ('host1', 'host2'))
+    stalls = [source.faults.stall(POSTS[0]), destination.faults.stall(POSTS[1])]
+    director.migrate(instance)
+    assert director.until(lambda: all(stall.reached.is_set() for stall in stalls))
+    del destination.guests[instance.uuid]
+    source.guests[instance.uuid].state = 'running'
+    # Hosts that answer at once would let no time pass.
+    cloud.bus.faults = lambda message: 0.05
+    for stall in stalls:
+        stall.release()
+
+    def sent():
+        return sum(one.kind == 'call' and one.method in POSTS for one in cloud.recorder.messages)
+
+    before = sent()
+    director.until(lambda: sent() - before > MOST, within=LONG)
+    stuck = [row.stuck_reason for row in cloud.migrations()]
+    told = sent() - before
+    cloud.stop()
+    assert all(stuck)
+    assert told <= MOST
