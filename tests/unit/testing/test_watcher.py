@@ -65,7 +65,10 @@ def test_the_watcher_sees_an_outcome_that_is_taken_back(watched):
     planting.sql(watched, "UPDATE migrations SET outcome = 'back'")
     watched.watcher.look()
     assert seen(watched) == [], 'nobody has committed anything'
+    # What is read again is what somebody has written to.
     watched.database.instances.update(watched.instance.uuid, locked_by=None)
+    assert seen(watched) == []
+    watched.database.migrations.note_progress(watched.migrations()[0], {'memory_total': 1})
     assert {'I14', 'I2'} == set(seen(watched))
 
 
