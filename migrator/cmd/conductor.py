@@ -43,6 +43,7 @@ def register(conf: cfg.ConfigOpts) -> None:
 def begin(process: service.Process) -> None:
     """Wire a conductor, and start it."""
     from migrator.conductor import manager as conductor_manager
+    from migrator.placement_client import client
 
     conf = process.conf
     placement, engine, transport = process.placement(), process.engine(), process.transport()
@@ -52,7 +53,9 @@ def begin(process: service.Process) -> None:
     process.wait_for('The database', manager.start)
     process.on_stop(manager.stop)
     # It can begin without: what needs Placement waits for it, and what does not goes on.
-    process.watch('Placement', lambda: look_at(placement))
+    # By a client of its own, since the conductor's tells of outages that somebody waits for.
+    probe = client.PlacementClient(placement.adapter)
+    process.watch('Placement', lambda: look_at(probe))
 
 
 def look_at(placement: client.PlacementClient) -> None:

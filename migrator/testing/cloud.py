@@ -238,6 +238,10 @@ class SimulatedCloud(Cloud):
         assert self.simulation is not None
         self.simulation.run_until(self.idle, timeout=seconds)
 
+    def can_pay(self) -> bool:
+        """Whether a host owes what it could pay by itself: its service lives, and nobody has to look first."""
+        return any(debt.alarm is None and debt.host in self.computes for debt in self.database.debts.list())
+
     def kill(self, name: str) -> None:
         """Kill -9 a process: ``api``, ``conductor1``, ``host1``."""
         assert self.simulation is not None

@@ -296,6 +296,7 @@ class Director:
         self.settle()
         self._deliver()
         self.until(lambda: not self._down - self.gone, PATIENCE)
+        self.until(lambda: not self.cloud.can_pay(), PATIENCE)
         with contextlib.suppress(sim.TimedOut):
             self.simulation.run(PATIENCE)
 

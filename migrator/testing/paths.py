@@ -129,6 +129,19 @@ def abort_running(director: Director, begin: Callable[[], None]) -> None:
     _ends(director, instance, within=2 * invariants_history.PATIENCE)
 
 
+def abort_starting(director: Director, begin: Callable[[], None]) -> None:
+    """It is aborted when its turn has come and the driver has been called, which hangs before there is a job."""
+    instance = director.cloud.boot('one', 'host1')
+    stall = _faults(director).stall('live_migration')
+    begin()
+    director.migrate(instance)
+    director.until(lambda: stall.reached.is_set() or director.ended(instance))
+    director.abort(instance)
+    director.wait(11.0)
+    stall.release()
+    _ends(director, instance)
+
+
 def abort_loses(director: Director, begin: Callable[[], None]) -> None:
     """It is aborted when its destination runs the guest already, and nobody knows yet."""
     instance = director.cloud.boot('one', 'host1')
@@ -229,6 +242,7 @@ PATHS = (
     Path('second candidate', second_candidate, (_S.COMPLETED,), hosts=3),
     Path('post-copy', post_copy, (_S.COMPLETED,), knobs={'post_copy': True}),
     Path('abort preparing', abort_preparing, (_S.CANCELLED,), knobs={'pre_seconds': 4.0}),
+    Path('abort starting', abort_starting, (_S.CANCELLED,)),
     Path('cut-over fails', cutover_fails, (_S.FAILED,), knobs={'leave_paused': True}),
     Path('refused', refused, ()),
     Path('next move', next_move, (_S.FAILED, _S.COMPLETED), options={'conductor.post_max_attempts': 2}),

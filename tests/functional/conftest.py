@@ -52,6 +52,8 @@ from migrator.testing.watcher import Watcher
 HOSTS = 3
 #: Seconds of its clock that a cloud is given to end what is in progress when a test is over.
 PATIENCE = 900
+#: And to have its hosts pay what they owe, when nothing keeps them from it any more.
+DEBTS = 60
 
 #: The plug-in by which the services are processes.
 ON_PROCESSES = 'tests.real.on_processes'
@@ -141,6 +143,8 @@ def come_to_rest(cloud):
         cloud.simulation.resume(process)
     with contextlib.suppress(sim.TimedOut):
         cloud.simulation.run_until(lambda: nothing_to_wait_for(cloud), timeout=PATIENCE)
+    with contextlib.suppress(sim.TimedOut):
+        cloud.simulation.run_until(lambda: not cloud.can_pay(), timeout=DEBTS)
     with contextlib.suppress(sim.TimedOut):
         cloud.simulation.run()
 

@@ -124,7 +124,7 @@ def destination_is_asked_before_the_source() -> Iterator[object]:
         yield there
 
 
-@WANTED.plant('model h')
+@SHELF.plant('model h', 'abort starting | conductor1: commit done #7 | killed, and started again')
 def window_before_the_job_is_not_seen() -> Iterator[object]:
     """Between the queue and the driver's call a host says: here, no job."""
     observe = compute_orders.Orders.observe

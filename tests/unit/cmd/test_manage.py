@@ -155,6 +155,8 @@ def test_a_file_that_cannot_be_opened_is_usage_and_the_line_says_which_option(ru
 
 
 def test_a_database_that_refuses_the_password_is_usage_and_does_not_tell_it(run, configured, tmp_path, monkeypatch):
+    pytest.importorskip('psycopg2')
+
     def refuse(engine):
         reason = '(psycopg2.OperationalError) FATAL:  password authentication failed for user "migrator"'
         raise exception.DatabaseUnreachable(reason=reason)
