@@ -219,11 +219,12 @@ def settle(m: OwnedMigration) -> Settlement:
     asked_again = False
     while True:
         source = _source_word(m)
-        if source.says is settling.Says.ABSENT and m.is_deleted():
-            # Not lost, but deleted with its instance: there is nothing to move any more, and nothing to restore.
-            source = settling.Host(settling.Says.RETURNED)
         # The destination is asked after the source has answered: the guest may have moved between the two.
         destination = orders.look_at(m, m.destination) if m.destination else settling.Host(settling.Says.ABSENT)
+        moved = destination.says in (settling.Says.RUNS, settling.Says.BROKEN)
+        if source.says is settling.Says.ABSENT and not moved and m.is_deleted():
+            # Not lost, but deleted with its instance: there is nothing to move any more, and nothing to restore.
+            source = settling.Host(settling.Says.RETURNED)
         names = (m.source, m.destination or '')
         decision = settling.decide(source, destination, _column(m), m.against is not None, asked_again, names)
         if decision.act is settling.Act.ASK:
