@@ -214,7 +214,7 @@ def moved(row: Row, status: MigrationStatus, **fields: object) -> tuple[Row, str
     """Change a row's status; also return what is broken: a move that the product's table does not have."""
     legal = row.status == status or (row.status, status) in LEGAL_MOVES
     broken = '' if legal else f'illegal move {row.status} -> {status}'
-    return row._replace(status=status, **fields), broken  # type: ignore[arg-type]
+    return row._replace(status=status, **fields), broken  # type: ignore[arg-type]  # names of its own fields
 
 
 def add(net: tuple[Message, ...], message: Message) -> tuple[Message, ...]:
