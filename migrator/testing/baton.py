@@ -19,12 +19,13 @@ timer. The thread that made the baton takes part like any other; in addition it 
 
 from __future__ import annotations
 
-import _thread
 import contextvars
 import heapq
 import threading
 from collections.abc import Callable
 from typing import Any
+
+import greenlet
 
 from migrator.testing.sim_thread import (
     BACKGROUND,
@@ -39,8 +40,6 @@ from migrator.testing.sim_thread import (
     Process,
     ProcessKilled,
     SimThread,
-    Worker,
-    Workers,
     describe,
 )
 
@@ -54,7 +53,6 @@ class Baton:
     """The scheduler. It has no thread of its own: whoever gives the baton up finds out who gets it.
 
     :param policy: who runs.
-    :param workers: where OS threads come from.
     :param world: the process of the thread that makes this baton (the main one); never killed while it is used.
     :ivar processes: those that live.
     :ivar paused: those that are stopped.
@@ -64,16 +62,13 @@ class Baton:
     :ivar failures: errors that no thread caught; the main thread raises them at its next crossing.
     """
 
-    def __init__(self, policy: Policy, workers: Workers, world: Process) -> None:
+    def __init__(self, policy: Policy, world: Process) -> None:
         self.policy = policy
-        self.workers = workers
         self.time = 0
         self.passes = 0
         self.failures: list[BaseException] = []
         self.main = SimThread('main', world, None)
-        self.main.gate = _thread.allocate_lock()
-        self.main.gate.acquire()
-        self.main.ident = _thread.get_ident()
+        self.main.greenlet = greenlet.getcurrent()
         self.main.state = READY
         self.current = self.main
         self.processes: list[Process] = [world]
@@ -98,7 +93,7 @@ class Baton:
         :raises ProcessKilled: its process is dead.
         """
         me = self.current
-        if me.ident != _thread.get_ident():
+        if me.greenlet is not greenlet.getcurrent():
             raise RuntimeError(f'{threading.current_thread().name} is no thread of this simulation, or runs unasked')
         if not (me.home.alive and me.acting.alive):
             self._die(me)
@@ -161,12 +156,12 @@ class Baton:
             if thread is me or thread.state == DEAD:
                 continue
             self._take_out(thread)
-            if thread.gate is None:
+            if thread.greenlet is None:
                 thread.state = DEAD
                 del process.threads[thread]
                 continue
             thread.reaper = me
-            self._hand(thread, me)
+            self._hand(thread)
         for thread in process.visitors:
             if thread is not me and thread.state == WAITING:
                 self._take_out(thread)
@@ -237,30 +232,25 @@ class Baton:
     def _pass(self, me: SimThread) -> None:
         following = self._next()
         if following is not me:
-            self._hand(following, me)
+            self._hand(following)
         me.state = READY
         if me is self.main and self.failures:
             raise self.failures.pop(0)
         if not (me.home.alive and me.acting.alive):
             self._die(me)
 
-    def _hand(self, following: SimThread, me: SimThread) -> None:
-        gate = self._give(following)
-        gate.release()
-        assert me.gate is not None
-        me.gate.acquire()
+    def _hand(self, following: SimThread) -> None:
+        self._give(following).switch()
 
-    def _give(self, following: SimThread) -> _thread.LockType:
+    def _give(self, following: SimThread) -> greenlet.greenlet:
         self.current = following
         self.passes += 1
-        if following.gate is None:
-            worker = self.workers.take()
-            following.gate = worker.gate
-            worker.job = lambda: self._run(following, worker)
-        return following.gate
+        if following.greenlet is None:
+            # Whoever ends says to whom it goes from there; until it does, that is the main thread.
+            following.greenlet = greenlet.greenlet(lambda *_: self._run(following), self.main.greenlet)
+        return following.greenlet
 
-    def _run(self, thread: SimThread, worker: Worker) -> None:
-        thread.ident = _thread.get_ident()
+    def _run(self, thread: SimThread) -> None:
         task, thread.task = thread.task, None
         try:
             # a context of its own, as a new OS thread would have
@@ -272,10 +262,8 @@ class Baton:
         task = None
         thread.state = DEAD
         thread.home.threads.pop(thread, None)
-        thread.gate = None
-        worker.job = None
-        self.workers.give(worker)
-        self._give(thread.reaper or self._next()).release()
+        thread.greenlet = None
+        greenlet.getcurrent().parent = self._give(thread.reaper or self._next())
 
     def _next(self) -> SimThread:
         ready = self._ready
@@ -327,6 +315,6 @@ class Baton:
         if me.deaths > MAX_DEATHS and me is not self.main:
             # It catches its own death in a loop: let the others go on without it.
             self.given_up.append(f'{me.home.name}/{me.name}')
-            self._hand(me.reaper or self._next(), me)
+            self._hand(me.reaper or self._next())
         dead = me.acting if me.home.alive else me.home
         raise ProcessKilled(f'{dead.name} has been killed')

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import contextvars
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ _PERIODICS = frozenset({'lease', 'sweep', 'poll', 'heartbeat'})
 _POLL_POOL = '-poll-'
 _ASIDES = testing_rpc.POLLS | testing_rpc.HEARTBEATS
 
-_here = threading.local()
+_here: contextvars.ContextVar[str | None] = contextvars.ContextVar('migrator_counted_as', default=None)
 _ASIDE, _UNSEEN = 'aside', 'unseen'
 
 
@@ -54,12 +55,11 @@ def unseen() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _counted_as(what: str) -> Iterator[None]:
-    before = getattr(_here, 'counted_as', None)
-    _here.counted_as = what
+    before = _here.set(what)
     try:
         yield
     finally:
-        _here.counted_as = before
+        _here.reset(before)
 
 
 def _as_aside(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,7 +98,7 @@ class Counter:
         self._count('commits')
 
     def _count(self, what: str, text: str | None = None) -> None:
-        counted_as = getattr(_here, 'counted_as', None)
+        counted_as = _here.get()
         if counted_as == _UNSEEN:
             return
         with self._lock:

@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 
 import webob
 
-from migrator import exception
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
 from migrator.testing import invariants, plans
@@ -120,7 +119,7 @@ class Director:
                     self.cloud.start_conductor(name)
         except sim.ProcessKilled:
             return  # whoever killed it starts it again
-        except (exception.MigratorException, OSError):
+        except Exception:  # noqa: BLE001 -- whatever it is, a process that fails at its start ends
             self.kill(name, _AGAIN)
 
     # --- a user ------------------------------------------------------------------------------------------------------

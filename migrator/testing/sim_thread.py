@@ -14,13 +14,13 @@
 
 from __future__ import annotations
 
-import _thread
 import os
 import random
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any, Protocol
+
+import greenlet
 
 #: The states of a thread.
 NEW, READY, WAITING, DRIVING, DEAD = 'new', 'ready', 'waiting', 'driving', 'dead'
@@ -48,9 +48,9 @@ class Process(Protocol):
 
 
 class SimThread:
-    """One thread of a simulated process; it borrows an OS thread from its first run to its end."""
+    """One thread of a simulated process: a greenlet from its first run to its end."""
 
-    __slots__ = ('acting', 'background', 'deaths', 'gate', 'home', 'ident', 'name', 'quiet_event', 'reaper', 'state',
+    __slots__ = ('acting', 'background', 'deaths', 'greenlet', 'home', 'name', 'quiet_event', 'reaper', 'state',
                  'task', 'ticket', 'timer', 'waiters', 'wanted', 'where', 'woken')  # fmt: skip
 
     def __init__(self, name: str, home: Process, task: Callable[[], Any] | None) -> None:
@@ -59,8 +59,7 @@ class SimThread:
         self.acting: Process = home
         self.task = task
         self.state = NEW
-        self.gate: _thread.LockType | None = None
-        self.ident = 0
+        self.greenlet: greenlet.greenlet | None = None
         self.where = 'start'
         self.waiters: list[SimThread] | None = None
         self.wanted: Any = None
@@ -119,52 +118,11 @@ class Seeded:
         return self._random() < self._share
 
 
-class Worker:
-    """One OS thread: runs ``job`` each time its gate is opened."""
-
-    def __init__(self, workers: Workers) -> None:
-        self.gate = _thread.allocate_lock()
-        self.gate.acquire()
-        self.job: Callable[[], None] | None = None
-        self._workers = workers
-        self.os_thread = threading.Thread(target=self._loop, name='simulated', daemon=True)
-        self.os_thread.start()
-
-    def _loop(self) -> None:
-        while True:
-            self.gate.acquire()
-            if self.job is None:
-                return
-            self.job()
-
-
-class Workers:
-    """OS threads kept for reuse, since starting one costs more than all else. Several simulations may share one."""
-
-    def __init__(self) -> None:
-        self._idle: list[Worker] = []
-
-    def take(self) -> Worker:
-        """Return an idle one, or a new one."""
-        return self._idle.pop() if self._idle else Worker(self)
-
-    def give(self, worker: Worker) -> None:
-        """Take one back."""
-        self._idle.append(worker)
-
-    def close(self) -> None:
-        """End and join those that are idle."""
-        idle, self._idle = self._idle, []
-        for worker in idle:
-            worker.job = None
-            worker.gate.release()
-        for worker in idle:
-            worker.os_thread.join()
-
-
 def describe(thread: SimThread, paused: bool) -> str:
     """Return a line of a dump: the thread's name, its state, what it waits for, and the line of code."""
-    frame = sys._current_frames().get(thread.ident) if thread.gate is not None else None
+    frame = None
+    if thread.greenlet is not None:
+        frame = sys._getframe() if thread.greenlet is greenlet.getcurrent() else thread.greenlet.gr_frame
     while frame is not None and os.path.basename(frame.f_code.co_filename) in _OWN_FILES:
         frame = frame.f_back
     place = f' in {frame.f_code.co_name}, {frame.f_code.co_filename}:{frame.f_lineno}' if frame else ''

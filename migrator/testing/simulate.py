@@ -253,23 +253,17 @@ class _Process:
 
 
 def _begin() -> None:
-    hurry(multiprocessing.current_process()._identity[-1])
+    hurry()
     _Process.ground = _Process.exits.enter_context(matrix.ground())
 
 
-def hurry(number: int = 0) -> None:
+def hurry() -> None:
     """Have this process simulate as fast as it can, and keep what the services log from the terminal.
 
-    Threads of which one at a time runs are passed on twice as fast on one processor; and garbage is collected between
-    runs (see :class:`migrator.testing.grounds.SharedGround`).
-
-    :param number: which of several such processes it is, so that each has a processor of its own.
+    Garbage is collected between runs (see :class:`migrator.testing.grounds.SharedGround`).
     """
     logging.getLogger('migrator').propagate = False
     gc.disable()
-    if hasattr(os, 'sched_setaffinity'):
-        processors = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {processors[number % len(processors)]})
 
 
 def _one(seed: int) -> tuple[Run, str | None]:

@@ -20,7 +20,7 @@
 
 The same seed gives the same run, whatever PYTHONHASHSEED says. Only what crosses this seam can be interleaved; a
 native lock must not be held across a crossing, or the thread that wants it next hangs with the baton in its hand.
-A process that is bound to one CPU (``os.sched_setaffinity``) switches more than twice as fast.
+Its threads are greenlets, so that one thread of the operating system runs them all: to switch costs next to nothing.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from typing import Any
 from migrator import executors
 from migrator.testing.baton import Baton
 from migrator.testing.primitives import MONOTONIC_START, START, SimClock, SimEvent, SimLock
-from migrator.testing.sim_thread import Deadlock, InOrder, Policy, ProcessKilled, Seeded, SimThread, Workers
+from migrator.testing.sim_thread import Deadlock, InOrder, Policy, ProcessKilled, Seeded, SimThread
 
-__all__ = ['MONOTONIC_START', 'START', 'Deadlock', 'ProcessKilled', 'SimThreads', 'Simulation', 'TimedOut', 'Workers']
+__all__ = ['MONOTONIC_START', 'START', 'Deadlock', 'ProcessKilled', 'SimThreads', 'Simulation', 'TimedOut']
 
 
 class TimedOut(AssertionError):
@@ -48,24 +48,21 @@ class Simulation:
 
     :param seed: of the schedule and of every process's uuids and random numbers; None: first come, first served.
     :param policy: who runs, instead of what the seed says.
-    :param workers: OS threads to share with other simulations; its own, ended by :meth:`close`, unless given.
     :ivar trace: (virtual seconds, process, label) of every checkpoint.
     :ivar on_checkpoint: called as ``(process, label)`` at every checkpoint, before the baton may pass; it may kill or
         pause any process, and what it raises is raised at the checkpoint.
     :ivar world: a process for what is outside of every process, such as a hypervisor.
     """
 
-    def __init__(self, seed: int | None = 0, policy: Policy | None = None, workers: Workers | None = None) -> None:
+    def __init__(self, seed: int | None = 0, policy: Policy | None = None) -> None:
         self.seed = seed
         self.trace: list[tuple[float, str, str]] = []
         self.on_checkpoint: Callable[[SimThreads, str], None] | None = None
-        self._own_workers = workers is None
-        self._workers = workers or Workers()
         self._births: dict[str, int] = {}
         self.world = SimThreads(self, 'world')
         if policy is None:
             policy = InOrder() if seed is None else Seeded(seed)
-        self.baton = self.world.baton = Baton(policy, self._workers, self.world)
+        self.baton = self.world.baton = Baton(policy, self.world)
         self.clock = self.world.clock
 
     @property
@@ -136,7 +133,7 @@ class Simulation:
         return self.baton.dump()
 
     def close(self) -> None:
-        """Kill everything and end the OS threads.
+        """Kill everything.
 
         :raises AssertionError: a thread swallowed its death again and again.
         """
@@ -145,8 +142,6 @@ class Simulation:
             process.paused = False
             self.baton.kill(process)
         self.baton.paused.clear()
-        if self._own_workers:
-            self._workers.close()
         if self.baton.given_up:
             raise AssertionError(f'these threads did not die: {", ".join(self.baton.given_up)}')
         if self.baton.failures:

@@ -14,7 +14,6 @@
 
 import collections
 import gc
-import os
 
 import pytest
 
@@ -27,14 +26,11 @@ COUNTED = ('cells', 'pairs', 'planted', 'caught', 'seeds', 'faults')
 @pytest.fixture(scope='module')
 def ground():
     """What the clouds of a module stand on, one after the other."""
-    processors = os.sched_getaffinity(0)
-    worker = os.environ.get('PYTEST_XDIST_WORKER', 'gw0')
-    simulate.hurry(int(worker.removeprefix('gw')))
+    simulate.hurry()
     try:
         with matrix.ground() as found:
             yield found
     finally:
-        os.sched_setaffinity(0, processors)
         gc.enable()
 
 

@@ -294,17 +294,10 @@ def test_what_is_started_when_a_time_out_strikes_its_starter_runs_once():
     assert pool.running == 0
 
 
-@pytest.fixture(scope='module')
-def workers():
-    workers = sim.Workers()
-    yield workers
-    workers.close()
-
-
-def test_no_order_of_submit_cancel_resize_and_start_loses_an_item_or_runs_a_cancelled_one(workers):
+def test_no_order_of_submit_cancel_resize_and_start_loses_an_item_or_runs_a_cancelled_one():
     orders = set()
     for seed in range(150):
-        with sim.Simulation(seed, workers=workers) as simulation:
+        with sim.Simulation(seed) as simulation:
             threads = simulation.process('service')
             pool = executors.BoundedExecutor(1, threads)
             ran, cancelled, futures, most = [], set(), {}, []
@@ -348,10 +341,10 @@ def test_no_order_of_submit_cancel_resize_and_start_loses_an_item_or_runs_a_canc
     assert len(orders) > 20
 
 
-def test_no_order_of_shutdown_and_submit_leaves_an_item_undecided_or_runs_one_behind_a_cancelled_one(workers):
+def test_no_order_of_shutdown_and_submit_leaves_an_item_undecided_or_runs_one_behind_a_cancelled_one():
     searched = set()
     for seed in range(200):
-        with sim.Simulation(seed, workers=workers) as simulation:
+        with sim.Simulation(seed) as simulation:
             threads = simulation.process('service')
             pool = executors.BoundedExecutor(1, threads)
             futures, after = [], []

@@ -14,8 +14,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from migrator import executors
@@ -207,16 +205,23 @@ def test_a_thread_that_swallows_its_death_for_ever_is_given_up_and_reported():
 
 
 def test_closing_ends_every_thread():
-    before = threading.active_count()
     simulation = sim.Simulation(3)
-    process = simulation.process('a')
+    process, running = simulation.process('a'), []
+
+    def stay(wait, *args):
+        running.append(wait)
+        try:
+            wait(*args)
+        finally:
+            running.remove(wait)
+
     for name in 'abcdef':
-        process.start(process.event().wait, name=name)
-        simulation.world.start(simulation.world.sleep, 60, name=name)
+        process.start(stay, process.event().wait, name=name)
+        simulation.world.start(stay, simulation.world.sleep, 60, name=name)
     simulation.advance(1)
-    assert threading.active_count() == before + 12
+    assert len(running) == 12
     simulation.close()
-    assert threading.active_count() == before
+    assert not running
     simulation.close()
 
 

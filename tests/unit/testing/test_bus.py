@@ -247,9 +247,8 @@ def test_with_a_monitor_a_server_that_is_not_there_is_noticed_early(cloud):
 
 
 def test_no_pause_and_no_death_at_any_moment_holds_up_another_sender():
-    workers = sim.Workers()
     for seed in range(120):
-        with sim.Simulation(seed, workers=workers) as simulation:
+        with sim.Simulation(seed) as simulation:
             cloud = Cloud(simulation)
             other = simulation.process('other')
             fate = simulation.kill if seed % 2 else simulation.pause
@@ -276,4 +275,3 @@ def test_no_pause_and_no_death_at_any_moment_holds_up_another_sender():
             simulation.run()
             assert not other.threads, simulation.dump()
             assert simulation.time <= 8.1
-    workers.close()

@@ -44,9 +44,9 @@ def process(simulation):
 # --- determinism -----------------------------------------------------------------------------------------------------
 
 
-def story(seed, workers=None):
+def story(seed):
     """Two processes, a pool, a lock in common, uuids and naps; return all that can be seen of it."""
-    with sim.Simulation(seed, workers=workers) as simulation:
+    with sim.Simulation(seed) as simulation:
         a, b = simulation.process('a'), simulation.process('b')
         lock, order = simulation.world.lock(), []
         pool = executors.BoundedExecutor(2, a)
@@ -85,13 +85,6 @@ def test_no_hash_seed_changes_a_run():
         for hash_seed in ('0', '12345')
     }
     assert runs == {f'{story(7)}\n'}
-
-
-def test_os_threads_that_other_simulations_used_change_nothing():
-    workers = sim.Workers()
-    alone = story(3)
-    assert [story(3, workers) for _ in range(3)] == [alone] * 3
-    workers.close()
 
 
 def test_uuids_are_valid_and_each_process_and_each_life_of_it_has_its_own():
