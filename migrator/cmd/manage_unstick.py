@@ -62,12 +62,15 @@ def retry(asked: Asked) -> int:
     now = _wait(asked, migration.uuid, lambda row: row.ended or row.retry_requested_at is None)
     looked = now.ended or now.retry_requested_at is None
     if not looked:
-        said = 'It is to be looked at anew, and no conductor has done so yet.'
+        what = f': it waits {now.waits_for.rstrip(".")}' if now.waits_for else ''
+        said = f'It is to be looked at anew, and no conductor has done so yet{what}.'
     elif now.stuck_reason is not None:
         said = f'It was looked at, and is stuck still: {now.stuck_reason}'
     else:
         said = f'It is stuck no longer: it {"has ended" if now.ended else "is"} {now.status}.'
-    asked.answer({'migration': now.uuid, 'status': now.status, 'stuck': now.stuck_reason, 'looked': looked}, said)
+    asked.answer(
+        {'migration': now.uuid, 'status': now.status, 'stuck': now.stuck_reason, 'looked': looked}, _line(said)
+    )
     still = now.stuck_reason is not None or (not looked and asked.arguments.wait > 0)
     return manage_command.WRONG if still else manage_command.RIGHT
 
@@ -119,7 +122,7 @@ def abandon(asked: Asked) -> int:
                 line = f'{manage_narrative.name_of(step)}: {manage_narrative.result_of(step)}'
                 if line not in told and not asked.arguments.json:
                     told.append(line)
-                    print(line, flush=True)
+                    print(_line(line), flush=True)
         return row.ended
 
     now = _wait(asked, migration.uuid, look)
@@ -130,7 +133,7 @@ def abandon(asked: Asked) -> int:
             f'It is being abandoned, and has not ended yet: {_command(asked)} show {now.uuid} tells what it waits for.'
         )
     document = {'migration': now.uuid, 'status': now.status, 'guest_on': guest_on, 'dry_run': False}
-    asked.answer(document, said)
+    asked.answer(document, _line(said))
     late = not now.ended and asked.arguments.wait > 0
     return manage_command.WRONG if late else manage_command.RIGHT
 

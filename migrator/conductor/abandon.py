@@ -59,21 +59,34 @@ def abandon(m: OwnedMigration) -> Parked | Stuck | None:
     if m.row.abandon_requested_at is None or guest_on is None or m.ended:
         return None
     if m.record(ABANDON) is None:
-        # Whatever was sent and is still on its way is refused from now on.
-        m.raise_epoch()
         LOG.warning(
             'Migration %s is abandoned, as %s wants it, who says that the guest is on %s',
             m.row.uuid,
             m.row.abandon_requested_by,
             guest_on,
         )
+        m.hold_debts(
+            f'The migration was abandoned, the guest being on {guest_on}: look whether this is still to be done.'
+        )
         m.commit([_begun(m, ABANDON, {'guest_on': guest_on, 'by': m.row.abandon_requested_by})])
+        m.raise_epoch()
+    _outbid_debts(m)
     other = next((host for host in reversed(m.hosts) if host != guest_on), None)
     pause = _clean(m, guest_on, other) if other is not None else None
+    if isinstance(pause, Parked):
+        m.note_waiting(f'for {pause.why}')
     pause = pause or _write_books(m, guest_on)
     if pause is None:
         _end(m, guest_on)
     return pause
+
+
+def _outbid_debts(m: OwnedMigration) -> None:
+    """Have everything that was sent, also to have a debt paid, and is still on its way refused from now on."""
+    held = m.tools.database.debts.list(migration_uuid=m.row.uuid)
+    highest = max((debt.epoch for debt in held if debt.host in m.hosts), default=0)
+    if m.row.epoch <= highest:
+        m.raise_epoch(highest)
 
 
 # --- the other host --------------------------------------------------------------------------------------------------
@@ -101,19 +114,25 @@ def _clean(m: OwnedMigration, guest_on: str, other: str) -> Parked | Stuck | Non
     return verdict
 
 
-def _stop(m: OwnedMigration, destination: settling.Host) -> Parked:
+def _stop(m: OwnedMigration, destination: settling.Host) -> Parked | Stuck:
     """Have nothing left at the source that could move the guest; its job is aborted, unless it is in post-copy."""
     m.waits_on = {m.source}
     if destination.post_copy or destination.says is Says.RUNS:
         return Parked(f'the last pages to leave {m.source}')
     wish, now = 'live_migration_abort', m.tools.threads.clock.monotonic()
+    patience = m.tools.options.service_down_time
+    since = m.checking.setdefault((m.attempt, m.source, wish), now)
     key = f'{ABANDON} {wish}'
+    # A call may last.
+    m.note_waiting(f'for {m.source} to abort the job')
     try:
         if m.not_before.get(key, now) <= now and orders.ask_once(m, m.source, wish, instance=m.guest, migration=m.row):
             m.not_before[key] = now + orders.TELL_AGAIN
     except exception.ServiceTooOld as error:
         return Parked(f'it to run, to be aborted then: {error}')
     m.wake_by(m.not_before.get(key, now + orders.TELL_AGAIN))
+    if now - since >= patience:
+        return Stuck(f'{m.source} has not given up the move within {patience:.0f} s: look at its hypervisor.')
     return Parked(f'{m.source} to abort the job')
 
 
@@ -123,9 +142,6 @@ def _clean_or_owe(m: OwnedMigration, other: str, word: settling.Host, guests: se
     :param word: what that host says. :param guests: what the one says that has the guest, by the word of a person.
     """
     step = 'post_live_migration_at_source' if other == m.source else 'rollback_live_migration_at_destination'
-    mine = m.tools.database.debts.list(host=other, instance_uuid=m.row.instance_uuid)
-    if any((debt.migration_uuid, debt.step) == (m.row.uuid, step) for debt in mine):
-        return Done({'owed': 'it was owed before'})
     if word.says in _ALIVE:
         return _alarm(m, other, step, f'{other} has the guest too: look which host runs it, and end the other copy.')
     if other == m.source and guests.says is not Says.RUNS and word.says in _COPY | {Says.DOWN}:
@@ -133,6 +149,9 @@ def _clean_or_owe(m: OwnedMigration, other: str, word: settling.Host, guests: se
         # nothing is cleaned away but what was prepared.)
         what = 'is down and may have a copy of the guest' if word.says is Says.DOWN else 'has a copy of the guest'
         return _alarm(m, other, step, f'{other} {what}, and no host says that it runs it: look where the guest is.')
+    if other != m.source and guests.says is Says.ABSENT and word.says not in (Says.ABSENT, Says.DOWN):
+        what = f'{other} {word.says}, and {m.source} {guests.says}: look where the guest is.'
+        return _alarm(m, other, step, what)
     if word.says is Says.DOWN:
         return _owe(m, other, step, f'{other} is down')
     return _tell(m, other, step)
@@ -147,10 +166,15 @@ def _tell(m: OwnedMigration, other: str, step: str) -> Verdict:
     frozen = _migrate_data(m)
     data = base.from_primitive(frozen) if frozen else None
     verdict = orders.retry(m, other, step, record, instance=m.guest, migrate_data=data)
+    patience = m.tools.options.service_down_time
     if isinstance(verdict, Stuck):
         return _alarm(m, other, step, verdict.reason)
-    if isinstance(verdict, Parked) and now - since >= m.tools.options.service_down_time:
-        return _owe(m, other, step, f'{other} has not done it within {m.tools.options.service_down_time:.0f} s')
+    if isinstance(verdict, Parked) and now - since >= patience:
+        return _owe(m, other, step, f'{other} has not done it within {patience:.0f} s')
+    if isinstance(verdict, Parked):
+        m.wake_by(since + patience)
+    elif 'owed' not in (verdict.result or {}):
+        m.paid(other, step)
     return verdict
 
 

@@ -168,6 +168,12 @@ def ask_once(m: owned.OwnedMigration, host: str, step: str, **payload: Any) -> b
 
 def look_at(m: owned.OwnedMigration, host: str) -> settle.Host:
     """Ask a host, now and in the present epoch, and return its word for the table."""
+    word = _asked(m, host)
+    (m.unheard.add if word.says is settle.Says.MISSING else m.unheard.discard)(host)
+    return word
+
+
+def _asked(m: owned.OwnedMigration, host: str) -> settle.Host:
     # What it said before no longer counts. Should it say the same again, that is news to whoever waits for an answer.
     m.seen.pop(host, None)
     try:

@@ -97,6 +97,8 @@ class OwnedMigration:
         self.seen: dict[str, command.Observation] = {}
         #: The hosts whose word it waits for, and since when nothing was heard (monotonic seconds).
         self.waits_on: set[str] = set()
+        #: The hosts that were asked in this run where the guest is, and have not said it.
+        self.unheard: set[str] = set()
         self.heard_at = tools.threads.clock.monotonic()
         #: When it is to be woken without an event; None: by the sweep.
         self.wake_at: float | None = None
@@ -117,6 +119,8 @@ class OwnedMigration:
         self._fields: dict[str, Any] = {}
         self._instance_fields: dict[str, Any] = {}
         self._debts: list[debts.Debt] = []
+        self._debts_held: str | None = None
+        self._debts_paid: list[tuple[str, str]] = []
         self._will_call = False
         self._first_tries: set[tuple[int, str, str]] = set()
         self._against: str | None = None
@@ -235,6 +239,8 @@ class OwnedMigration:
             records=records,
             instance=self._instance_fields or None,
             debts=self._debts,
+            debts_held=self._debts_held,
+            debts_paid=self._debts_paid,
             boots_of=self.hosts if calls and not ends else (),
         )
         self.row, boots = self.tools.database.migrations.commit(self.row, write)
@@ -246,6 +252,7 @@ class OwnedMigration:
                 self._first_tries.add(record.key)
         self.journal.put([dataclasses.replace(record, stored=True, epoch=self.row.epoch) for record in records])
         self._fields, self._instance_fields, self._debts, self._will_call = {}, {}, [], False
+        self._debts_held, self._debts_paid = None, []
 
     def _reason_of(self, records: Sequence[log.StepRecord]) -> str | None:
         for record in records:
@@ -324,6 +331,14 @@ class OwnedMigration:
             alarm=alarm,
         )
         self._debts.append(debt)
+
+    def hold_debts(self, why: str) -> None:
+        """Have nothing that was owed so far paid without a person, from the next commit on."""
+        self._debts_held = why
+
+    def paid(self, host: str, step: str) -> None:
+        """Have a debt taken off the list with the next commit."""
+        self._debts_paid.append((host, step))
 
     # --- what bodies look up -----------------------------------------------------------------------------------------
 

@@ -178,7 +178,7 @@ class Runner:
                 subject.take_observation(observation)
             if subject.row.retry_requested_at is not None:
                 subject.forget_tries()
-            subject.waits_on = set()
+            subject.waits_on, subject.unheard = set(), set()
             subject.wake_at = None
             pause: Parked | Stuck | None = orders.ask_first(subject)
             if pause is None:
@@ -202,7 +202,8 @@ class Runner:
         if isinstance(pause, Stuck) and (asked or subject.row.stuck_reason != pause.reason):
             LOG.error('Migration %s is stuck: %s', subject.row.uuid, pause.reason)
             subject.note_stuck(pause.reason)
-        elif isinstance(pause, Parked) and (asked or subject.row.stuck_reason is not None):
+        elif isinstance(pause, Parked) and not subject.unheard and (asked or subject.row.stuck_reason is not None):
+            # Where hosts have yet to answer nobody knows.
             LOG.info('Migration %s is no longer stuck: it waits for %s', subject.row.uuid, pause.why)
             subject.note_stuck(None)
         elif pause is not None:

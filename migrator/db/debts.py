@@ -50,11 +50,27 @@ class Debt:
 
 
 def write(session: Any, debt: Debt) -> None:
-    """Write a debt within the transaction that lets its migration go on without the host."""
+    """Write a debt within the transaction that lets its migration go on without the host, in the place of an older."""
+    forget(session, debt.migration_uuid, debt.host, debt.step)
     values = {field.name: getattr(debt, field.name) for field in dataclasses.fields(debt)}
     for automatic in ('id', 'created_at'):
         del values[automatic]
     session.execute(sa.insert(_T).values(**values))
+
+
+def forget(session: Any, migration_uuid: str, host: str, step: str) -> None:
+    """Take a debt off the list within the transaction that says that it is paid."""
+    same = (_T.migration_uuid == migration_uuid, _T.host == host, _T.step == step)
+    session.execute(sa.delete(_T).where(*same))
+
+
+def hold(session: Any, migration_uuid: str, why: str) -> None:
+    """Have nothing that is owed for a migration paid before a person has looked.
+
+    Who is having it paid at this moment finds another epoch, and can neither take it off the list nor go on.
+    """
+    unheld = (_T.migration_uuid == migration_uuid, _T.alarm.is_(None))
+    session.execute(sa.update(_T).where(*unheld).values(alarm=why, epoch=_T.epoch + 1))
 
 
 def _same(debt: Debt) -> builtins.list[Any]:
@@ -71,19 +87,21 @@ class Debts:
     def adopt(self, debt: Debt, owner: str) -> Debt | None:
         """Take a debt that no living conductor owns, its epoch raised by one; one that is already ours stays as it is.
 
-        :returns: the debt as it now is, or None: another owns it, or it has been paid.
+        :returns: the debt as it now is, or None: another owns it, it has been paid, or it has an alarm by now.
         """
         free = sa.or_(_T.owner.is_(None), ~conductors.alive(_T.owner))
         with self._engine.writer() as session:
             row = session.execute(sa.select(_T).where(_T.id == debt.id)).scalar_one_or_none()
-            if row is None:
+            if row is None or row.alarm is not None:
                 return None
             seen: int = row.epoch
             if row.owner == owner:
                 # Told again in the same epoch, the host answers with what became of the work that it has begun.
                 return dataclasses.replace(debt, owner=owner, epoch=seen)
             taken: Any = session.execute(
-                sa.update(_T).where(_T.id == debt.id, _T.epoch == seen, free).values(owner=owner, epoch=seen + 1)
+                sa.update(_T)
+                .where(_T.id == debt.id, _T.epoch == seen, free, _T.alarm.is_(None))
+                .values(owner=owner, epoch=seen + 1)
             )
             return dataclasses.replace(debt, owner=owner, epoch=seen + 1) if taken.rowcount else None
 
@@ -122,13 +140,17 @@ class Debts:
             found: Any = session.execute(sa.update(_T).where(*alarmed).values(alarm=None))
             return int(found.rowcount)
 
-    def list(self, host: str | None = None, instance_uuid: str | None = None) -> builtins.list[Debt]:
+    def list(
+        self, host: str | None = None, instance_uuid: str | None = None, migration_uuid: str | None = None
+    ) -> builtins.list[Debt]:
         """Return debts, the oldest first."""
         query = sa.select(_T).order_by(_T.id)
         if host is not None:
             query = query.where(_T.host == host)
         if instance_uuid is not None:
             query = query.where(_T.instance_uuid == instance_uuid)
+        if migration_uuid is not None:
+            query = query.where(_T.migration_uuid == migration_uuid)
         with self._engine.reader() as session:
             return [
                 Debt(**{field.name: getattr(row, field.name) for field in dataclasses.fields(Debt)})

@@ -53,7 +53,9 @@ class Write:
     :ivar fields: columns of the migration. A ``status`` must be a legal move; an end clears what an end clears.
     :ivar records: rows of the journal, new or changed.
     :ivar instance: columns of the instance.
-    :ivar debts: what hosts owe from now on.
+    :ivar debts: what hosts owe from now on; each takes the place of an older one of the same host and step.
+    :ivar debts_held: why nothing that the migration's hosts owe for it is to be paid without a person any more.
+    :ivar debts_paid: hosts and steps that are not owed any more.
     :ivar raise_epoch: whether the epoch goes up by one, or to a given number.
     :ivar boots_of: hosts whose boot_id is to be read in this transaction.
     """
@@ -62,6 +64,8 @@ class Write:
     records: Sequence[log.StepRecord] = ()
     instance: Mapping[str, Any] | None = None
     debts: Sequence[debt_rows.Debt] = ()
+    debts_held: str | None = None
+    debts_paid: Sequence[tuple[str, str]] = ()
     raise_epoch: int | None = None
     boots_of: Sequence[str] = ()
 
@@ -317,6 +321,9 @@ class Migrations:
         with self._engine.writer() as session:
             guard = sa.update(_T).where(_T.uuid == known.uuid, _T.owner == known.owner, _T.epoch == known.epoch)
             guard = guard.where(_T.status == known.status)
+            # A later one has not been heard yet.
+            if 'retry_requested_at' in fields:
+                guard = guard.where(_T.retry_requested_at == known.retry_requested_at)
             # Until it is settled a wish stops it; and whatever it ends in is the answer to a wish.
             if known.abort_requested_at is None and (known.outcome is None or ends):
                 guard = guard.where(_T.abort_requested_at.is_(None))
@@ -336,6 +343,10 @@ class Migrations:
                 instance['task_state'] = None
             if instance:
                 session.execute(sa.update(_I).where(_I.uuid == known.instance_uuid).values(**instance))
+            if write.debts_held is not None:
+                debt_rows.hold(session, known.uuid, write.debts_held)
+            for host, step in write.debts_paid:
+                debt_rows.forget(session, known.uuid, host, step)
             for debt in write.debts:
                 debt_rows.write(session, debt)
             if ends:

@@ -18,7 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from migrator.conductor import abandon
-from migrator.db import models
+from migrator.db import debts, models
 from migrator.objects.command import GuestState
 from migrator.testing.placement_faults import Fault
 from tests.functional import seen, wishes
@@ -294,6 +294,119 @@ def test_one_that_waits_in_a_queue_is_taken_out_of_it_first(cloud, operator):
     wishes.go_on(cloud)
     cloud.wait()
     assert cloud.world.effects('job started', instance.uuid) == []
+
+
+# --- what hosts owe, and what they do not say ------------------------------------------------------------------------
+
+
+def owe(cloud, instance, host, step, alarm=None):
+    """A host owes something for a server's migration, and was told so in a later epoch than the migration's own."""
+    found = row(cloud, instance)
+    debt = debts.Debt(
+        host=host,
+        migration_uuid=found.uuid,
+        instance_uuid=instance.uuid,
+        step=step,
+        reason='the test says so',
+        epoch=found.epoch + 20,
+        alarm=alarm,
+    )
+    with cloud.engine.writer() as session:
+        debts.write(session, debt)
+
+
+@pytest.mark.parametrize('host', ['host1', 'host2'])
+def test_what_was_owed_before_does_not_remove_the_last_copy(cloud, operator, host):
+    """It was owed when the migration was to go forward, and nobody has seen then where the guest is now."""
+    instance = lost_power(cloud)
+    owe(cloud, instance, 'host1', 'post_live_migration_at_source')
+    assert operator('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', host, '--yes')[0] == 0
+    ended(cloud, instance, host)
+    cloud.world.hypervisors['host1'].power_on()
+    seen.restart(cloud, 'host1')
+    cloud.simulation.advance(60)
+    assert cloud.world.hypervisors['host1'].describe(instance.uuid).state == GuestState.SHUTDOWN
+    (debt,) = cloud.database.debts.list()
+    assert (debt.host, 'look' in debt.alarm) == ('host1', True)
+
+
+def test_what_was_owed_and_is_done_now_is_owed_no_more(cloud, operator):
+    instance = lost_power(cloud)
+    owe(cloud, instance, 'host2', 'rollback_live_migration_at_destination', alarm='look first')
+    assert operator('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', 'host1', '--yes')[0] == 0
+    ended(cloud, instance, 'host1')
+    assert list(seen.guests(cloud, instance)) == ['host1']
+    assert cloud.database.debts.list() == []
+
+
+def test_a_destination_that_answers_and_does_not_get_it_done_owes_it_in_the_end(cloud, operator):
+    instance = lost_power(cloud)
+    stall = faults(cloud, 'host2').stall('rollback_live_migration_at_destination')
+    uuid = row(cloud, instance).uuid
+    status, text = operator('migration', 'abandon', uuid, '--guest-on', 'host1', '--yes', '--wait', '20')
+    assert (status, 'has not ended yet' in text) == (1, True), text
+    assert 'It waits: for host2 to end rollback_live_migration_at_destination.' in operator.tells(instance)
+    cloud.simulation.run_until(lambda: row(cloud, instance).ended, timeout=75)
+    ended(cloud, instance, 'host1')
+    assert [debt.host for debt in cloud.database.debts.list()] == ['host2']
+    stall.release()
+    cloud.simulation.run_until(lambda: not cloud.database.debts.list(), timeout=60)
+
+
+def test_a_source_that_does_not_give_up_the_move_is_somebodys_to_look_at(cloud, operator):
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    wishes.running(cloud, instance)
+    with cloud.engine.writer() as session:
+        stuck = sa.update(models.Migration).where(models.Migration.uuid == row(cloud, instance).uuid)
+        session.execute(stuck.values(stuck_reason='the test says so'))
+    cloud.bus.faults = lambda message: 'lose' if message.method == 'live_migration_abort' else None
+    cloud.database.wishes.request_abandon(row(cloud, instance), 'host1', 'ada')
+    cloud.simulation.advance(30)
+    assert 'It waits: for host1 to abort the job' in operator.tells(instance)
+    cloud.simulation.run_until(lambda: 'has not given up' in (row(cloud, instance).stuck_reason or ''), timeout=150)
+    cloud.bus.faults = lambda message: None
+    cloud.simulation.run_until(lambda: row(cloud, instance).ended, timeout=90)
+    ended(cloud, instance, 'host1')
+
+
+def test_a_source_that_does_not_have_the_guest_leaves_the_destination_as_it_is(cloud):
+    """Whoever says that it is there has not looked: what the destination has may be all that is left."""
+    instance = lost_power(cloud)
+    cloud.bus.faults = lambda message: 'lose' if message.method == 'wake' else None
+    cloud.database.wishes.request_abandon(row(cloud, instance), 'host1', 'ada')
+    cloud.world.hypervisors['host1'].power_on()
+    cloud.world.hypervisors['host1'].delete(instance.uuid)
+    before = seen.guests(cloud, instance)
+    seen.restart(cloud, 'host1')
+    cloud.wait(LONG)
+    ended(cloud, instance, 'host1')
+    assert seen.guests(cloud, instance) == before
+    (debt,) = cloud.database.debts.list()
+    assert (debt.host, 'does not have the guest' in debt.alarm) == ('host2', True)
+
+
+def test_a_retry_whose_hosts_are_silent_says_nothing_of_what_it_has_not_seen(cloud, operator):
+    instance = lost_power(cloud)
+    cloud.bus.faults = lambda message: 'lose' if message.method == 'poll_live_migrations' else None
+    status, text = operator('migration', 'retry', row(cloud, instance).uuid, '--wait', '20')
+    assert (status, 'stuck no longer' in text) == (1, False), text
+    assert row(cloud, instance).stuck_reason
+    assert row(cloud, instance).retry_requested_at is not None
+    cloud.bus.faults = lambda message: None
+    cloud.simulation.run_until(lambda: row(cloud, instance).retry_requested_at is None, timeout=30)
+    assert row(cloud, instance).stuck_reason
+
+
+@pytest.mark.cloud(options={'conductor.post_max_attempts': 1})
+def test_what_a_driver_says_does_not_command_the_terminal(cloud, operator):
+    instance = cloud.boot('one', 'host1')
+    cloud.world.hypervisors['host1'].leave_paused = True
+    faults(cloud, 'host1').fail('cutover')
+    faults(cloud, 'host1').fail('rollback_live_migration_at_source', 'no \x1b[2J socket', sticky=True)
+    assert cloud.live_migrate(instance, 'host2').status_int == 202
+    is_stuck(cloud, instance)
+    status, text = operator('migration', 'retry', row(cloud, instance).uuid)
+    assert (status, '\x1b' in text, '\\x1b[2J socket' in text) == (1, False, True), text
 
 
 #: Its commits, from the raised epoch on, for a wish that its sweep finds.

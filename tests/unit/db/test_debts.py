@@ -13,9 +13,6 @@
 
 from __future__ import annotations
 
-import pytest
-from oslo_db import exception as db_exception
-
 from migrator.db import debts
 from migrator.db.migrations import Write
 from tests.unit.db import conftest
@@ -58,9 +55,32 @@ def test_they_are_found_by_host_and_by_instance_oldest_first(scene: Scene) -> No
 
 def test_a_host_owes_one_step_of_one_migration_once(scene: Scene) -> None:
     debt = owe(scene, 'host1')
-    with pytest.raises(db_exception.DBDuplicateEntry), scene.database.engine.writer() as session:
-        debts.write(session, debt)
-    assert len(scene.database.debts.list()) == 1
+    with scene.database.engine.writer() as session:
+        debts.write(session, debts.dataclasses.replace(debt, reason='it is slow'))
+    assert [found.reason for found in scene.database.debts.list()] == ['it is slow']
+
+
+def test_what_is_held_is_neither_taken_up_nor_paid_by_who_had_taken_it_up_before(scene: Scene) -> None:
+    owe(scene, 'host1')
+    other = owe(scene, 'host1')
+    before = scene.database.debts.list()[0]
+    taken = scene.database.debts.adopt(before, str(before.owner))
+    assert taken is not None
+    with scene.database.engine.writer() as session:
+        debts.hold(session, before.migration_uuid, 'look first')
+    assert scene.database.debts.adopt(before, str(before.owner)) is None
+    assert scene.database.debts.raise_epoch(taken, 99) is None
+    scene.database.debts.forget(taken)
+    held, free = scene.database.debts.list()
+    assert (held.alarm, held.epoch) == ('look first', before.epoch + 1)
+    assert (free.alarm, free.migration_uuid) == (None, other.migration_uuid)
+
+
+def test_what_an_owner_has_had_done_is_owed_no_more(scene: Scene) -> None:
+    debt, other = owe(scene, 'host1'), owe(scene, 'host1')
+    known = scene.database.migrations.get(debt.migration_uuid)
+    scene.database.migrations.commit(known, Write(debts_paid=[('host1', 'another'), ('host1', debt.step)]))
+    assert [found.migration_uuid for found in scene.database.debts.list()] == [other.migration_uuid]
 
 
 def test_only_the_alarms_of_one_migration_are_taken_away(scene: Scene) -> None:

@@ -12,13 +12,14 @@
 
 """Wishes: guarded by status, written once, with an instance action in the same transaction."""
 
+import datetime
 import uuid
 
 import pytest
 
 from migrator import context, exception, executors
 from migrator.db import api as db_api
-from migrator.db import models, sync
+from migrator.db import migrations, models, sync
 from migrator.objects import instance, migration
 
 RUNNING = ['running']
@@ -160,3 +161,14 @@ def test_what_is_not_stuck_by_now_is_refused_and_left_as_it_is(database, running
         with pytest.raises(exception.NotStuck, match=words):
             wish()
     assert database.migrations.get(running.uuid) == before
+
+
+def test_an_owner_that_has_looked_anew_for_one_wish_takes_no_later_one_away(database, stuck):
+    database.wishes.request_retry(stuck, 'ada')
+    known = database.migrations.get(stuck.uuid)
+    with database.engine.writer() as session:
+        later = known.retry_requested_at + datetime.timedelta(seconds=1)
+        session.query(models.Migration).filter_by(uuid=stuck.uuid).update({'retry_requested_at': later})
+    with pytest.raises(exception.NotOwner):
+        database.migrations.commit(known, migrations.Write(fields={'retry_requested_at': None}))
+    assert database.migrations.get(stuck.uuid).retry_requested_at > known.retry_requested_at
