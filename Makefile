@@ -2,7 +2,7 @@
 #
 #   make demo [ARGS='--hosts 8 --json']   a whole cloud in one process empties one of its hosts
 #   make test                             lint, unit tests, functional tests, a short simulation
-#   make test-simulation [SEEDS=200]      the crash matrix, the model, planted bugs, every step again, random runs
+#   make test-simulation [SEEDS=3000]     the crash matrix, the model, planted bugs, every step again, random runs
 #   make test-eventlet                    what an importing service has of migrator, in a process that eventlet has patched
 #   make test-real                        against a private RabbitMQ, PostgreSQL and Placement (as root: installs them)
 #   make bench [ARGS='--on sqlite --quick'] what a migration costs the control plane, as JSON
@@ -14,7 +14,7 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 ARGS ?=
-SEEDS ?= 200
+SEEDS ?= 3000
 
 export PYTHON VENV
 # make says "Entering directory" on stdout when another make calls it; `make demo ARGS=--json` promises JSON there

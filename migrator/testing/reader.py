@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from migrator.db import api as db_api
 from migrator.objects import command
+from migrator.placement_client import allocations, providers
 from migrator.placement_client import client as placement_client
-from migrator.placement_client import providers
 from migrator.testing import primitives
 
 if TYPE_CHECKING:  # the cloud needs none of this to run
@@ -170,18 +170,27 @@ class Reader:
                 )
                 for one in providers.list_providers(client)
             }
-        return self.used(found)
-
-    def used(self, known: Mapping[str, Provider]) -> dict[str, Provider]:
-        """Return what Placement says, where nothing but allocations has changed since it was read."""
-        client = self._placement
-        with self._uncounted():
             return {
                 uuid: dataclasses.replace(
                     one, used=providers.usages(client, uuid), holders=providers.allocations_on(client, uuid)
                 )
-                for uuid, one in known.items()
+                for uuid, one in found.items()
             }
+
+    def held_by(self, consumers: Collection[str], known: Mapping[str, Provider]) -> dict[str, Provider]:
+        """Return what Placement says, where nothing but these consumers' allocations has changed since it was read."""
+        with self._uncounted():
+            now = {uuid: allocations.read(self._placement, uuid).allocations for uuid in sorted(consumers)}
+        found = {}
+        for provider, one in known.items():
+            holders = {uuid: held for uuid, held in one.holders.items() if uuid not in now}
+            holders |= {uuid: held[provider] for uuid, held in now.items() if provider in held}
+            used = dict.fromkeys(one.inventory, 0)
+            for held in holders.values():
+                for name, amount in held.items():
+                    used[name] = used.get(name, 0) + amount
+            found[provider] = dataclasses.replace(one, used=used, holders=holders)
+        return found
 
     @contextlib.contextmanager
     def _uncounted(self) -> Iterator[None]:

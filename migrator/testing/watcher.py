@@ -44,6 +44,8 @@ APART = 'I10'
 STOP = 2.0
 #: The tables of which something is looked at after a commit that has written to them.
 ROWS = frozenset({'migrations', 'instances', 'saga_steps', 'host_debts', 'services', 'compute_nodes'})
+#: Those of which something is only looked at together with the others: they change with every sign of life.
+ASIDE = frozenset({'services', 'compute_nodes'})
 #: What a message alone may break, where neither rows nor books nor guests have changed.
 OF_MESSAGES = frozenset({'I11', 'I12', 'I13', 'I16', 'I17'})
 
@@ -72,7 +74,8 @@ class Watcher:
         self._changed = set(ROWS)
         self._read_at: dict[str, int] = {}
         self._effects = -1
-        self._books_changed = self._trees_changed = True
+        self._trees_changed = True
+        self._consumers: set[str] = set()
         self._heard = 0
         self._fence = Fence()
         #: (boot, migration) -> its place in the order in which they came into the queue.
@@ -106,7 +109,9 @@ class Watcher:
         self._logger.addHandler(self._handler)
         self._logger.setLevel(logging.DEBUG)
         cloud.engine.on_commit = self._after_commit
-        _around(cloud.adapter, 'request', lambda _result, url, method, **_rest: self._after_placement(url, method))
+        _around(
+            cloud.adapter, 'request', lambda _result, url, method, **more: self._after_placement(url, method, **more)
+        )
         # What was held on its way: nobody knows what it was.
         _around(cloud.adapter, 'deliver', lambda _result: self._after_placement('', 'late'))
         _around(cloud.bus, 'send', lambda _result, *_args: self.look())
@@ -124,13 +129,19 @@ class Watcher:
         if changed:
             self._changed |= changed
             self._read_at = {table: writes[table] for table in ROWS}
-            self.look()
+            if not changed <= ASIDE:
+                self.look()
 
-    def _after_placement(self, url: str, method: str) -> None:
-        if method != 'GET':
-            self._books_changed = True
-            self._trees_changed |= not url.startswith('/allocations')
-            self.look()
+    def _after_placement(self, url: str, method: str, **more: Any) -> None:
+        if method == 'GET':
+            return
+        if url == '/allocations':
+            self._consumers |= more['json'].keys()
+        elif url.startswith('/allocations/'):
+            self._consumers.add(url.rpartition('/')[2])
+        else:
+            self._trees_changed = True
+        self.look()
 
     def _watch_delivery(self, deliver: Callable[..., None]) -> Callable[..., None]:
         def watched(message: buses.Message, pending: buses.Pending | None) -> None:
@@ -203,10 +214,13 @@ class Watcher:
                 self._arrivals.setdefault((host.boot_id, uuid), len(self._arrivals))
         if self._changed:
             self._read_rows()
-        if self._books_changed:
-            self._books = self._reader.providers() if self._trees_changed else self._reader.used(self._books)
+        books_changed = self._trees_changed or bool(self._consumers)
+        if self._trees_changed:
+            self._books = self._reader.providers()
+        elif self._consumers:
+            self._books = self._reader.held_by(self._consumers, self._books)
         world = World(providers=self._books, before=self._before, **self._rows, **outside)
-        everything = self._changed or self._books_changed or self._effects != len(world.effects)
+        everything = self._changed or books_changed or self._effects != len(world.effects)
         self._effects = len(world.effects)
         for invariant in invariants.INVARIANTS:
             if not everything and invariant.id not in OF_MESSAGES:
@@ -216,7 +230,8 @@ class Watcher:
                     self._note(invariant.id, what)
         self._before = self._rows['migrations']
         self._changed.clear()
-        self._books_changed = self._trees_changed = False
+        self._consumers.clear()
+        self._trees_changed = False
 
     def _read_rows(self) -> None:
         """Read the rows that may have changed: the migrations in progress, and those that were at the last look."""
