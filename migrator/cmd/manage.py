@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from oslo_config import cfg
 
 from migrator import exception, executors
-from migrator.cmd import manage_command, manage_db, manage_instance, manage_migration, manage_service
+from migrator.cmd import manage_command, manage_db, manage_instance, manage_migration, manage_placement, manage_service
 from migrator.conf import opts
 from migrator.db import options as db_options
 
@@ -51,6 +51,7 @@ NOUNS: dict[str, manage_command.Noun] = {
     'service': manage_service.NOUN,
     'instance': manage_instance.NOUN,
     'migration': manage_migration.NOUN,
+    'placement': manage_placement.NOUN,
 }
 
 

@@ -85,13 +85,23 @@ def read(client: placement.PlacementClient, known: Collection[str]) -> Books:
     :param known: uuids of the instances and migrations of the database.
     :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
     """
+    return with_types(client, read_held(client), known)
+
+
+def read_held(client: placement.PlacementClient) -> Books:
+    """Read every allocation, and of no consumer what it is; see :func:`with_types`."""
     found = {one.uuid: one for one in providers.list_providers(client)}
     held: dict[str, dict[str, Mapping[str, int]]] = {}
     for provider in found:
         for consumer, resources in providers.allocations_on(client, provider).items():
             held.setdefault(consumer, {})[provider] = resources
-    types = {one: allocations.read(client, one).consumer_type or '' for one in held if one not in known}
-    return Books(providers=found, held=held, types=types)
+    return Books(providers=found, held=held)
+
+
+def with_types(client: placement.PlacementClient, books: Books, known: Collection[str]) -> Books:
+    """Return the books with the types of the consumers that are not known: one request for each of them."""
+    types = {one: allocations.read(client, one).consumer_type or '' for one in books.held if one not in known}
+    return dataclasses.replace(books, types=types)
 
 
 def audit(

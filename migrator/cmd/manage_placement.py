@@ -1,0 +1,119 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``migrator-manage placement``: what is wrong in Placement, and putting it right."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from migrator import exception
+from migrator.cmd import manage_command
+from migrator.conductor import audits
+
+Asked = manage_command.Asked
+Verb = manage_command.Verb
+Wrong = audits.Wrong
+
+
+def audit(asked: Asked) -> int:
+    """Say which allocations have no living reason, and what puts each right; change nothing."""
+    found = audits.audit(asked.database, asked.placement())
+    lines = [line for wrong in found for line in _told(wrong)]
+    lines.append(_sum(found))
+    findings = [finding.as_dict() for wrong in found for finding in wrong.findings]
+    asked.answer({'findings': findings}, _text(lines))
+    return manage_command.WRONG if found else manage_command.RIGHT
+
+
+def heal(asked: Asked) -> int:
+    """Put what an audit finds right, each consumer in one write; without ``--yes`` only say what would be done."""
+    given, client = asked.arguments, asked.placement()
+    found = audits.audit(asked.database, client)
+    strange = sorted(set(given.consumer or ()) - {wrong.consumer for wrong in found})
+    if given.consumer:
+        found = [wrong for wrong in found if wrong.consumer in given.consumer]
+    healed, lines, document = 0, [f'{uuid}: nothing is wrong with it.' for uuid in strange], []
+    for wrong in found:
+        done, says = _heal(asked, wrong)
+        healed += done
+        lines += [*_told(wrong, remedy=False), f'  {says}.', '']
+        document.append({'consumer': wrong.consumer, 'healed': done and given.yes, 'says': says})
+    left = len(found) - healed
+    if not given.yes and healed:
+        lines += ['Nothing was changed. To do it: the same with --yes.']
+    elif given.yes and found:
+        lines += [f'{healed} {"is" if healed == 1 else "are"} put right, {left} left.']
+    elif not found and not strange:
+        lines += [_sum(found)]
+    asked.answer({'dry_run': not given.yes, 'consumers': document}, _text(lines))
+    return manage_command.WRONG if left else manage_command.RIGHT
+
+
+def _heal(asked: Asked, wrong: Wrong) -> tuple[bool, str]:
+    """Return whether it is, or would be, put right, and what is to be said of it."""
+    named, client = asked.arguments.consumer or (), asked.placement()
+    if not asked.arguments.yes:
+        found = audits.remedy(asked.database, client, wrong, named)
+        return found.write is not None, f'Would be done: {found.says}' if found.write else f'Left: {found.says}'
+    try:
+        done, says = audits.heal(asked.database, client, wrong, named)
+    except exception.PlacementUnreachable as error:
+        return False, f'Not known whether it was done ({error}): audit again'
+    return done, f'Done: {says}' if done else f'Left: {says}'
+
+
+def _told(wrong: Wrong, remedy: bool = True) -> Iterator[str]:
+    kind = wrong.findings[0].consumer_type.lower()
+    yield f'{kind} {wrong.consumer}'
+    for finding in wrong.findings:
+        held = ', '.join(f'{amount} {name}' for name, amount in finding.resources.items())
+        since = f', since {finding.since}' if finding.since else ''
+        yield f'  {finding.verdict}{since}: {held} at provider {finding.provider}'
+        yield f'    {finding.reason}'
+    if remedy:
+        for text in dict.fromkeys(finding.remedy for finding in wrong.findings):
+            yield f'  remedy: {text}'
+        yield ''
+
+
+def _sum(found: list[Wrong]) -> str:
+    if not found:
+        return 'Every allocation has a living reason.'
+    count = len(found)
+    have = 'consumers have' if count > 1 else 'consumer has'
+    return f'{count} {have} wrong allocations; "placement heal" puts right what it can.'
+
+
+def _text(lines: list[str]) -> str:
+    return '\n'.join(manage_command.printable(line) if line else '' for line in lines)
+
+
+def _heal_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--consumer',
+        type=manage_command.uuid,
+        action='append',
+        metavar='UUID',
+        help='this one only, may be given again; one that nobody knows here is removed only if it is named',
+    )
+    parser.add_argument('--yes', action='store_true', help='do it; without it, what would be done is told')
+
+
+NOUN: manage_command.Noun = (
+    'the allocations in Placement',
+    [
+        Verb('audit', 'say which allocations have no living reason', audit),
+        Verb('heal', 'put wrong allocations right, each consumer in one write', heal, _heal_arguments),
+    ],
+)

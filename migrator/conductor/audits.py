@@ -1,0 +1,315 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Which allocation in Placement has no living reason; and how each is put right, in one atomic write.
+
+A cloud goes on while it is audited. What looks wrong in the first look is therefore looked at once more, by itself:
+its rows, its allocations twice, its rows again. Only where nothing has moved meanwhile is it told. What is written
+then carries the generation that was read: whatever somebody else has written since, the write is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from migrator import exception
+from migrator.conductor import instances as conductor_instances
+from migrator.db import api as db_api
+from migrator.db import instances as instance_rows
+from migrator.objects import instance as instance_objects
+from migrator.objects import migration as migration_objects
+from migrator.placement_client import allocations, candidates, pairs, providers
+from migrator.placement_client import audit as books_audit
+from migrator.placement_client import client as placement
+
+Instance = instance_objects.Instance
+Migration = migration_objects.Migration
+Finding = books_audit.Finding
+
+#: Seconds that a guest has to get its allocation after its row was made.
+_BIRTH = 60.0
+#: How often what moves while it is looked at is looked at again; then it is well alive.
+_LOOKS = 5
+#: How many uuids one query asks for.
+_BATCH = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """What the database says of a consumer.
+
+    :ivar instance: it itself, or that of the migration that it is.
+    :ivar migrations: it itself, and those in progress of the instance.
+    """
+
+    instance: Instance | None
+    migrations: tuple[Migration, ...]
+
+    @property
+    def moving(self) -> Migration | None:
+        """The migration in progress."""
+        return next((one for one in self.migrations if one.in_progress), None)
+
+    def moved(self, other: Rows) -> bool:
+        """Whether what decides where a guest's allocations belong is another than it was."""
+        return self._place() != other._place()
+
+    def _place(self) -> object:
+        of_instance = (self.instance.host, self.instance.task_state) if self.instance is not None else None
+        return of_instance, [
+            (one.uuid, one.status, one.attempt, one.dest_compute, one.outcome) for one in self.migrations
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrong:
+    """A consumer whose allocations are wrong, as it was seen while nothing moved.
+
+    :ivar findings: one for each resource provider, in their order.
+    :ivar generation: the consumer's; None: Placement does not know it.
+    """
+
+    consumer: str
+    findings: tuple[Finding, ...]
+    generation: int | None
+    rows: Rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Remedy:
+    """What would put a consumer right.
+
+    :ivar write: None: nothing that is to be done by itself.
+    :ivar says: a sentence: what is written, or why nothing is.
+    """
+
+    write: allocations.Write | None
+    says: str
+
+
+def audit(database: db_api.Database, client: placement.PlacementClient) -> list[Wrong]:
+    """Hold every allocation against every instance and every migration; nothing is changed.
+
+    :returns: what is wrong, by consumer type and uuid; what has a living reason, or moves, is not among it.
+    :raises migrator.exception.PlacementUnreachable: Placement is away.
+    :raises migrator.exception.DatabaseUnreachable: the database is.
+    """
+    return _Audit(database, client).run()
+
+
+def remedy(
+    database: db_api.Database, client: placement.PlacementClient, wrong: Wrong, named: Collection[str] = ()
+) -> Remedy:
+    """Return what would put a consumer right, writing nothing.
+
+    :param named: uuids of consumers that nobody knows here, and that somebody wants removed nevertheless.
+    """
+    verdicts = {finding.verdict for finding in wrong.findings}
+    if books_audit.UNKNOWN_CONSUMER in verdicts:
+        return _of_a_stranger(client, wrong, named)
+    if books_audit.LEAKED in verdicts:
+        migration = wrong.rows.migrations[0]
+        owner = pairs.Consumer(
+            uuid=wrong.consumer,
+            consumer_type=pairs.MIGRATION,
+            project_id=migration.project_id,
+            user_id=migration.user_id,
+        )
+        return _nothing(wrong, owner)
+    moving = wrong.rows.moving
+    if moving is not None:
+        return Remedy(None, f'migration {moving.uuid} is in progress: let it end, or abort it, and audit again')
+    instance = wrong.rows.instance
+    assert instance is not None, 'what is neither a stranger nor a migration is an instance'
+    wanted = _home_of(database, client, instance)
+    if wanted is None:
+        why = f'{instance.host} has no room for it, or its compute service has not reported: make room, and heal again'
+        return Remedy(None, why)
+    write = allocations.Write(
+        consumer=conductor_instances.consumer_of(instance), allocations=wanted, generation=wrong.generation
+    )
+    return Remedy(write, f'its allocation becomes {_say(wanted)}, on {instance.host}, and nothing else')
+
+
+def heal(
+    database: db_api.Database, client: placement.PlacementClient, wrong: Wrong, named: Collection[str] = ()
+) -> tuple[bool, str]:
+    """Put a consumer right in one atomic write, which is refused if it has changed since it was audited.
+
+    :param named: as for :func:`remedy`.
+    :returns: whether it was done; and a sentence that says what, or why not.
+    :raises migrator.exception.PlacementUnreachable: it may or may not have been done: audit again.
+    """
+    found = remedy(database, client, wrong, named)
+    if found.write is None:
+        return False, found.says
+    if _rows(database, wrong.consumer).moved(wrong.rows):
+        return False, 'it has changed since it was looked at: audit again'
+    try:
+        _write(client, found.write)
+    except exception.PlacementConflict:
+        return False, 'somebody else has written it since it was looked at: audit again'
+    except exception.PlacementRefused as error:
+        return False, f'Placement refuses it: {error}'
+    if found.write.generation is None and not _lives(database, wrong.consumer):
+        # No generation has kept it from coming back: it was deleted between our look and our write.
+        allocations.remove(client, found.write.consumer, generation=allocations.FIRST_GENERATION)
+        return False, 'it was deleted meanwhile, and holds nothing'
+    return True, found.says
+
+
+def _write(client: placement.PlacementClient, write: allocations.Write) -> None:
+    try:
+        allocations.write_all(client, [write])
+    except exception.PlacementConflict:
+        if write.generation is not None:
+            raise
+        # Placement was killed over an earlier write of it; where it was not, this is refused as well.
+        allocations.write_all(client, [dataclasses.replace(write, generation=allocations.GHOST_GENERATION)])
+
+
+def _lives(database: db_api.Database, uuid: str) -> bool:
+    instance = _rows(database, uuid).instance
+    return instance is not None and instance.task_state != instance_rows.DELETING
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------------------
+
+
+class _Audit:
+    def __init__(self, database: db_api.Database, client: placement.PlacementClient) -> None:
+        self._database = database
+        self._client = client
+        self._roots = {node.host: node.uuid for node in database.services.list_nodes()}
+
+    def run(self) -> list[Wrong]:
+        instances = self._database.instances.list()
+        migrations = self._database.migrations.list(in_progress=True)
+        held = books_audit.read_held(self._client)
+        known = {one.uuid for one in instances} | {one.uuid for one in migrations}
+        migrations += self._migrations_of([uuid for uuid in held.held if uuid not in known])
+        known |= {one.uuid for one in migrations}
+        books = books_audit.with_types(self._client, held, known)
+        suspects = dict.fromkeys(
+            finding.consumer for finding in books_audit.audit(books, self._roots, instances, migrations)
+        )
+        return [wrong for consumer in suspects if (wrong := self._look_again(consumer, books)) is not None]
+
+    def _migrations_of(self, uuids: Sequence[str]) -> list[Migration]:
+        found: list[Migration] = []
+        for start in range(0, len(uuids), _BATCH):
+            found += self._database.migrations.list({'uuid': list(uuids[start : start + _BATCH])})
+        return found
+
+    def _look_again(self, consumer: str, books: books_audit.Books) -> Wrong | None:
+        """Return what is wrong with one consumer while nothing moves; None: nothing is, or it is well alive."""
+        for _ in range(_LOOKS):
+            rows = _rows(self._database, consumer)
+            related = [consumer, *_related(consumer, rows)]
+            held = [allocations.read(self._client, uuid) for uuid in related]
+            again = [allocations.read(self._client, uuid) for uuid in related]
+            if held == again and not _rows(self._database, consumer).moved(rows):
+                return self._judge(consumer, rows, held, books)
+        return None
+
+    def _judge(
+        self, consumer: str, rows: Rows, held: Sequence[pairs.ConsumerAllocations], books: books_audit.Books
+    ) -> Wrong | None:
+        if rows.instance is not None and rows.instance.uuid == consumer and self._comes_or_goes(rows.instance):
+            return None
+        now = dataclasses.replace(
+            books,
+            held={one.uuid: pairs.normal(one.allocations) for one in held if one.allocations},
+            types={one.uuid: one.consumer_type or '' for one in held},
+        )
+        instances = [rows.instance] if rows.instance is not None else []
+        found = books_audit.audit(now, self._roots, instances, rows.migrations)
+        findings = tuple(one for one in found if one.consumer == consumer)
+        return Wrong(consumer, findings, held[0].generation, rows) if findings else None
+
+    def _comes_or_goes(self, instance: Instance) -> bool:
+        if instance.task_state == instance_rows.DELETING:
+            return True
+        if instance.created_at is None:
+            return False
+        return (self._database.services.now() - instance.created_at).total_seconds() < _BIRTH
+
+
+def _rows(database: db_api.Database, consumer: str) -> Rows:
+    itself = database.migrations.list({'uuid': consumer})
+    uuid = itself[0].instance_uuid if itself else consumer
+    found = database.instances.list({'uuid': uuid})
+    moving = database.migrations.list({'instance_uuid': uuid}, in_progress=True)
+    migrations = {one.uuid: one for one in [*itself, *moving]}
+    return Rows(found[0] if found else None, tuple(migrations.values()))
+
+
+def _related(consumer: str, rows: Rows) -> Iterator[str]:
+    """Return the other consumers without which it cannot be judged."""
+    if rows.instance is not None:
+        yield from {rows.instance.uuid} - {consumer}
+    yield from (one.uuid for one in rows.migrations if one.uuid != consumer)
+
+
+# --- what puts it right ----------------------------------------------------------------------------------------------
+
+
+def _of_a_stranger(client: placement.PlacementClient, wrong: Wrong, named: Collection[str]) -> Remedy:
+    if wrong.consumer not in named:
+        return Remedy(None, 'nobody here knows whose it is: find out; and name it, if nobody wants it')
+    held = allocations.read(client, wrong.consumer)
+    owner = pairs.Consumer(
+        uuid=wrong.consumer,
+        consumer_type=held.consumer_type or pairs.INSTANCE,
+        project_id=held.project_id or '',
+        user_id=held.user_id or '',
+    )
+    return _nothing(wrong, owner)
+
+
+def _home_of(
+    database: db_api.Database, client: placement.PlacementClient, instance: Instance
+) -> pairs.Allocations | None:
+    """Return what an instance is to hold on its host; None: there is no room for that, or no such host."""
+    roots = {node.host: node.uuid for node in database.services.list_nodes()}
+    root = roots.get(instance.host)
+    if root is None:
+        return None
+    held = books_audit.read_held(client)
+    root_of = {uuid: one.root_uuid for uuid, one in held.providers.items()}
+    # A provider in no host's tree is shared between hosts.
+    kept = {
+        uuid: amounts
+        for uuid, amounts in held.held.get(instance.uuid, {}).items()
+        if root_of.get(uuid) == root or root_of.get(uuid) not in roots.values()
+    }
+    flavor = instance.flavor.resources()
+    if pairs.total([{'': amounts} for amounts in kept.values()]).get('', {}) == flavor:
+        return kept
+    # Its own part of the inventory may be all that is free, which a candidate would not see.
+    if list(root_of.values()).count(root) == 1 and flavor.keys() <= providers.read_inventory(client, root).keys():
+        return {root: flavor}
+    found = candidates.get_candidates(client, instance.flavor.resource_groups(), in_tree=root, limit=1)
+    return found[0].allocations if found else None
+
+
+def _nothing(wrong: Wrong, owner: pairs.Consumer) -> Remedy:
+    if wrong.generation is None:
+        return Remedy(None, 'Placement does not know it any more')
+    write = allocations.Write(consumer=owner, allocations={}, generation=wrong.generation)
+    return Remedy(write, 'all that it holds is removed')
+
+
+def _say(held: pairs.Allocations) -> str:
+    parts: Iterable[str] = (f'{amount} {name}' for amounts in held.values() for name, amount in amounts.items())
+    return ', '.join(parts) or 'nothing'

@@ -1,0 +1,317 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the books of Placement should not say is found, told, and put right; what has a living reason never is."""
+
+import json
+
+import pytest
+
+from migrator.conductor import audits
+from migrator.placement_client import allocations, pairs
+from migrator.placement_client import client as placement_client
+from migrator.testing.placement_faults import Fault
+from tests.functional import seen, wishes
+from tests.functional.test_golden import Operator
+from tests.functional.trouble import faults, migrate
+
+pytestmark = pytest.mark.simulated(reason='it writes wrong books by hand, and judges between two requests')
+
+STRANGER = '00000000-0000-4000-8000-00000000dead'
+
+
+@pytest.fixture
+def operator(cloud, capsys, tmp_path, monkeypatch):
+    """Whoever is on duty: ada."""
+    monkeypatch.setenv('LOGNAME', 'ada')
+    monkeypatch.setattr('migrator.cmd.manage_command.Asked.placement', lambda _asked: cloud.placement_client)
+    return Operator(cloud, capsys, tmp_path)
+
+
+def root(cloud, host):
+    return next(node.uuid for node in cloud.database.services.list_nodes() if node.host == host)
+
+
+def write(cloud, consumer, held, kind=pairs.INSTANCE):
+    """Have a consumer hold this, whatever it held: host -> resource class -> amount."""
+    known = allocations.read(cloud.placement_client, consumer)
+    owner = pairs.Consumer(uuid=consumer, consumer_type=kind, project_id='demo', user_id='demo')
+    by_root = {root(cloud, host): amounts for host, amounts in held.items()}
+    allocations.write_all(
+        cloud.placement_client, [allocations.Write(consumer=owner, allocations=by_root, generation=known.generation)]
+    )
+
+
+def found(cloud):
+    """Return the verdicts of an audit, by consumer."""
+    wrong = audits.audit(cloud.database, cloud.placement_client)
+    return {one.consumer: sorted({finding.verdict for finding in one.findings}) for one in wrong}
+
+
+def at_rest(cloud):
+    """A guest that has moved from host1 to host2, some time ago; and its migration."""
+    instance = cloud.boot('one', 'host1')
+    assert cloud.live_migrate(instance, 'host2').status_int == 202
+    cloud.wait()
+    cloud.simulation.advance(120)
+    return cloud.database.instances.get(instance.uuid), cloud.migrations(instance)[-1]
+
+
+def plant(cloud, kind):
+    """Make the books wrong in one way; return the consumers that are wrong then, with the verdict of each."""
+    instance, migration = at_rest(cloud)
+    flavor = instance.flavor.resources()
+    less = {name: amount for name, amount in flavor.items() if name != 'VCPU'}
+    by_kind = {
+        'a migration that has ended holds its source': (migration.uuid, {'host1': flavor}, 'leaked'),
+        'a migration that has ended holds its destination': (migration.uuid, {'host2': flavor}, 'leaked'),
+        'a migration that has ended holds a third host': (migration.uuid, {'host3': {'VCPU': 1}}, 'leaked'),
+        'an instance holds nothing': (instance.uuid, {}, 'missing'),
+        'an instance holds another host': (instance.uuid, {'host3': flavor}, 'wrong host'),
+        'an instance holds its old host': (instance.uuid, {'host1': flavor}, 'wrong host'),
+        'an instance holds less': (instance.uuid, {'host2': less}, 'wrong amount'),
+        'an instance holds more': (instance.uuid, {'host2': {**flavor, 'VCPU': 3}}, 'wrong amount'),
+        'an instance holds two hosts': (instance.uuid, {'host1': flavor, 'host2': flavor}, 'doubled'),
+        'an instance holds a part of a second host': (
+            instance.uuid, {'host1': {'VCPU': 1}, 'host2': flavor}, 'doubled',
+        ),
+        'an instance that nobody knows holds something': (STRANGER, {'host1': flavor}, 'unknown consumer'),
+        'a migration that nobody knows holds something': (STRANGER, {'host1': flavor}, 'unknown consumer'),
+    }  # fmt: skip
+    consumer, held, verdict = by_kind[kind]
+    write(cloud, consumer, held, pairs.MIGRATION if kind.startswith('a migration') else pairs.INSTANCE)
+    return consumer, verdict
+
+
+KINDS = (
+    'a migration that has ended holds its source',
+    'a migration that has ended holds its destination',
+    'a migration that has ended holds a third host',
+    'an instance holds nothing',
+    'an instance holds another host',
+    'an instance holds its old host',
+    'an instance holds less',
+    'an instance holds more',
+    'an instance holds two hosts',
+    'an instance holds a part of a second host',
+    'an instance that nobody knows holds something',
+    'a migration that nobody knows holds something',
+)
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
+@pytest.mark.parametrize('kind', KINDS)
+def test_what_is_wrong_is_found_and_put_right_and_nothing_else_is_touched(cloud, operator, kind):
+    other = cloud.boot('other', 'host2')
+    consumer, verdict = plant(cloud, kind)
+    assert found(cloud) == {consumer: [verdict]}
+    before = seen.books(cloud)
+    status, text = operator('placement', 'audit')
+    assert (status, consumer in text, verdict in text) == (1, True, True), text
+    named = ('--consumer', consumer) if consumer == STRANGER else ()
+    status, text = operator('placement', 'heal', *named)
+    assert (status, 'Nothing was changed' in text) == (0, True), text
+    assert seen.books(cloud) == before
+    status, text = operator('placement', 'heal', '--yes', *named)
+    assert (status, '1 is put right, 0 left' in text) == (0, True), text
+    assert found(cloud) == {}
+    instance = cloud.database.instances.list({'name': 'one'})[0]
+    right = {one.uuid: {'host2': one.flavor.resources()} for one in (instance, other)}
+    assert seen.books(cloud) == right
+    assert operator('placement', 'heal', '--yes') == (0, 'Every allocation has a living reason.\n')
+
+
+@pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
+def test_what_nobody_knows_is_left_alone_unless_it_is_named(cloud, operator):
+    consumer, _ = plant(cloud, 'an instance that nobody knows holds something')
+    before = seen.books(cloud)
+    status, text = operator('placement', 'heal', '--yes')
+    assert (status, 'name it, if nobody wants it' in text) == (1, True), text
+    assert seen.books(cloud) == before
+    document = json.loads(operator('--json', 'placement', 'audit')[1])
+    assert [one['consumer'] for one in document['findings']] == [consumer]
+    assert set(document['findings'][0]) == {
+        'consumer', 'consumer_type', 'provider', 'resources', 'verdict', 'reason', 'since', 'remedy',
+    }  # fmt: skip
+
+
+def test_right_books_have_no_finding(cloud, operator):
+    at_rest(cloud)
+    assert operator('placement', 'audit') == (0, 'Every allocation has a living reason.\n')
+    assert operator('placement', 'heal', '--consumer', STRANGER)[1] == f'{STRANGER}: nothing is wrong with it.\n'
+
+
+def test_a_placement_that_is_away_is_told_and_nothing_is_changed(cloud, operator):
+    at_rest(cloud)
+    cloud.adapter.inject(Fault.UNREACHABLE, times=10)
+    assert operator('placement', 'audit') == (3, '')
+    cloud.adapter._plans.clear()
+
+
+# --- a cloud that is at work -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
+def test_what_has_changed_since_it_was_looked_at_is_not_written(cloud):
+    consumer, _ = plant(cloud, 'an instance holds two hosts')
+    (wrong,) = audits.audit(cloud.database, cloud.placement_client)
+    write(cloud, consumer, {'host1': {'VCPU': 1}})
+    done, says = audits.heal(cloud.database, cloud.placement_client, wrong)
+    assert (done, 'audit again' in says) == (False, True)
+    assert list(seen.books(cloud)[consumer]) == ['host1']
+    write(cloud, consumer, {'host2': cloud.database.instances.get(consumer).flavor.resources()})
+
+
+@pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
+def test_what_a_migration_in_progress_is_about_is_left_to_it(cloud):
+    instance = cloud.boot('one', 'host1', memory_mb=1024)
+    cloud.simulation.advance(120)
+    wishes.running(cloud, instance)
+    flavor = instance.flavor.resources()
+    write(cloud, instance.uuid, {'host2': flavor, 'host3': flavor})
+    (wrong,) = audits.audit(cloud.database, cloud.placement_client)
+    done, says = audits.heal(cloud.database, cloud.placement_client, wrong)
+    assert (done, 'let it end' in says) == (False, True)
+    write(cloud, instance.uuid, {'host2': flavor})
+    wishes.go_on(cloud)
+    cloud.wait()
+    seen.completed(cloud, instance, 'host2')
+
+
+@pytest.mark.breaks('I3', 'I4', 'I5', reason='the test writes allocations by hand')
+def test_a_guest_whose_allocation_is_on_its_way_is_not_missing_one(cloud):
+    instance = cloud.boot('one', 'host1')
+    flavor = instance.flavor.resources()
+    cloud.simulation.advance(1)
+    write(cloud, instance.uuid, {})
+    assert found(cloud) == {}
+    write(cloud, instance.uuid, {'host1': flavor})
+
+
+@pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
+def test_what_an_earlier_migration_has_left_goes_while_the_next_is_in_progress(cloud):
+    instance, earlier = at_rest(cloud)
+    write(cloud, earlier.uuid, {'host3': {'VCPU': 1}}, pairs.MIGRATION)
+    wishes.running(cloud, instance)
+    before = seen.books(cloud)
+    (wrong,) = audits.audit(cloud.database, cloud.placement_client)
+    assert audits.heal(cloud.database, cloud.placement_client, wrong)[0]
+    assert seen.books(cloud) == {uuid: held for uuid, held in before.items() if uuid != earlier.uuid}
+    wishes.go_on(cloud)
+    cloud.wait()
+
+
+@pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', 'I18', reason='the test deletes an instance by hand')
+def test_a_guest_that_is_deleted_while_it_is_healed_does_not_come_back(cloud):
+    consumer, _ = plant(cloud, 'an instance holds nothing')
+    (wrong,) = audits.audit(cloud.database, cloud.placement_client)
+    request, asked = cloud.adapter.request, []
+
+    def deletes_first(url, method, **more):
+        if method == 'POST':
+            asked.append(url)
+            cloud.database.instances.delete(consumer)
+        return request(url, method, **more)
+
+    cloud.adapter.request = deletes_first
+    done, says = audits.heal(cloud.database, cloud.placement_client, wrong)
+    assert (asked, done, 'deleted' in says) == (['/allocations'], False, True)
+    assert consumer not in seen.books(cloud)
+
+
+class Auditor:
+    """Audits at each request that a cloud makes to Placement, before and after it, and at each commit."""
+
+    def __init__(self, cloud):
+        self.cloud, self.looks, self.wrong = cloud, 0, []
+        self._busy = False
+        request = cloud.adapter.request
+
+        def watched(*args, **kwargs):
+            self.look()
+            try:
+                return request(*args, **kwargs)
+            finally:
+                self.look()
+
+        cloud.adapter.request = watched
+        cloud.engine.boundary = lambda what: self.look() if what == 'committed' else None
+
+    def look(self):
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            self.looks += 1
+            self.wrong += audits.audit(self.cloud.database, self.cloud.placement_client)
+        finally:
+            self._busy = False
+
+
+@pytest.mark.parametrize('what', ['success', 'abort', 'it fails', 'the next candidate'])
+def test_at_no_moment_of_a_migration_is_a_living_allocation_wrong(cloud, what):
+    instance = cloud.boot('one', 'host1', memory_mb=1024)
+    cloud.simulation.advance(120)
+    auditor = Auditor(cloud)
+    if what == 'abort':
+        wishes.running(cloud, instance)
+        assert wishes.abort(cloud, instance).status_int == 202
+    elif what == 'it fails':
+        faults(cloud, 'host1').fail('copying')
+        migrate(cloud, instance)
+    elif what == 'the next candidate':
+        faults(cloud, 'host2').fail('check_can_live_migrate_destination')
+        migrate(cloud, instance)
+    else:
+        migrate(cloud, instance)
+    cloud.wait()
+    cloud.engine.boundary = lambda what: None
+    assert auditor.wrong == []
+    assert auditor.looks > 20
+
+
+class Slow:
+    """A way to Placement on which each request takes some milliseconds."""
+
+    def __init__(self, adapter, threads):
+        self._adapter, self._threads = adapter, threads
+
+    def request(self, *args, **kwargs):
+        self._threads.sleep(0.001 + 0.004 * self._threads.random())
+        return self._adapter.request(*args, **kwargs)
+
+
+@pytest.mark.parametrize('seed', range(6))
+@pytest.mark.cloud(options={'max_concurrent_live_migrations': 2})
+def test_an_audit_that_takes_its_time_beside_a_cloud_at_work_finds_nothing(cloud):
+    guests = [cloud.boot(f'guest{number}', 'host1', memory_mb=512) for number in range(4)]
+    cloud.simulation.advance(120)
+    client = placement_client.PlacementClient(Slow(cloud.placement.adapter(), cloud.world_threads))
+    wrong, looks = [], []
+
+    def audit():
+        while len(looks) < 400 and not (looks and cloud.idle()):
+            wrong.extend(audits.audit(cloud.database, client))
+            looks.append(cloud.simulation.time)
+
+    faults(cloud, 'host1').fail('copying', instance_uuid=guests[1].uuid)
+    cloud.world_threads.start(audit, name='audit')
+    for guest in guests:
+        cloud.simulation.advance(0.007)
+        assert cloud.live_migrate(guest).status_int == 202
+    seen.when(cloud, guests[0], 'running')
+    assert wishes.abort(cloud, guests[0]).status_int == 202
+    cloud.wait()
+    assert (wrong, len(looks) > 10) == ([], True)
