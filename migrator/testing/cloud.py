@@ -51,6 +51,7 @@ class Cloud(face.Face):
     :param hosts: how many compute hosts, ``host1`` and so on; more by :meth:`add_host`.
     :param threads_for: returns the threads of a process by its name (``world``, ``api``, ``conductor1``, ``host1``).
     :param options: overrides of options, ``{'conductor.lease': 5, 'max_concurrent_live_migrations': 2}``.
+    :param versions: compute host -> the service version as which it starts, :attr:`versions` from then on.
     :param start: whether to start the services; a cloud that is not started has its schema and nothing else.
     :param ground: where its database and its Placement are; its own, in ``directory``, unless given.
     :ivar history: every request to the REST API and its answer, in the order of the answers.
@@ -64,6 +65,7 @@ class Cloud(face.Face):
         hosts: int = 4,
         threads_for: ThreadsFor | None = None,
         options: Mapping[str, Any] | None = None,
+        versions: Mapping[str, int] | None = None,
         start: bool = True,
         ground: grounds.Ground | None = None,
         **knobs: Any,
@@ -73,6 +75,7 @@ class Cloud(face.Face):
         native = executors.NativeThreads()
         self.threads_for: ThreadsFor = threads_for or (lambda name: native)
         self.options = {'api.auth_strategy': 'noauth2', **(options or {})}
+        self.versions = dict(versions or {})
         self.world_threads = self.threads_for('world')
         self.simulation: sim.Simulation | None = None
         self.world = fake_hypervisor.FakeWorld(self.world_threads)
@@ -146,7 +149,8 @@ class Cloud(face.Face):
         client = self._rpc(host, f'compute:{host}')
         events = conductor_rpcapi.ConductorEvents(client)
         driver = fake.FakeDriver(self.world.hypervisors[host], threads)
-        manager = compute_manager.ComputeManager(self.conf(host=host), host, driver, threads, events, client)
+        cap = {'compute.service_version_cap': self.versions[host]} if host in self.versions else {}
+        manager = compute_manager.ComputeManager(self.conf(host=host, **cap), host, driver, threads, events, client)
         manager.start()
         self.computes[host] = manager
         return manager

@@ -205,6 +205,9 @@ class Director:
     def _do_to_a_process(self, deed: plans.Deed, name: str) -> None:
         if deed.name == 'stop and start':
             self.stop_and_start(name, deed.more)
+        elif deed.name == 'upgrade':
+            self.cloud.versions.pop(name, None)
+            self.stop_and_start(name, deed.more)
         elif deed.name == 'kill':
             self.kill(name, deed.more)
         elif deed.name == 'slow link':

@@ -19,6 +19,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from migrator.objects import service
 from migrator.testing import strikes
 from migrator.testing.seams import Boundary
 
@@ -84,6 +85,7 @@ class Plan:
     """All that is chosen for one run.
 
     :ivar seed: of the schedule too, and of every process's uuids; with ``in_order`` only of those.
+    :ivar versions: compute host -> its service version at the beginning; this release's own unless named.
     :ivar struck: the faults and where they strike; None: at random, by the seed and ``rate``.
     """
 
@@ -96,6 +98,7 @@ class Plan:
     rate: float
     most_faults: int
     in_order: bool = False
+    versions: Mapping[str, int] = dataclasses.field(default_factory=dict)
     struck: tuple[tuple[Boundary, str], ...] | None = None
 
     def chooser(self) -> Callable[[Boundary], strikes.Fault | None]:
@@ -153,6 +156,22 @@ def of(seed: int) -> Plan:
         most_faults=dice.choice((1, 2, 3, 5, 8)),
         in_order=dice.random() < 0.25,
     )
+
+
+def of_an_upgrade(seed: int) -> Plan:
+    """Return the plan of a seed in a cloud whose computes are of several versions, and are upgraded one by one."""
+    plan = of(seed)
+    dice = random.Random(f'upgrade of {seed}')  # noqa: S311 -- to be repeated, not secret
+    oldest = dice.choice(list(service.SERVICE_VERSIONS))
+    names = [f'host{number}' for number in range(1, plan.hosts + 1)]
+    versions = {name: dice.randint(oldest, service.CURRENT_VERSION) for name in names}
+    upgrades = [
+        Deed(round(dice.uniform(0, HORIZON), 3), 'upgrade', name, dice.choice((0.5, 3.0, 20.0)))
+        for name in names
+        if dice.random() < 0.7
+    ]
+    deeds = sorted([*plan.deeds, *upgrades], key=lambda deed: deed.at)
+    return dataclasses.replace(plan, versions=versions, deeds=tuple(deeds))
 
 
 def _deed(dice: random.Random, hosts: list[str], guests: int) -> Deed:

@@ -62,6 +62,7 @@ class Run:
     violations: tuple[str, ...]
     struck: tuple[tuple[Boundary, str], ...]
     statuses: tuple[str, ...]
+    strategies: tuple[str, ...]
     states: frozenset[str]
     digest: str
     seconds: float
@@ -89,6 +90,7 @@ def run(ground: grounds.Ground, plan: plans.Plan) -> Run:
         in_order=plan.in_order,
         ground=ground,
         options=plan.options,
+        versions=plan.versions,
         **plan.knobs,
     )
     cloud.start_conductor('conductor2')
@@ -114,6 +116,7 @@ def run(ground: grounds.Ground, plan: plans.Plan) -> Run:
             violations=violations,
             struck=tuple(struck),
             statuses=tuple(row.status for row in cloud.migrations()),
+            strategies=tuple(row.strategy for row in cloud.migrations()),
             states=frozenset(_states(watcher)),
             digest=hashlib.sha256(repr(director.simulation.trace).encode()).hexdigest()[:16],
             seconds=director.simulation.time,
@@ -272,7 +275,7 @@ def _one(seed: int) -> tuple[Run, str | None]:
         result = run(_Process.ground, plan)
     except Exception:  # noqa: BLE001 -- an error of the harness, or one that nobody in the cloud has caught
         failure = f'seed {seed}: {traceback.format_exc()}'
-        return Run(seed, (failure,), (), (), frozenset(), '', 0.0), failure
+        return Run(seed, (failure,), (), (), (), frozenset(), '', 0.0), failure
     if not result.violations:
         return result, None
     return result, told(*shorten(_Process.ground, plan, result))
