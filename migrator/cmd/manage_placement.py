@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from migrator import exception
 from migrator.cmd import manage_command
 from migrator.conductor import audits
+from migrator.placement_client import client as placement_client
 
 Asked = manage_command.Asked
 Verb = manage_command.Verb
@@ -43,16 +44,21 @@ def heal(asked: Asked) -> int:
     strange = sorted(set(given.consumer or ()) - {wrong.consumer for wrong in found})
     if given.consumer:
         found = [wrong for wrong in found if wrong.consumer in given.consumer]
-    healed, lines, document = 0, [f'{uuid}: nothing is wrong with it.' for uuid in strange], []
+    lines = [f'{uuid}: nothing is wrong with it, or it comes, goes or moves at this moment.' for uuid in strange]
+    healed, document = 0, []
     for wrong in found:
-        done, says = _heal(asked, wrong)
+        done, says = _heal(asked, client, wrong)
         healed += done
-        lines += [*_told(wrong, remedy=False), f'  {says}.', '']
         document.append({'consumer': wrong.consumer, 'healed': done and given.yes, 'says': says})
+        if not given.json:
+            # At once: should the next one break off, this one has been said.
+            print(_text([*_told(wrong, remedy=False), f'  {says.rstrip(".")}.', '']), flush=True)
     left = len(found) - healed
     if not given.yes and healed:
         lines += ['Nothing was changed. To do it: the same with --yes.']
-    elif given.yes and found:
+    elif not given.yes and found:
+        lines += ['Nothing was changed.']
+    elif found:
         lines += [f'{healed} {"is" if healed == 1 else "are"} put right, {left} left.']
     elif not found and not strange:
         lines += [_sum(found)]
@@ -60,15 +66,15 @@ def heal(asked: Asked) -> int:
     return manage_command.WRONG if left else manage_command.RIGHT
 
 
-def _heal(asked: Asked, wrong: Wrong) -> tuple[bool, str]:
+def _heal(asked: Asked, client: placement_client.PlacementClient, wrong: Wrong) -> tuple[bool, str]:
     """Return whether it is, or would be, put right, and what is to be said of it."""
-    named, client = asked.arguments.consumer or (), asked.placement()
-    if not asked.arguments.yes:
-        found = audits.remedy(asked.database, client, wrong, named)
-        return found.write is not None, f'Would be done: {found.says}' if found.write else f'Left: {found.says}'
+    named = asked.arguments.consumer or ()
     try:
+        if not asked.arguments.yes:
+            found = audits.remedy(asked.database, client, wrong, named)
+            return found.write is not None, f'Would be done: {found.says}' if found.write else f'Left: {found.says}'
         done, says = audits.heal(asked.database, client, wrong, named)
-    except exception.PlacementUnreachable as error:
+    except exception.MigratorException as error:
         return False, f'Not known whether it was done ({error}): audit again'
     return done, f'Done: {says}' if done else f'Left: {says}'
 

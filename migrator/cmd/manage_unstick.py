@@ -62,7 +62,7 @@ def retry(asked: Asked) -> int:
     now = _wait(asked, migration.uuid, lambda row: row.ended or row.retry_requested_at is None)
     looked = now.ended or now.retry_requested_at is None
     if not looked:
-        what = f': it waits {now.waits_for.rstrip(".")}' if now.waits_for else ''
+        what = f' ({now.waits_for.rstrip(".")})' if now.waits_for else ''
         said = f'It is to be looked at anew, and no conductor has done so yet{what}.'
     elif now.stuck_reason is not None:
         said = f'It was looked at, and is stuck still: {now.stuck_reason}'
@@ -216,6 +216,12 @@ def _plan(asked: Asked, story: Story, guest_on: str) -> Iterator[str]:
     other = next((host for _, host in story.hosts if host != guest_on), None)
     if other is not None:
         yield _cleaning(story, guest_on, other)
+    source = migration.source_compute
+    if not story.is_up(source):
+        yield (
+            f'{source} is down now. Should its compute service only be cut off, it may still have the move in its '
+            'queue: restart it before you do this, or declare it forced down.'
+        )
     yield f'Nothing is started, resumed, stopped or removed at {guest_on}: you say that the guest is there.'
     yield 'No guest that could run is destroyed on any host.'
     yield f'It ends in error. The instance is at {guest_on} then, in vm_state error and without a task_state.'

@@ -42,6 +42,9 @@ ALLOCATIONS = 'abandon_allocations'
 
 Says = settling.Says
 
+#: What removes what there is of the guest, by where it is.
+_LEAVES_SOURCE, _LEAVES_DESTINATION = 'post_live_migration_at_source', 'rollback_live_migration_at_destination'
+
 #: Something at the source could still move the guest.
 _UNDER_WAY = frozenset({Says.WAITS, Says.STARTED, Says.JOB, Says.CUTOVER_JOB})
 #: The guest could run there at any moment, or has a part of its memory there.
@@ -59,6 +62,8 @@ def abandon(m: OwnedMigration) -> Parked | Stuck | None:
     if m.row.abandon_requested_at is None or guest_on is None or m.ended:
         return None
     if m.record(ABANDON) is None:
+        # Whatever was sent and is still on its way is refused from now on.
+        m.raise_epoch()
         LOG.warning(
             'Migration %s is abandoned, as %s wants it, who says that the guest is on %s',
             m.row.uuid,
@@ -69,7 +74,6 @@ def abandon(m: OwnedMigration) -> Parked | Stuck | None:
             f'The migration was abandoned, the guest being on {guest_on}: look whether this is still to be done.'
         )
         m.commit([_begun(m, ABANDON, {'guest_on': guest_on, 'by': m.row.abandon_requested_by})])
-        m.raise_epoch()
     _outbid_debts(m)
     other = next((host for host in reversed(m.hosts) if host != guest_on), None)
     pause = _clean(m, guest_on, other) if other is not None else None
@@ -82,7 +86,7 @@ def abandon(m: OwnedMigration) -> Parked | Stuck | None:
 
 
 def _outbid_debts(m: OwnedMigration) -> None:
-    """Have everything that was sent, also to have a debt paid, and is still on its way refused from now on."""
+    """Have what was sent to have a debt paid, and is still on its way, refused as well."""
     held = m.tools.database.debts.list(migration_uuid=m.row.uuid)
     highest = max((debt.epoch for debt in held if debt.host in m.hosts), default=0)
     if m.row.epoch <= highest:
@@ -102,7 +106,7 @@ def _clean(m: OwnedMigration, guest_on: str, other: str) -> Parked | Stuck | Non
         if word.says is Says.MISSING:
             return Parked(f'{host} to say what it has of the guest')
     if source.says in _UNDER_WAY:
-        return _stop(m, destination)
+        return _stop(m, source, destination)
     if m.record(CLEAN) is None:
         m.will_call()
         m.commit([_begun(m, CLEAN, {'host': other})])
@@ -114,26 +118,26 @@ def _clean(m: OwnedMigration, guest_on: str, other: str) -> Parked | Stuck | Non
     return verdict
 
 
-def _stop(m: OwnedMigration, destination: settling.Host) -> Parked | Stuck:
+def _stop(m: OwnedMigration, source: settling.Host, destination: settling.Host) -> Parked | Stuck:
     """Have nothing left at the source that could move the guest; its job is aborted, unless it is in post-copy."""
     m.waits_on = {m.source}
-    if destination.post_copy or destination.says is Says.RUNS:
+    now = m.tools.threads.clock.monotonic()
+    m.wake_by(now + orders.TELL_AGAIN)
+    if source.says not in (Says.WAITS, Says.STARTED) and (destination.post_copy or destination.says is Says.RUNS):
         return Parked(f'the last pages to leave {m.source}')
-    wish, now = 'live_migration_abort', m.tools.threads.clock.monotonic()
-    patience = m.tools.options.service_down_time
+    wish, patience = 'live_migration_abort', m.tools.options.service_down_time
     since = m.checking.setdefault((m.attempt, m.source, wish), now)
-    key = f'{ABANDON} {wish}'
+    key, why = f'{ABANDON} {wish}', f'{m.source} to abort the job'
     # A call may last.
-    m.note_waiting(f'for {m.source} to abort the job')
+    m.note_waiting(f'for {why}')
     try:
         if m.not_before.get(key, now) <= now and orders.ask_once(m, m.source, wish, instance=m.guest, migration=m.row):
             m.not_before[key] = now + orders.TELL_AGAIN
     except exception.ServiceTooOld as error:
-        return Parked(f'it to run, to be aborted then: {error}')
-    m.wake_by(m.not_before.get(key, now + orders.TELL_AGAIN))
+        why = f'it to run, to be aborted then: {error}'
     if now - since >= patience:
         return Stuck(f'{m.source} has not given up the move within {patience:.0f} s: look at its hypervisor.')
-    return Parked(f'{m.source} to abort the job')
+    return Parked(why)
 
 
 def _clean_or_owe(m: OwnedMigration, other: str, word: settling.Host, guests: settling.Host) -> Verdict:
@@ -141,7 +145,7 @@ def _clean_or_owe(m: OwnedMigration, other: str, word: settling.Host, guests: se
 
     :param word: what that host says. :param guests: what the one says that has the guest, by the word of a person.
     """
-    step = 'post_live_migration_at_source' if other == m.source else 'rollback_live_migration_at_destination'
+    step = _LEAVES_SOURCE if other == m.source else _LEAVES_DESTINATION
     if word.says in _ALIVE:
         return _alarm(m, other, step, f'{other} has the guest too: look which host runs it, and end the other copy.')
     if other == m.source and guests.says is not Says.RUNS and word.says in _COPY | {Says.DOWN}:
@@ -174,7 +178,7 @@ def _tell(m: OwnedMigration, other: str, step: str) -> Verdict:
     if isinstance(verdict, Parked):
         m.wake_by(since + patience)
     elif 'owed' not in (verdict.result or {}):
-        m.paid(other, step)
+        m.paid(other)
     return verdict
 
 
@@ -220,6 +224,8 @@ def _end(m: OwnedMigration, guest_on: str) -> None:
     if m.row.abort_requested_at is not None:
         m.will(abort_verdict=f'{Status.ERROR}: the migration was abandoned')
     at_source = guest_on == m.source
+    # What would take away what that person has seen there is not to be done at all.
+    m.paid(guest_on, _LEAVES_SOURCE if at_source else _LEAVES_DESTINATION)
     node = m.row.source_node if at_source else m.row.dest_node
     m.change_instance(host=guest_on, node=node, vm_state='error')
     m.commit([_finished(m, ABANDON, Done({'guest_on': guest_on}))])

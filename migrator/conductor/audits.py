@@ -19,6 +19,7 @@ then carries the generation that was read: whatever somebody else has written si
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -40,6 +41,8 @@ Finding = books_audit.Finding
 _BIRTH = 60.0
 #: How often what moves while it is looked at is looked at again; then it is well alive.
 _LOOKS = 5
+#: Placement's word for the type of a consumer that was given none.
+_NO_TYPE = 'unknown'
 #: How many uuids one query asks for.
 _BATCH = 500
 
@@ -133,8 +136,8 @@ def remedy(
     assert instance is not None, 'what is neither a stranger nor a migration is an instance'
     wanted = _home_of(database, client, instance)
     if wanted is None:
-        why = f'{instance.host} has no room for it, or its compute service has not reported: make room, and heal again'
-        return Remedy(None, why)
+        why = f'which providers of {instance.host} are to hold it is not known'
+        return Remedy(None, f'{why}: there is no room, or several could, or its compute service has not reported')
     write = allocations.Write(
         consumer=conductor_instances.consumer_of(instance), allocations=wanted, generation=wrong.generation
     )
@@ -161,9 +164,10 @@ def heal(
         return False, 'somebody else has written it since it was looked at: audit again'
     except exception.PlacementRefused as error:
         return False, f'Placement refuses it: {error}'
-    if found.write.generation is None and not _lives(database, wrong.consumer):
+    if found.write.generation is None and not _lives(database, wrong.rows.instance):
         # No generation has kept it from coming back: it was deleted between our look and our write.
-        allocations.remove(client, found.write.consumer, generation=allocations.FIRST_GENERATION)
+        with contextlib.suppress(exception.PlacementConflict):  # somebody else has removed it
+            allocations.remove(client, found.write.consumer, generation=allocations.FIRST_GENERATION)
         return False, 'it was deleted meanwhile, and holds nothing'
     return True, found.says
 
@@ -178,9 +182,9 @@ def _write(client: placement.PlacementClient, write: allocations.Write) -> None:
         allocations.write_all(client, [dataclasses.replace(write, generation=allocations.GHOST_GENERATION)])
 
 
-def _lives(database: db_api.Database, uuid: str) -> bool:
-    instance = _rows(database, uuid).instance
-    return instance is not None and instance.task_state != instance_rows.DELETING
+def _lives(database: db_api.Database, known: Instance | None) -> bool:
+    now = _rows(database, known.uuid).instance if known is not None else None
+    return now is not None and known is not None and now.host == known.host and now.task_state != instance_rows.DELETING
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------
@@ -190,7 +194,6 @@ class _Audit:
     def __init__(self, database: db_api.Database, client: placement.PlacementClient) -> None:
         self._database = database
         self._client = client
-        self._roots = {node.host: node.uuid for node in database.services.list_nodes()}
 
     def run(self) -> list[Wrong]:
         instances = self._database.instances.list()
@@ -200,10 +203,9 @@ class _Audit:
         migrations += self._migrations_of([uuid for uuid in held.held if uuid not in known])
         known |= {one.uuid for one in migrations}
         books = books_audit.with_types(self._client, held, known)
-        suspects = dict.fromkeys(
-            finding.consumer for finding in books_audit.audit(books, self._roots, instances, migrations)
-        )
-        return [wrong for consumer in suspects if (wrong := self._look_again(consumer, books)) is not None]
+        found = books_audit.audit(books, _roots(self._database), instances, migrations)
+        suspects = dict.fromkeys(finding.consumer for finding in found)
+        return [wrong for consumer in suspects if (wrong := self._look_again(consumer)) is not None]
 
     def _migrations_of(self, uuids: Sequence[str]) -> list[Migration]:
         found: list[Migration] = []
@@ -211,7 +213,7 @@ class _Audit:
             found += self._database.migrations.list({'uuid': list(uuids[start : start + _BATCH])})
         return found
 
-    def _look_again(self, consumer: str, books: books_audit.Books) -> Wrong | None:
+    def _look_again(self, consumer: str) -> Wrong | None:
         """Return what is wrong with one consumer while nothing moves; None: nothing is, or it is well alive."""
         for _ in range(_LOOKS):
             rows = _rows(self._database, consumer)
@@ -219,21 +221,20 @@ class _Audit:
             held = [allocations.read(self._client, uuid) for uuid in related]
             again = [allocations.read(self._client, uuid) for uuid in related]
             if held == again and not _rows(self._database, consumer).moved(rows):
-                return self._judge(consumer, rows, held, books)
+                return self._judge(consumer, rows, held)
         return None
 
-    def _judge(
-        self, consumer: str, rows: Rows, held: Sequence[pairs.ConsumerAllocations], books: books_audit.Books
-    ) -> Wrong | None:
+    def _judge(self, consumer: str, rows: Rows, held: Sequence[pairs.ConsumerAllocations]) -> Wrong | None:
         if rows.instance is not None and rows.instance.uuid == consumer and self._comes_or_goes(rows.instance):
             return None
-        now = dataclasses.replace(
-            books,
+        # Hosts and providers may have come since the first look.
+        now = books_audit.Books(
+            providers={one.uuid: one for one in providers.list_providers(self._client)},
             held={one.uuid: pairs.normal(one.allocations) for one in held if one.allocations},
             types={one.uuid: one.consumer_type or '' for one in held},
         )
         instances = [rows.instance] if rows.instance is not None else []
-        found = books_audit.audit(now, self._roots, instances, rows.migrations)
+        found = books_audit.audit(now, _roots(self._database), instances, rows.migrations)
         findings = tuple(one for one in found if one.consumer == consumer)
         return Wrong(consumer, findings, held[0].generation, rows) if findings else None
 
@@ -243,6 +244,10 @@ class _Audit:
         if instance.created_at is None:
             return False
         return (self._database.services.now() - instance.created_at).total_seconds() < _BIRTH
+
+
+def _roots(database: db_api.Database) -> dict[str, str]:
+    return {node.host: node.uuid for node in database.services.list_nodes()}
 
 
 def _rows(database: db_api.Database, consumer: str) -> Rows:
@@ -270,7 +275,8 @@ def _of_a_stranger(client: placement.PlacementClient, wrong: Wrong, named: Colle
     held = allocations.read(client, wrong.consumer)
     owner = pairs.Consumer(
         uuid=wrong.consumer,
-        consumer_type=held.consumer_type or pairs.INSTANCE,
+        # Who writes below Placement's 1.38 gives no type; it reads as one that cannot be written.
+        consumer_type=held.consumer_type if held.consumer_type not in (None, _NO_TYPE) else pairs.INSTANCE,
         project_id=held.project_id or '',
         user_id=held.user_id or '',
     )
@@ -280,25 +286,38 @@ def _of_a_stranger(client: placement.PlacementClient, wrong: Wrong, named: Colle
 def _home_of(
     database: db_api.Database, client: placement.PlacementClient, instance: Instance
 ) -> pairs.Allocations | None:
-    """Return what an instance is to hold on its host; None: there is no room for that, or no such host."""
-    roots = {node.host: node.uuid for node in database.services.list_nodes()}
+    """Return what an instance is to hold on its host; None: that is not known, or there is no room for it.
+
+    What it holds rightly stays where it is: the guest uses that very device.
+    """
+    roots = _roots(database)
     root = roots.get(instance.host)
     if root is None:
         return None
-    held = books_audit.read_held(client)
-    root_of = {uuid: one.root_uuid for uuid, one in held.providers.items()}
+    root_of = {one.uuid: one.root_uuid for one in providers.list_providers(client)}
     # A provider in no host's tree is shared between hosts.
     kept = {
         uuid: amounts
-        for uuid, amounts in held.held.get(instance.uuid, {}).items()
+        for uuid, amounts in allocations.read(client, instance.uuid).allocations.items()
         if root_of.get(uuid) == root or root_of.get(uuid) not in roots.values()
     }
-    flavor = instance.flavor.resources()
-    if pairs.total([{'': amounts} for amounts in kept.values()]).get('', {}) == flavor:
-        return kept
-    # Its own part of the inventory may be all that is free, which a candidate would not see.
-    if list(root_of.values()).count(root) == 1 and flavor.keys() <= providers.read_inventory(client, root).keys():
-        return {root: flavor}
+    inventories = {
+        uuid: providers.read_inventory(client, uuid) for uuid, its_root in root_of.items() if its_root == root
+    }
+    home: dict[str, dict[str, int]] = {}
+    for name, amount in instance.flavor.resources().items():
+        holders = {uuid: amounts[name] for uuid, amounts in kept.items() if amounts.get(name)}
+        if sum(holders.values()) != amount:
+            places = list(holders) or [uuid for uuid, inventory in inventories.items() if name in inventory]
+            if len(places) != 1:
+                return _anywhere(client, instance, root) if not kept else None
+            holders = {places[0]: amount}
+        for uuid, part in holders.items():
+            home.setdefault(uuid, {})[name] = part
+    return home
+
+
+def _anywhere(client: placement.PlacementClient, instance: Instance, root: str) -> pairs.Allocations | None:
     found = candidates.get_candidates(client, instance.flavor.resource_groups(), in_tree=root, limit=1)
     return found[0].allocations if found else None
 

@@ -120,7 +120,7 @@ class OwnedMigration:
         self._instance_fields: dict[str, Any] = {}
         self._debts: list[debts.Debt] = []
         self._debts_held: str | None = None
-        self._debts_paid: list[tuple[str, str]] = []
+        self._debts_paid: list[tuple[str, str | None]] = []
         self._will_call = False
         self._first_tries: set[tuple[int, str, str]] = set()
         self._against: str | None = None
@@ -143,6 +143,8 @@ class OwnedMigration:
         :param reason: None: the world has become a case that is known.
         """
         self.will(stuck_reason=reason)
+        if reason is None:
+            self.will(waits_for=self.row.waits_for)
         self.commit([self._stuck_record(reason)])
 
     def _stuck_record(self, reason: str | None) -> log.StepRecord:
@@ -336,8 +338,8 @@ class OwnedMigration:
         """Have nothing that was owed so far paid without a person, from the next commit on."""
         self._debts_held = why
 
-    def paid(self, host: str, step: str) -> None:
-        """Have a debt taken off the list with the next commit."""
+    def paid(self, host: str, step: str | None = None) -> None:
+        """Have a debt of a host taken off the list with the next commit; None: all that it owes for this migration."""
         self._debts_paid.append((host, step))
 
     # --- what bodies look up -----------------------------------------------------------------------------------------

@@ -58,10 +58,13 @@ def write(session: Any, debt: Debt) -> None:
     session.execute(sa.insert(_T).values(**values))
 
 
-def forget(session: Any, migration_uuid: str, host: str, step: str) -> None:
-    """Take a debt off the list within the transaction that says that it is paid."""
-    same = (_T.migration_uuid == migration_uuid, _T.host == host, _T.step == step)
-    session.execute(sa.delete(_T).where(*same))
+def forget(session: Any, migration_uuid: str, host: str, step: str | None) -> None:
+    """Take a debt off the list within the transaction that says that it is paid.
+
+    :param step: None: all that the host owes for this migration.
+    """
+    query = sa.delete(_T).where(_T.migration_uuid == migration_uuid, _T.host == host)
+    session.execute(query if step is None else query.where(_T.step == step))
 
 
 def hold(session: Any, migration_uuid: str, why: str) -> None:

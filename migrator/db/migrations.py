@@ -55,7 +55,7 @@ class Write:
     :ivar instance: columns of the instance.
     :ivar debts: what hosts owe from now on; each takes the place of an older one of the same host and step.
     :ivar debts_held: why nothing that the migration's hosts owe for it is to be paid without a person any more.
-    :ivar debts_paid: hosts and steps that are not owed any more.
+    :ivar debts_paid: hosts and steps that are not owed any more; None: every step.
     :ivar raise_epoch: whether the epoch goes up by one, or to a given number.
     :ivar boots_of: hosts whose boot_id is to be read in this transaction.
     """
@@ -65,7 +65,7 @@ class Write:
     instance: Mapping[str, Any] | None = None
     debts: Sequence[debt_rows.Debt] = ()
     debts_held: str | None = None
-    debts_paid: Sequence[tuple[str, str]] = ()
+    debts_paid: Sequence[tuple[str, str | None]] = ()
     raise_epoch: int | None = None
     boots_of: Sequence[str] = ()
 

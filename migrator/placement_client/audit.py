@@ -24,6 +24,7 @@ import datetime
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from migrator import exception
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
 from migrator.placement_client import allocations, pairs, providers
@@ -92,8 +93,16 @@ def read_held(client: placement.PlacementClient) -> Books:
     """Read every allocation, and of no consumer what it is; see :func:`with_types`."""
     found = {one.uuid: one for one in providers.list_providers(client)}
     held: dict[str, dict[str, Mapping[str, int]]] = {}
-    for provider in found:
-        for consumer, resources in providers.allocations_on(client, provider).items():
+    for provider in list(found):
+        try:
+            there = providers.allocations_on(client, provider)
+        except exception.PlacementRefused as error:
+            if error.kwargs.get('status') != 404:
+                raise
+            # Deleted since it was listed, for which it had to be empty.
+            del found[provider]
+            continue
+        for consumer, resources in there.items():
             held.setdefault(consumer, {})[provider] = resources
     return Books(providers=found, held=held)
 

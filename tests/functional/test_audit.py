@@ -12,7 +12,9 @@
 
 """What the books of Placement should not say is found, told, and put right; what has a living reason never is."""
 
+import dataclasses
 import json
+import uuid as uuids
 
 import pytest
 
@@ -150,7 +152,9 @@ def test_what_nobody_knows_is_left_alone_unless_it_is_named(cloud, operator):
 def test_right_books_have_no_finding(cloud, operator):
     at_rest(cloud)
     assert operator('placement', 'audit') == (0, 'Every allocation has a living reason.\n')
-    assert operator('placement', 'heal', '--consumer', STRANGER)[1] == f'{STRANGER}: nothing is wrong with it.\n'
+    assert operator('placement', 'heal', '--consumer', STRANGER)[1] == (
+        f'{STRANGER}: nothing is wrong with it, or it comes, goes or moves at this moment.\n'
+    )
 
 
 def test_a_placement_that_is_away_is_told_and_nothing_is_changed(cloud, operator):
@@ -229,6 +233,83 @@ def test_a_guest_that_is_deleted_while_it_is_healed_does_not_come_back(cloud):
     done, says = audits.heal(cloud.database, cloud.placement_client, wrong)
     assert (asked, done, 'deleted' in says) == (['/allocations'], False, True)
     assert consumer not in seen.books(cloud)
+
+
+def child(cloud, host, name):
+    """Give a host a child provider with one PCPU; return its uuid."""
+    adapter, uuid = cloud.placement.adapter(), str(uuids.uuid4())
+    version = {'OpenStack-API-Version': 'placement 1.39'}
+    body = {'uuid': uuid, 'name': name, 'parent_provider_uuid': root(cloud, host)}
+    assert adapter.post('/resource_providers', json=body, headers=version).status_code == 200
+    body = {'resource_provider_generation': 0, 'inventories': {'PCPU': {'total': 1}}}
+    assert adapter.put(f'/resource_providers/{uuid}/inventories', json=body, headers=version).status_code == 200
+    return uuid
+
+
+@pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
+@pytest.mark.parametrize('used', [0, 1])
+def test_what_a_guest_holds_rightly_of_a_tree_stays_where_it_is(cloud, used):
+    """Another device would do for the books, and the guest uses this one."""
+    instance, _ = at_rest(cloud)
+    children = [child(cloud, 'host2', name) for name in ('one', 'two')]
+    flavor = dataclasses.replace(instance.flavor, extra_specs={'resources:PCPU': '1'})
+    cloud.database.instances.update(instance.uuid, flavor=dataclasses.asdict(flavor))
+    plain = instance.flavor.resources()
+    owner = pairs.Consumer(uuid=instance.uuid, consumer_type=pairs.INSTANCE, project_id='demo', user_id='demo')
+
+    def hold(held):
+        generation = allocations.read(cloud.placement_client, instance.uuid).generation
+        entry = allocations.Write(consumer=owner, allocations=held, generation=generation)
+        allocations.write_all(cloud.placement_client, [entry])
+
+    hold({root(cloud, 'host2'): {**plain, 'VCPU': 3}, children[used]: {'PCPU': 1}})
+    (wrong,) = audits.audit(cloud.database, cloud.placement_client)
+    assert audits.heal(cloud.database, cloud.placement_client, wrong)[0]
+    held = allocations.read(cloud.placement_client, instance.uuid).allocations
+    assert held == {root(cloud, 'host2'): plain, children[used]: {'PCPU': 1}}
+    # Nobody here knows which of the two it uses.
+    hold({root(cloud, 'host2'): plain})
+    (wrong,) = audits.audit(cloud.database, cloud.placement_client)
+    done, says = audits.heal(cloud.database, cloud.placement_client, wrong)
+    assert (done, 'is not known' in says) == (False, True)
+    cloud.database.instances.update(instance.uuid, flavor=dataclasses.asdict(instance.flavor))
+
+
+@pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
+def test_what_a_service_from_before_consumer_types_has_left_can_be_removed(cloud, operator):
+    at_rest(cloud)
+    body = {
+        'allocations': {root(cloud, 'host1'): {'resources': {'VCPU': 1}}},
+        'consumer_generation': None,
+        'project_id': 'demo',
+        'user_id': 'demo',
+    }
+    headers = {'OpenStack-API-Version': 'placement 1.28'}
+    adapter = cloud.placement.adapter()
+    assert adapter.put(f'/allocations/{STRANGER}', json=body, headers=headers).status_code == 204
+    status, text = operator('placement', 'heal', '--yes', '--consumer', STRANGER)
+    assert (status, 'Done: all that it holds is removed' in text) == (0, True), text
+    assert STRANGER not in seen.books(cloud)
+
+
+def test_a_host_that_joins_during_an_audit_is_nobodys_mistake(cloud):
+    instance = cloud.boot('one', 'host1')
+    cloud.simulation.advance(120)
+    list_, joined = cloud.database.services.list_nodes, []
+
+    def joins_then():
+        found = list_()
+        if not joined:
+            joined.append(cloud.add_host('host9'))
+            cloud.simulation.run_until(cloud.up)
+            assert cloud.live_migrate(instance, 'host9').status_int == 202
+            cloud.wait()
+        return found
+
+    cloud.database.services.list_nodes = joins_then
+    assert audits.audit(cloud.database, cloud.placement_client) == []
+    assert joined
+    seen.completed(cloud, cloud.database.instances.get(instance.uuid), 'host9')
 
 
 class Auditor:
