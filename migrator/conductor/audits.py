@@ -23,6 +23,8 @@ import contextlib
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from oslo_log import log as logging
+
 from migrator import exception
 from migrator.conductor import instances as conductor_instances
 from migrator.db import api as db_api
@@ -32,6 +34,8 @@ from migrator.objects import migration as migration_objects
 from migrator.placement_client import allocations, candidates, pairs, providers
 from migrator.placement_client import audit as books_audit
 from migrator.placement_client import client as placement
+
+LOG = logging.getLogger(__name__)
 
 Instance = instance_objects.Instance
 Migration = migration_objects.Migration
@@ -185,6 +189,33 @@ def _write(client: placement.PlacementClient, write: allocations.Write) -> None:
 def _lives(database: db_api.Database, known: Instance | None) -> bool:
     now = _rows(database, known.uuid).instance if known is not None else None
     return now is not None and known is not None and now.host == known.host and now.task_state != instance_rows.DELETING
+
+
+class Watch:
+    """Audits now and then, and logs what is wrong, each finding once."""
+
+    def __init__(self, database: db_api.Database, client: placement.PlacementClient) -> None:
+        self._database = database
+        self._client = client
+        self._told: frozenset[tuple[str, str, str]] = frozenset()
+
+    def look(self) -> None:
+        """Audit once.
+
+        :raises migrator.exception.ServiceUnreachable: the database or Placement is away; the next time will do.
+        """
+        wrong = audit(self._database, self._client)
+        found = {(one.consumer, one.provider, one.verdict): one for each in wrong for one in each.findings}
+        for key, finding in found.items():
+            if key not in self._told:
+                kind = finding.consumer_type.lower()
+                LOG.warning(
+                    'Placement: %s %s: %s: %s. Remedy: %s',
+                    kind, finding.consumer, finding.verdict, finding.reason, finding.remedy,
+                )  # fmt: skip
+        if self._told and not found:
+            LOG.info('Placement: every allocation has a living reason again')
+        self._told = frozenset(found)
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------

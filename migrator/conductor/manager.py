@@ -23,7 +23,7 @@ from oslo_log import log as logging
 from migrator import context as migrator_context
 from migrator import exception, executors, rpc
 from migrator.compute import rpcapi as compute_rpcapi
-from migrator.conductor import debts, owned, periodics, recovery, rpcapi
+from migrator.conductor import audits, debts, owned, periodics, recovery, rpcapi
 from migrator.conductor import hosts as conductor_hosts
 from migrator.conductor import runner as runners
 from migrator.conductor.tasks import live_migrate
@@ -126,6 +126,8 @@ class ConductorManager:
         self._every(conf.lease / 3, self._renew, 'lease')
         self._every(conf.sweep_interval, self._sweep, 'sweep')
         self._every(conf.poll_interval / 2, lambda: periodics.poll(self.tools, self.runner, self._poll_pool), 'poll')
+        if conf.audit_interval:
+            self._every(conf.audit_interval, audits.Watch(self.tools.database, self.tools.placement).look, 'audit')
 
     def _every(self, spacing: float, function: Callable[[], None], name: str) -> None:
         def tick() -> None:

@@ -64,6 +64,14 @@ conductor_opts: list[cfg.Opt] = [
         min=1,
         help='How many hosts are asked at a time. More shortens a round over many silent hosts.',
     ),
+    cfg.FloatOpt(
+        'audit_interval',
+        default=0,
+        min=0,
+        help='Seconds between two audits of the allocations in Placement; 0: none. What has no living reason is logged '
+        'as a warning, once, and nothing is changed: see migrator-manage placement heal. An audit asks Placement once '
+        'for each resource provider; one conductor of several is enough.',
+    ),
     cfg.IntOpt(
         'post_max_attempts',
         default=10,

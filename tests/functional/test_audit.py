@@ -312,6 +312,19 @@ def test_a_host_that_joins_during_an_audit_is_nobodys_mistake(cloud):
     seen.completed(cloud, cloud.database.instances.get(instance.uuid), 'host9')
 
 
+@pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
+@pytest.mark.cloud(options={'conductor.audit_interval': 30})
+def test_a_conductor_that_audits_says_once_what_is_wrong(cloud):
+    consumer, _ = plant(cloud, 'a migration that has ended holds its source')
+    cloud.simulation.advance(100)
+    told = [line for line in cloud.watcher.logs if consumer in line and 'leaked' in line]
+    assert len(told) == 1
+    (wrong,) = audits.audit(cloud.database, cloud.placement_client)
+    assert audits.heal(cloud.database, cloud.placement_client, wrong)[0]
+    cloud.simulation.advance(31)
+    assert any('every allocation has a living reason again' in line for line in cloud.watcher.logs)
+
+
 class Auditor:
     """Audits at each request that a cloud makes to Placement, before and after it, and at each commit."""
 
