@@ -96,11 +96,13 @@ class Ground:
         return found
 
     def _new_engine(self, threads: executors.Threads, keep_connections: bool = False) -> engines.Engine:
-        # Nobody waits for the disk: what outlives a machine's crash is no concern of a cloud in one process.
+        # Nobody waits for the disk: what outlives a machine's crash is no concern of a cloud in one process. And nobody
+        # else wants the processor that oslo.db would give up after each transaction.
         return engines.Engine(
             f'sqlite:///{self.directory}/{_FILE}',
             threads,
             sqlite_synchronous=False,
+            thread_checkin=False,
             keep_connections=keep_connections,
         )
 
