@@ -19,6 +19,7 @@ that will not come back.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 
 import webob
@@ -29,6 +30,8 @@ from migrator.testing import invariants, plans
 from migrator.testing import threads as sim
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.watcher import Watcher
+
+LOG = logging.getLogger(__name__)
 
 #: Seconds after which who was not answered asks again, and a start that failed is tried again.
 _AGAIN = 2.0
@@ -119,7 +122,9 @@ class Director:
                     self.cloud.start_conductor(name)
         except sim.ProcessKilled:
             return  # whoever killed it starts it again
-        except Exception:  # noqa: BLE001 -- whatever it is, a process that fails at its start ends
+        except Exception as error:  # noqa: BLE001 -- whatever it is, a process that fails at its start ends
+            # Its kind only: a text may quote what no log may hold.
+            LOG.warning('%s could not start: %s', name, type(error).__name__)
             self.kill(name, _AGAIN)
 
     # --- a user ------------------------------------------------------------------------------------------------------
