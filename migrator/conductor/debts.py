@@ -18,6 +18,8 @@ it is done. Nothing that is paid destroys an active guest: a host that answers s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from oslo_log import log as logging
 
 from migrator import context as migrator_context
@@ -31,12 +33,13 @@ from migrator.objects import instance as instance_objects
 LOG = logging.getLogger(__name__)
 
 
-def pay_all(tools: Tools, pool: executors.BoundedExecutor) -> None:
+def pay_all(tools: Tools, pool: executors.BoundedExecutor, owed: Sequence[debt_rows.Debt]) -> None:
     """Have every host that is up pay what it owes.
 
     :param pool: bounds how many hosts are told at a time.
+    :param owed: all debts.
     """
-    debts = [debt for debt in tools.database.debts.list() if debt.alarm is None]
+    debts = [debt for debt in owed if debt.alarm is None]
     if not debts:
         return
     now = tools.database.services.now()

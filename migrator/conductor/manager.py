@@ -140,15 +140,14 @@ class ConductorManager:
         self._periodics.append(executors.Periodic(self._threads, spacing, tick, name).start())
 
     def _sweep(self) -> None:
-        periodics.sweep(self.tools, self.runner)
-        debts.pay_all(self.tools, self._poll_pool)
+        periodics.sweep(self.tools, self.runner, self._poll_pool)
 
     def _renew(self) -> None:
         """Renew the lease; a life whose lease has run out is over, and a new one begins that owns nothing."""
-        if not self.tools.database.conductors.renew(self.tools.owner, self.conf.conductor.lease):
+        if not self.tools.database.conductors.renew(self.tools.owner, self.conf.conductor.lease, self.tools.server):
             LOG.warning('The lease of conductor %s has run out: it lets everything go', self.tools.owner)
             self.begin_life()
-        self.report_alive()
+            self.report_alive()
 
     def stop(self) -> None:
         """Stop listening, let what runs come to its next pause, and end this life, so that others may adopt at once.

@@ -22,8 +22,8 @@ from typing import Any
 from oslo_log import log as logging
 
 from migrator import exception, executors
+from migrator.conductor import debts, recovery, runner
 from migrator.conductor import hosts as conductor_hosts
-from migrator.conductor import recovery, runner
 from migrator.conductor.owned import OwnedMigration, Tools
 from migrator.db import migrations as migration_rows
 from migrator.objects import command
@@ -43,14 +43,22 @@ _FIGURES = (
 )
 
 
-def sweep(tools: Tools, stories: runner.Runner) -> None:
-    """Adopt what nobody living owns, and wake what waits: no lost message can hold a migration longer than this."""
-    for uuid, epoch in tools.database.migrations.orphans():
+def sweep(tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor) -> None:
+    """Adopt what nobody living owns, wake what waits, have debts paid: no lost message can hold it longer than this.
+
+    :param pool: bounds how many hosts are told at a time to pay.
+    """
+    with tools.database.one_session() as database:
+        orphans = database.migrations.orphans()
+        owned = database.migrations.owned_by(tools.owner)
+        services = database.services.list(binary=service_objects.COMPUTE_BINARY)
+        owed = database.debts.list()
+    for uuid, epoch in orphans:
         adopted = recovery.adopt(tools, uuid, epoch)
         if adopted is not None:
             stories.take(adopted)
     held = {subject.row.uuid: subject.row for subject in stories.held()}
-    for uuid, epoch, wishes in tools.database.migrations.owned_by(tools.owner):
+    for uuid, epoch, wishes in owned:
         row = held.get(uuid)
         if row is None:
             subject = recovery.reload(tools, uuid)
@@ -60,13 +68,13 @@ def sweep(tools: Tools, stories: runner.Runner) -> None:
             # A wish, or the restart of a host, whose message was lost.
             stories.wake(uuid, reread=True)
     now = tools.threads.clock.monotonic()
-    services = tools.database.services.list(binary=service_objects.COMPUTE_BINARY)
     fenced = {service.host for service in services if service.forced_down}
     for subject in stories.held():
         # Who waits for one host hears nothing of the other; that it was fenced is told by the database alone.
         concerned = not subject.waits_on or not fenced.isdisjoint(subject.hosts)
         if concerned and (subject.wake_at is None or subject.wake_at <= now):
             stories.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
+    debts.pay_all(tools, pool, owed)
 
 
 def poll(tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor) -> None:

@@ -25,7 +25,7 @@ from migrator import exception
 from migrator.db import engine as engines
 from migrator.db import models, types
 
-_T = models.InstanceAction
+_T = models.INSTANCE_ACTIONS
 
 LIVE_MIGRATION = 'live-migration'
 LIVE_MIGRATION_CANCEL = 'live_migration_cancel'
@@ -74,7 +74,7 @@ def finish(session: Any, action: str, migration_uuid: str, message: str | None) 
     """
     session.execute(
         sa.update(_T)
-        .where(_T.migration_uuid == migration_uuid, _T.action == action, _T.finish_time.is_(None))
+        .where(_T.c.migration_uuid == migration_uuid, _T.c.action == action, _T.c.finish_time.is_(None))
         .values(finish_time=types.now(), message=message, result=ERROR if message else SUCCESS)
     )
 
@@ -98,8 +98,8 @@ class Actions:
         :param marker: the request id of the last one of the page before.
         :raises migrator.exception.MarkerNotFound: no action has the marker's request id.
         """
-        query = sa.select(_T).where(_T.instance_uuid == instance_uuid).order_by(_T.id.desc())
-        changed = sa.func.coalesce(_T.finish_time, _T.start_time)
+        query = sa.select(_T).where(_T.c.instance_uuid == instance_uuid).order_by(_T.c.id.desc())
+        changed = sa.func.coalesce(_T.c.finish_time, _T.c.start_time)
         if changes_since is not None:
             query = query.where(changed >= changes_since)
         if changes_before is not None:
@@ -107,27 +107,27 @@ class Actions:
         with self._engine.reader() as session:
             if marker is not None:
                 last = session.execute(
-                    sa.select(_T.id).where(_T.instance_uuid == instance_uuid, _T.request_id == marker)
+                    sa.select(_T.c.id).where(_T.c.instance_uuid == instance_uuid, _T.c.request_id == marker)
                 ).scalar()
                 if last is None:
                     raise exception.MarkerNotFound(marker=marker)
-                query = query.where(_T.id < last)
+                query = query.where(_T.c.id < last)
             if limit is not None:
                 query = query.limit(limit)
-            return [_action(row) for row in session.execute(query).scalars()]
+            return [_action(row) for row in session.execute(query)]
 
     def get(self, instance_uuid: str, request_id: str) -> Action:
         """Return the action that a request was.
 
         :raises migrator.exception.ActionNotFound: there is none.
         """
-        query = sa.select(_T).where(_T.instance_uuid == instance_uuid, _T.request_id == request_id)
+        query = sa.select(_T).where(_T.c.instance_uuid == instance_uuid, _T.c.request_id == request_id)
         with self._engine.reader() as session:
-            row = session.execute(query.order_by(_T.id.desc()).limit(1)).scalar_one_or_none()
+            row = session.execute(query.order_by(_T.c.id.desc()).limit(1)).one_or_none()
             if row is None:
                 raise exception.ActionNotFound(request_id=request_id, instance_uuid=instance_uuid)
             return _action(row)
 
 
-def _action(row: models.InstanceAction) -> Action:
+def _action(row: Any) -> Action:
     return Action(**{field.name: getattr(row, field.name) for field in dataclasses.fields(Action)})

@@ -14,6 +14,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from migrator import executors
@@ -33,14 +35,22 @@ class Database:
     def __init__(
         self, connection: str, threads: executors.Threads, engine: engines.Engine | None = None, **options: Any
     ) -> None:
+        self._threads = threads
         self.engine = engine or engines.Engine(connection, threads, **options)
         self.instances = instances.Instances(self.engine)
         self.migrations = migrations.Migrations(self.engine, threads)
         self.services = services.Services(self.engine, threads)
-        self.conductors = conductors.Conductors(self.engine)
+        self.conductors = conductors.Conductors(self.engine, self.services)
         self.wishes = wishes.Wishes(self.engine)
         self.debts = debts.Debts(self.engine)
         self.actions = actions.Actions(self.engine)
+
+    @contextlib.contextmanager
+    def one_session(self) -> Iterator[Database]:
+        """Return a database from which several things are read at the cost of one session; nothing can be written."""
+        with self.engine.reader() as session:
+            held: Any = engines.OneSession(session)
+            yield Database('', self._threads, engine=held)
 
     def close(self) -> None:
         """Close every connection."""

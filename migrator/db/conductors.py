@@ -23,13 +23,15 @@ import sqlalchemy as sa
 
 from migrator.db import engine as engines
 from migrator.db import models, types
+from migrator.db import services as service_rows
+from migrator.objects import service as service_objects
 
-_T = models.Conductor
+_T = models.CONDUCTORS
 
 
 def alive(owner: Any) -> Any:
     """Return the condition that a migration's owner holds an unexpired lease."""
-    return sa.exists().where(_T.id == owner, _T.lease_until > types.now())
+    return sa.exists().where(_T.c.id == owner, _T.c.lease_until > types.now())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +50,9 @@ class Life:
 class Conductors:
     """The rows of ``conductors``."""
 
-    def __init__(self, engine: engines.Engine) -> None:
+    def __init__(self, engine: engines.Engine, services: service_rows.Services) -> None:
         self._engine = engine
+        self._services = services
 
     @engines.retried
     def register(self, conductor_id: str, server: str, lease: float) -> None:
@@ -62,33 +65,37 @@ class Conductors:
             session.execute(sa.insert(_T).values(id=conductor_id, server=server, lease_until=types.later(lease)))
 
     @engines.retried
-    def renew(self, conductor_id: str, lease: float) -> bool:
+    def renew(self, conductor_id: str, lease: float, server: str | None = None) -> bool:
         """Extend a lease that has not run out.
 
+        :param server: is reported to be alive among the services, too, if the lease was extended.
         :returns: whether it was extended; if not, the life is over: take a new id, and own nothing.
         """
         with self._engine.writer() as session:
             found: Any = session.execute(
                 sa.update(_T)
-                .where(_T.id == conductor_id, _T.lease_until > types.now())
+                .where(_T.c.id == conductor_id, _T.c.lease_until > types.now())
                 .values(lease_until=types.later(lease))
             )
+            if found.rowcount and server is not None:
+                binary, version = service_objects.CONDUCTOR_BINARY, service_objects.CURRENT_VERSION
+                self._services.write_report(session, server, binary, version, None)
             return bool(found.rowcount)
 
     @engines.retried
     def retire(self, conductor_id: str) -> None:
         """End a life: its migrations may be adopted at once."""
         with self._engine.writer() as session:
-            session.execute(sa.update(_T).where(_T.id == conductor_id).values(lease_until=types.now()))
+            session.execute(sa.update(_T).where(_T.c.id == conductor_id).values(lease_until=types.now()))
 
     def server_of(self, conductor_id: str) -> str | None:
         """Return the RPC server name of a living conductor, or None."""
-        query = sa.select(_T.server).where(_T.id == conductor_id, _T.lease_until > types.now())
+        query = sa.select(_T.c.server).where(_T.c.id == conductor_id, _T.c.lease_until > types.now())
         with self._engine.reader() as session:
             return session.execute(query).scalar_one_or_none()
 
     def list(self) -> builtins.list[Life]:
         """Return every life there has been, the one with the latest lease first."""
-        query = sa.select(_T).order_by(_T.lease_until.desc(), _T.id)
+        query = sa.select(_T).order_by(_T.c.lease_until.desc(), _T.c.id)
         with self._engine.reader() as session:
-            return [Life(row.id, row.server, row.lease_until) for row in session.execute(query).scalars()]
+            return [Life(row.id, row.server, row.lease_until) for row in session.execute(query)]

@@ -25,7 +25,7 @@ import sqlalchemy as sa
 from migrator.db import conductors, models
 from migrator.db import engine as engines
 
-_T = models.HostDebt
+_T = models.HOST_DEBTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +49,11 @@ class Debt:
     created_at: datetime.datetime | None = None
 
 
+def debt(row: Any) -> Debt:
+    """Return the object of a row of ``host_debts``."""
+    return Debt(**{field.name: getattr(row, field.name) for field in dataclasses.fields(Debt)})
+
+
 def write(session: Any, debt: Debt) -> None:
     """Write a debt within the transaction that lets its migration go on without the host, in the place of an older."""
     forget(session, debt.migration_uuid, debt.host, debt.step)
@@ -63,8 +68,8 @@ def forget(session: Any, migration_uuid: str, host: str, step: str | None) -> No
 
     :param step: None: all that the host owes for this migration.
     """
-    query = sa.delete(_T).where(_T.migration_uuid == migration_uuid, _T.host == host)
-    session.execute(query if step is None else query.where(_T.step == step))
+    query = sa.delete(_T).where(_T.c.migration_uuid == migration_uuid, _T.c.host == host)
+    session.execute(query if step is None else query.where(_T.c.step == step))
 
 
 def hold(session: Any, migration_uuid: str, why: str) -> None:
@@ -72,12 +77,12 @@ def hold(session: Any, migration_uuid: str, why: str) -> None:
 
     Who is having it paid at this moment finds another epoch, and can neither take it off the list nor go on.
     """
-    unheld = (_T.migration_uuid == migration_uuid, _T.alarm.is_(None))
-    session.execute(sa.update(_T).where(*unheld).values(alarm=why, epoch=_T.epoch + 1))
+    unheld = (_T.c.migration_uuid == migration_uuid, _T.c.alarm.is_(None))
+    session.execute(sa.update(_T).where(*unheld).values(alarm=why, epoch=_T.c.epoch + 1))
 
 
 def _same(debt: Debt) -> builtins.list[Any]:
-    return [_T.id == debt.id, _T.owner == debt.owner, _T.epoch == debt.epoch]
+    return [_T.c.id == debt.id, _T.c.owner == debt.owner, _T.c.epoch == debt.epoch]
 
 
 class Debts:
@@ -92,9 +97,9 @@ class Debts:
 
         :returns: the debt as it now is, or None: another owns it, it has been paid, or it has an alarm by now.
         """
-        free = sa.or_(_T.owner.is_(None), ~conductors.alive(_T.owner))
+        free = sa.or_(_T.c.owner.is_(None), ~conductors.alive(_T.c.owner))
         with self._engine.writer() as session:
-            row = session.execute(sa.select(_T).where(_T.id == debt.id)).scalar_one_or_none()
+            row = session.execute(sa.select(_T).where(_T.c.id == debt.id)).one_or_none()
             if row is None or row.alarm is not None:
                 return None
             seen: int = row.epoch
@@ -103,7 +108,7 @@ class Debts:
                 return dataclasses.replace(debt, owner=owner, epoch=seen)
             taken: Any = session.execute(
                 sa.update(_T)
-                .where(_T.id == debt.id, _T.epoch == seen, free, _T.alarm.is_(None))
+                .where(_T.c.id == debt.id, _T.c.epoch == seen, free, _T.c.alarm.is_(None))
                 .values(owner=owner, epoch=seen + 1)
             )
             return dataclasses.replace(debt, owner=owner, epoch=seen + 1) if taken.rowcount else None
@@ -138,7 +143,7 @@ class Debts:
 
         :returns: how many there were.
         """
-        alarmed = (_T.migration_uuid == migration_uuid, _T.alarm.is_not(None))
+        alarmed = (_T.c.migration_uuid == migration_uuid, _T.c.alarm.is_not(None))
         with self._engine.writer() as session:
             found: Any = session.execute(sa.update(_T).where(*alarmed).values(alarm=None))
             return int(found.rowcount)
@@ -147,15 +152,12 @@ class Debts:
         self, host: str | None = None, instance_uuid: str | None = None, migration_uuid: str | None = None
     ) -> builtins.list[Debt]:
         """Return debts, the oldest first."""
-        query = sa.select(_T).order_by(_T.id)
+        query = sa.select(_T).order_by(_T.c.id)
         if host is not None:
-            query = query.where(_T.host == host)
+            query = query.where(_T.c.host == host)
         if instance_uuid is not None:
-            query = query.where(_T.instance_uuid == instance_uuid)
+            query = query.where(_T.c.instance_uuid == instance_uuid)
         if migration_uuid is not None:
-            query = query.where(_T.migration_uuid == migration_uuid)
+            query = query.where(_T.c.migration_uuid == migration_uuid)
         with self._engine.reader() as session:
-            return [
-                Debt(**{field.name: getattr(row, field.name) for field in dataclasses.fields(Debt)})
-                for row in session.execute(query).scalars()
-            ]
+            return [debt(row) for row in session.execute(query)]

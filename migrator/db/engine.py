@@ -147,6 +147,18 @@ class Engine:
         self.sa_engine.dispose()
 
 
+class OneSession:
+    """Stands in for an engine where all that is read is to be read in one session."""
+
+    def __init__(self, session: orm.Session) -> None:
+        self._session = session
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[orm.Session]:
+        """Return the session."""
+        yield self._session
+
+
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
     """Turn the loss of the database into an error of ours.

@@ -28,7 +28,7 @@ from migrator.db import models, rows, types
 from migrator.objects import instance as instance_objects
 
 Instance = instance_objects.Instance
-_T = models.Instance
+_T = models.INSTANCES
 
 #: An instance's task_state while its row is there and its allocation may be gone; nova's word.
 DELETING = 'deleting'
@@ -64,7 +64,7 @@ class Instances:
         :raises migrator.exception.InstanceNotFound: there is none.
         """
         with self._engine.reader() as session:
-            row = session.execute(sa.select(_T).where(_T.uuid == uuid)).scalar_one_or_none()
+            row = session.execute(sa.select(_T).where(_T.c.uuid == uuid)).one_or_none()
             if row is None:
                 raise exception.InstanceNotFound(instance_uuid=uuid)
             return rows.instance(row)
@@ -82,21 +82,21 @@ class Instances:
         :param marker: the uuid of the last one of the page before.
         :raises migrator.exception.MarkerNotFound: no instance has the marker's uuid.
         """
-        query = sa.select(_T).order_by(_T.created_at.desc(), _T.id.desc())
+        query = sa.select(_T).order_by(_T.c.created_at.desc(), _T.c.id.desc())
         for column, value in (filters or {}).items():
-            attribute = getattr(_T, column)
+            attribute = _T.c[column]
             query = query.where(attribute.in_(value) if isinstance(value, (list, tuple)) else attribute == value)
         if changes_since is not None:
-            query = query.where(sa.func.coalesce(_T.updated_at, _T.created_at) >= changes_since)
+            query = query.where(sa.func.coalesce(_T.c.updated_at, _T.c.created_at) >= changes_since)
         with self._engine.reader() as session:
             if marker is not None:
-                last = session.execute(sa.select(_T).where(_T.uuid == marker)).scalar_one_or_none()
+                last = session.execute(sa.select(_T).where(_T.c.uuid == marker)).one_or_none()
                 if last is None:
                     raise exception.MarkerNotFound(marker=marker)
-                query = query.where(sa.tuple_(_T.created_at, _T.id) < sa.tuple_(last.created_at, last.id))
+                query = query.where(sa.tuple_(_T.c.created_at, _T.c.id) < sa.tuple_(last.created_at, last.id))
             if limit is not None:
                 query = query.limit(limit)
-            return [rows.instance(row) for row in session.execute(query).scalars()]
+            return [rows.instance(row) for row in session.execute(query)]
 
     @engines.retried
     def update(self, uuid: str, **values: Any) -> None:
@@ -105,7 +105,7 @@ class Instances:
         :raises migrator.exception.InstanceNotFound: there is none.
         """
         with self._engine.writer() as session:
-            found: Any = session.execute(sa.update(_T).where(_T.uuid == uuid).values(**values))
+            found: Any = session.execute(sa.update(_T).where(_T.c.uuid == uuid).values(**values))
             if not found.rowcount:
                 raise exception.InstanceNotFound(instance_uuid=uuid)
 
@@ -118,7 +118,7 @@ class Instances:
         """
         with self._engine.writer() as session:
             found: Any = session.execute(
-                sa.update(_T).where(_T.uuid == uuid, ~_moving(uuid)).values(task_state=DELETING)
+                sa.update(_T).where(_T.c.uuid == uuid, ~_moving(uuid)).values(task_state=DELETING)
             )
             if not found.rowcount:
                 self._say_why_not(session, uuid)
@@ -131,16 +131,16 @@ class Instances:
         :raises migrator.exception.InstanceNotFound: there is none.
         """
         with self._engine.writer() as session:
-            found: Any = session.execute(sa.delete(_T).where(_T.uuid == uuid, ~_moving(uuid)))
+            found: Any = session.execute(sa.delete(_T).where(_T.c.uuid == uuid, ~_moving(uuid)))
             if not found.rowcount:
                 self._say_why_not(session, uuid)
 
     @staticmethod
     def _say_why_not(session: Any, uuid: str) -> None:
-        if session.execute(sa.select(_T.id).where(_T.uuid == uuid)).scalar() is not None:
+        if session.execute(sa.select(_T.c.id).where(_T.c.uuid == uuid)).scalar() is not None:
             raise exception.MigrationInProgress(instance_uuid=uuid)
         raise exception.InstanceNotFound(instance_uuid=uuid)
 
 
 def _moving(uuid: str) -> Any:
-    return sa.select(models.Migration.id).where(models.Migration.in_progress_instance_uuid == uuid).exists()
+    return sa.select(models.MIGRATIONS.c.id).where(models.MIGRATIONS.c.in_progress_instance_uuid == uuid).exists()

@@ -37,9 +37,13 @@ from migrator.saga import log
 
 Migration = migration_objects.Migration
 Instance = instance_objects.Instance
-_T = models.Migration
-_I = models.Instance
-_J = models.SagaStep
+_T = models.MIGRATIONS
+_I = models.INSTANCES
+_J = models.SAGA_STEPS
+#: Before the names of an instance's columns, in a row that is its migration's too.
+_OF_INSTANCE = 'of_instance_'
+#: The mark is written and taken away with the status, and there is an index of it.
+_IN_PROGRESS = _T.c.in_progress_instance_uuid.is_not(None)
 _ENDS = [status.value for status in migration_objects.ENDS]
 
 #: The columns by which others tell an owner what they wish.
@@ -134,10 +138,10 @@ class Migrations:
             taken: Any = session.execute(
                 sa.update(_I)
                 .where(
-                    _I.uuid == migration.instance_uuid,
-                    _I.task_state.is_(None),
-                    _I.vm_state.in_(list(vm_states)),
-                    _I.host == migration.source_compute,
+                    _I.c.uuid == migration.instance_uuid,
+                    _I.c.task_state.is_(None),
+                    _I.c.vm_state.in_(list(vm_states)),
+                    _I.c.host == migration.source_compute,
                 )
                 .values(task_state=task_state)
             )
@@ -148,7 +152,7 @@ class Migrations:
 
     @staticmethod
     def _say_why_not(session: Any, migration: Migration, action: str, vm_states: Sequence[str]) -> None:
-        row = session.execute(sa.select(_I).where(_I.uuid == migration.instance_uuid)).scalar_one_or_none()
+        row = session.execute(sa.select(_I).where(_I.c.uuid == migration.instance_uuid)).one_or_none()
         if row is None:
             raise exception.InstanceNotFound(instance_uuid=migration.instance_uuid)
         attr, state = ('vm_state', row.vm_state) if row.vm_state not in vm_states else ('task_state', row.task_state)
@@ -165,7 +169,7 @@ class Migrations:
 
         :raises migrator.exception.MigrationNotFound: there is none.
         """
-        return self._get(sa.select(_T).where(_T.uuid == uuid), migration_id=uuid)
+        return self._get(sa.select(_T).where(_T.c.uuid == uuid), migration_id=uuid)
 
     def get_by_id(self, migration_id: int, instance_uuid: str | None = None) -> Migration:
         """Return one migration by its integer id.
@@ -173,14 +177,14 @@ class Migrations:
         :param instance_uuid: whose it must be.
         :raises migrator.exception.MigrationNotFound: there is none.
         """
-        query = sa.select(_T).where(_T.id == migration_id)
+        query = sa.select(_T).where(_T.c.id == migration_id)
         if instance_uuid is not None:
-            query = query.where(_T.instance_uuid == instance_uuid)
+            query = query.where(_T.c.instance_uuid == instance_uuid)
         return self._get(query, migration_id=migration_id)
 
     def _get(self, query: Any, migration_id: int | str) -> Migration:
         with self._engine.reader() as session:
-            row = session.execute(query).scalar_one_or_none()
+            row = session.execute(query).one_or_none()
             if row is None:
                 raise exception.MigrationNotFound(migration_id=migration_id)
             return rows.migration(row)
@@ -200,31 +204,31 @@ class Migrations:
         :param marker: the uuid of the last one of the page before.
         :raises migrator.exception.MarkerNotFound: no migration has the marker's uuid.
         """
-        query = sa.select(_T).order_by(_T.created_at.desc(), _T.id.desc())
+        query = sa.select(_T).order_by(_T.c.created_at.desc(), _T.c.id.desc())
         for column, value in (filters or {}).items():
             if column == 'host':
-                query = query.where(sa.or_(_T.source_compute == value, _T.dest_compute == value))
+                query = query.where(sa.or_(_T.c.source_compute == value, _T.c.dest_compute == value))
                 continue
-            attribute = getattr(_T, column)
+            attribute = _T.c[column]
             query = query.where(
                 attribute.in_(value) if isinstance(value, (builtins.list, tuple)) else attribute == value
             )
         if in_progress is not None:
-            query = query.where(_T.status.not_in(_ENDS) if in_progress else _T.status.in_(_ENDS))
-        changed = sa.func.coalesce(_T.updated_at, _T.created_at)
+            query = query.where(_IN_PROGRESS if in_progress else ~_IN_PROGRESS)
+        changed = sa.func.coalesce(_T.c.updated_at, _T.c.created_at)
         if changes_since is not None:
             query = query.where(changed >= changes_since)
         if changes_before is not None:
             query = query.where(changed <= changes_before)
         with self._engine.reader() as session:
             if marker is not None:
-                last = session.execute(sa.select(_T).where(_T.uuid == marker)).scalar_one_or_none()
+                last = session.execute(sa.select(_T).where(_T.c.uuid == marker)).one_or_none()
                 if last is None:
                     raise exception.MarkerNotFound(marker=marker)
-                query = query.where(sa.tuple_(_T.created_at, _T.id) < sa.tuple_(last.created_at, last.id))
+                query = query.where(sa.tuple_(_T.c.created_at, _T.c.id) < sa.tuple_(last.created_at, last.id))
             if limit is not None:
                 query = query.limit(limit)
-            return [rows.migration(row) for row in session.execute(query).scalars()]
+            return [rows.migration(row) for row in session.execute(query)]
 
     def steps(self, uuid: str) -> builtins.list[log.StepRecord]:
         """Return a migration's journal, oldest first."""
@@ -233,7 +237,7 @@ class Migrations:
 
     def count_queued(self, host: str) -> int:
         """Return how many migrations wait to leave a host."""
-        query = sa.select(sa.func.count()).where(_T.source_compute == host, _T.status.in_(['accepted', 'queued']))
+        query = sa.select(sa.func.count()).where(_T.c.source_compute == host, _T.c.status.in_(['accepted', 'queued']))
         with self._engine.reader() as session:
             return int(session.execute(query).scalar_one())
 
@@ -242,17 +246,17 @@ class Migrations:
     def orphans(self) -> builtins.list[tuple[str, int]]:
         """Return (uuid, epoch) of the migrations in progress that no living conductor owns, oldest first."""
         query = (
-            sa.select(_T.uuid, _T.epoch)
-            .where(_T.status.not_in(_ENDS), sa.or_(_T.owner.is_(None), ~conductors.alive(_T.owner)))
-            .order_by(_T.id)
+            sa.select(_T.c.uuid, _T.c.epoch)
+            .where(_IN_PROGRESS, sa.or_(_T.c.owner.is_(None), ~conductors.alive(_T.c.owner)))
+            .order_by(_T.c.id)
         )
         with self._engine.reader() as session:
             return [(uuid, epoch) for uuid, epoch in session.execute(query) if uuid is not None]
 
     def owned_by(self, owner: str) -> builtins.list[tuple[str, int, tuple[bool, ...]]]:
         """Return (uuid, epoch, which of :data:`WISHES` are in the row) of a conductor's in progress."""
-        query = sa.select(_T.uuid, _T.epoch, *(getattr(_T, name) for name in WISHES))
-        query = query.where(_T.status.not_in(_ENDS), _T.owner == owner)
+        query = sa.select(_T.c.uuid, _T.c.epoch, *(_T.c[name] for name in WISHES))
+        query = query.where(_IN_PROGRESS, _T.c.owner == owner)
         with self._engine.reader() as session:
             return [
                 (uuid, epoch, tuple(wish is not None for wish in wishes))
@@ -271,10 +275,10 @@ class Migrations:
             taken: Any = session.execute(
                 sa.update(_T)
                 .where(
-                    _T.uuid == uuid,
-                    _T.epoch == epoch,
-                    _T.status.not_in(_ENDS),
-                    sa.or_(_T.owner.is_(None), ~conductors.alive(_T.owner)),
+                    _T.c.uuid == uuid,
+                    _T.c.epoch == epoch,
+                    _IN_PROGRESS,
+                    sa.or_(_T.c.owner.is_(None), ~conductors.alive(_T.c.owner)),
                 )
                 .values(owner=owner, epoch=epoch + 1)
             )
@@ -290,11 +294,12 @@ class Migrations:
 
     @staticmethod
     def _owned(session: Any, uuid: str | None, with_steps: bool = True) -> Owned:
-        query = sa.select(_T, _I).outerjoin(_I, _I.uuid == _T.instance_uuid).where(_T.uuid == uuid)
-        migration, instance = session.execute(query).one()
+        instance = (column.label(_OF_INSTANCE + column.name) for column in _I.c)
+        query = sa.select(_T, *instance).outerjoin(_I, _I.c.uuid == _T.c.instance_uuid).where(_T.c.uuid == uuid)
+        row = session.execute(query).one()
         return Owned(
-            migration=rows.migration(migration),
-            instance=rows.instance(instance) if instance is not None else None,
+            migration=rows.migration(row),
+            instance=rows.instance(row, _OF_INSTANCE) if getattr(row, f'{_OF_INSTANCE}uuid') is not None else None,
             records=_steps(session, uuid) if with_steps else [],
         )
 
@@ -319,19 +324,19 @@ class Migrations:
         if ends:
             fields |= {'in_progress_instance_uuid': None, 'stuck_reason': None, 'waits_for': None}
         with self._engine.writer() as session:
-            guard = sa.update(_T).where(_T.uuid == known.uuid, _T.owner == known.owner, _T.epoch == known.epoch)
-            guard = guard.where(_T.status == known.status)
+            guard = sa.update(_T).where(_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
+            guard = guard.where(_T.c.status == known.status)
             # A later one has not been heard yet.
             if 'retry_requested_at' in fields:
-                guard = guard.where(_T.retry_requested_at == known.retry_requested_at)
+                guard = guard.where(_T.c.retry_requested_at == known.retry_requested_at)
             # Until it is settled a wish stops it; and whatever it ends in is the answer to a wish.
             if known.abort_requested_at is None and (known.outcome is None or ends):
-                guard = guard.where(_T.abort_requested_at.is_(None))
+                guard = guard.where(_T.c.abort_requested_at.is_(None))
             if known.force_complete_requested_at is None and ends:
-                guard = guard.where(_T.force_complete_requested_at.is_(None))
+                guard = guard.where(_T.c.force_complete_requested_at.is_(None))
             # From the commit of that wish on nothing else is done: it was stuck then, and is to be abandoned as it was.
             if known.abandon_requested_at is None:
-                guard = guard.where(_T.abandon_requested_at.is_(None))
+                guard = guard.where(_T.c.abandon_requested_at.is_(None))
             # The guard is also the lock: it comes first, even where there is nothing else to change.
             written: Any = session.execute(guard.values(**fields or {'epoch': known.epoch}))
             if not written.rowcount:
@@ -342,7 +347,7 @@ class Migrations:
             if ends:
                 instance['task_state'] = None
             if instance:
-                session.execute(sa.update(_I).where(_I.uuid == known.instance_uuid).values(**instance))
+                session.execute(sa.update(_I).where(_I.c.uuid == known.instance_uuid).values(**instance))
             if write.debts_held is not None:
                 debt_rows.hold(session, known.uuid, write.debts_held)
             for host, step in write.debts_paid:
@@ -376,7 +381,7 @@ class Migrations:
         with self._engine.writer() as session:
             written: Any = session.execute(
                 sa.update(_T)
-                .where(_T.uuid == known.uuid, _T.owner == known.owner, _T.epoch == known.epoch)
+                .where(_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
                 .values(**figures)
             )
             return bool(written.rowcount)
@@ -384,7 +389,7 @@ class Migrations:
     @engines.retried
     def note_try(self, known: Migration, record: log.StepRecord) -> bool:
         """Write a row of the journal that is there, for readers only; only while known is still the owner."""
-        mine = (_T.uuid == known.uuid, _T.owner == known.owner, _T.epoch == known.epoch)
+        mine = (_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
         with self._engine.writer() as session:
             locked: Any = session.execute(sa.update(_T).where(*mine).values(epoch=known.epoch))
             if locked.rowcount:
@@ -397,20 +402,18 @@ class Migrations:
 
         :returns: those migrations, in queued_at order.
         """
-        names_it = sa.or_(_T.source_compute == report.host, _T.dest_compute == report.host)
+        names_it = sa.or_(_T.c.source_compute == report.host, _T.c.dest_compute == report.host)
         with self._engine.writer() as session:
             services.write_report(session, report.host, service_objects.COMPUTE_BINARY, report.version, report.boot_id)
             if isinstance(report.node, compute_node.ComputeNode):
                 services.write_node(session, report.node)
             # One that nobody has owned yet has sent nothing; epoch 0 says so.
-            session.execute(
-                sa.update(_T).where(names_it, _T.status.not_in(_ENDS), _T.epoch > 0).values(epoch=_T.epoch + 1)
-            )
+            session.execute(sa.update(_T).where(names_it, _IN_PROGRESS, _T.c.epoch > 0).values(epoch=_T.c.epoch + 1))
             query = (
-                sa.select(_T.uuid, models.Conductor.server)
-                .outerjoin(models.Conductor, models.Conductor.id == _T.owner)
-                .where(names_it, _T.status.not_in(_ENDS), _T.epoch > 0)
-                .order_by(_T.queued_at, _T.id)
+                sa.select(_T.c.uuid, models.CONDUCTORS.c.server)
+                .outerjoin(models.CONDUCTORS, models.CONDUCTORS.c.id == _T.c.owner)
+                .where(names_it, _IN_PROGRESS, _T.c.epoch > 0)
+                .order_by(_T.c.queued_at, _T.c.id)
             )
             found = session.execute(query).all()
             return [Named(self._owned(session, uuid), server) for uuid, server in found]
@@ -424,54 +427,54 @@ class Migrations:
 
         :returns: those in which it was written: in progress, unsettled, and of that boot of that host.
         """
-        table = models.Service
+        table = models.SERVICES
         same_boot = sa.exists().where(
-            table.host == host, table.binary == service_objects.COMPUTE_BINARY, table.boot_id == boot_id
+            table.c.host == host, table.c.binary == service_objects.COMPUTE_BINARY, table.c.boot_id == boot_id
         )
         open_ = [
-            _T.uuid.in_(builtins.list(uuids)),
-            _T.source_compute == host,
-            _T.status.not_in(_ENDS),
-            _T.outcome.is_(None),
+            _T.c.uuid.in_(builtins.list(uuids)),
+            _T.c.source_compute == host,
+            _IN_PROGRESS,
+            _T.c.outcome.is_(None),
         ]
         with self._engine.writer() as session:
             session.execute(
                 sa.update(_T)
-                .where(*open_, _T.abort_requested_at.is_(None), same_boot)
+                .where(*open_, _T.c.abort_requested_at.is_(None), same_boot)
                 .values(abort_requested_at=types.now(), abort_requested_by='host stop')
             )
             told = _told_in_boot(session, uuids, boot_id)
             session.execute(
                 sa.update(_T)
-                .where(*open_, same_boot, _T.uuid.in_(told))
+                .where(*open_, same_boot, _T.c.uuid.in_(told))
                 .values(abort_verdict=migration_objects.CANCELLED_BY_STOP)
             )
-            return [uuid for (uuid,) in session.execute(sa.select(_T.uuid).where(*open_, same_boot)) if uuid]
+            return [uuid for (uuid,) in session.execute(sa.select(_T.c.uuid).where(*open_, same_boot)) if uuid]
 
     def reread(self, known: Migration) -> tuple[Migration, dict[str, str | None]]:
         """Return a migration and the boot_ids of its hosts as they now are."""
         with self._engine.reader() as session:
-            row = session.execute(sa.select(_T).where(_T.uuid == known.uuid)).scalar_one()
+            row = session.execute(sa.select(_T).where(_T.c.uuid == known.uuid)).one()
             hosts = [host for host in (row.source_compute, row.dest_compute) if host]
             return rows.migration(row), _boots(session, hosts)
 
 
 def _told_in_boot(session: Any, uuids: Sequence[str], boot_id: str) -> list[str]:
     """Return which migrations a boot of their source was the first to be told of."""
-    query = sa.select(_J.saga, _J.input).where(_J.saga.in_(list(uuids)), _J.direction == log.DO)
+    query = sa.select(_J.c.saga, _J.c.input).where(_J.c.saga.in_(list(uuids)), _J.c.direction == log.DO)
     return [saga for saga, input_ in session.execute(query) if (input_ or {}).get('source_boot_id') == boot_id]
 
 
 def _steps(session: Any, uuid: str | None) -> list[log.StepRecord]:
-    return [rows.step(row) for row in session.execute(sa.select(_J).where(_J.saga == uuid).order_by(_J.id)).scalars()]
+    return [rows.step(row) for row in session.execute(sa.select(_J).where(_J.c.saga == uuid).order_by(_J.c.id))]
 
 
 def _boots(session: Any, hosts: Sequence[str]) -> dict[str, str | None]:
     if not hosts:
         return {}
-    table = models.Service
-    query = sa.select(table.host, table.boot_id).where(
-        table.host.in_(list(hosts)), table.binary == service_objects.COMPUTE_BINARY
+    table = models.SERVICES
+    query = sa.select(table.c.host, table.c.boot_id).where(
+        table.c.host.in_(list(hosts)), table.c.binary == service_objects.COMPUTE_BINARY
     )
     return {row.host: row.boot_id for row in session.execute(query)}
 
@@ -494,7 +497,9 @@ def _write_records(session: Any, known: Migration, epoch: int, records: Sequence
         (changed if record.stored else new).append((key, values))
     if new:
         first = {'first_owner': known.owner, 'first_epoch': epoch}
-        session.execute(sa.insert(_J).values([common | first | key | values for key, values in new]))
+        written = [common | first | key | values for key, values in new]
+        # Of a single row SQLAlchemy keeps what it has made of the statement.
+        session.execute(sa.insert(_J).values(written if len(written) > 1 else written[0]))
     for key, values in changed:
-        where = [getattr(_J, column) == value for column, value in key.items()]
-        session.execute(sa.update(_J).where(_J.saga == known.uuid, *where).values(**common | values))
+        where = [_J.c[column] == value for column, value in key.items()]
+        session.execute(sa.update(_J).where(_J.c.saga == known.uuid, *where).values(**common | values))

@@ -228,3 +228,14 @@ class InstanceAction(Base):
     finish_time: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     message: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
     result: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
+
+
+#: What the queries are made of: no session keeps objects of rows, nor looks for what has changed in them.
+INSTANCES: Any = Instance.__table__
+MIGRATIONS: Any = Migration.__table__
+SAGA_STEPS: Any = SagaStep.__table__
+CONDUCTORS: Any = Conductor.__table__
+SERVICES: Any = Service.__table__
+COMPUTE_NODES: Any = ComputeNode.__table__
+HOST_DEBTS: Any = HostDebt.__table__
+INSTANCE_ACTIONS: Any = InstanceAction.__table__

@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypeVar
 
-from migrator.db import models
 from migrator.objects import base, compute_node
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
@@ -27,35 +26,39 @@ from migrator.saga import log
 T = TypeVar('T')
 
 
-def _fields(cls: type[T], row: Any, **more: Any) -> T:
+def _fields(cls: type[T], row: Any, prefix: str = '', **more: Any) -> T:
     values = {
-        field.name: getattr(row, field.name)
+        field.name: getattr(row, prefix + field.name)
         for field in dataclasses.fields(cls)  # type: ignore[arg-type]  # every T here is a dataclass
         if field.name not in more
     }
     return cls(**values, **more)
 
 
-def instance(row: models.Instance) -> instance_objects.Instance:
-    """Return the object of a row of ``instances``."""
-    return _fields(instance_objects.Instance, row, flavor=instance_objects.Flavor(**row.flavor))
+def instance(row: Any, prefix: str = '') -> instance_objects.Instance:
+    """Return the object of a row of ``instances``.
+
+    :param prefix: of the columns' names in the row.
+    """
+    flavor = instance_objects.Flavor(**getattr(row, f'{prefix}flavor'))
+    return _fields(instance_objects.Instance, row, prefix, flavor=flavor)
 
 
-def migration(row: models.Migration) -> migration_objects.Migration:
+def migration(row: Any) -> migration_objects.Migration:
     """Return the object of a row of ``migrations``."""
     return _fields(migration_objects.Migration, row)
 
 
-def service(row: models.Service) -> service_objects.Service:
+def service(row: Any) -> service_objects.Service:
     """Return the object of a row of ``services``."""
     return _fields(service_objects.Service, row)
 
 
-def node(row: models.ComputeNode) -> compute_node.ComputeNode:
+def node(row: Any) -> compute_node.ComputeNode:
     """Return the object of a row of ``compute_nodes``."""
     return _fields(compute_node.ComputeNode, row, providers=base.from_primitive(row.providers))
 
 
-def step(row: models.SagaStep) -> log.StepRecord:
+def step(row: Any) -> log.StepRecord:
     """Return the journal's record of a row of ``saga_steps``."""
     return _fields(log.StepRecord, row, stored=True)

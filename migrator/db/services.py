@@ -30,8 +30,8 @@ from migrator.objects import service as service_objects
 
 Service = service_objects.Service
 ComputeNode = compute_node.ComputeNode
-_T = models.Service
-_N = models.ComputeNode
+_T = models.SERVICES
+_N = models.COMPUTE_NODES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Services:
         values: dict[str, Any] = {'version': version, 'last_seen_up': types.now()}
         if boot_id is not None:
             values['boot_id'] = boot_id
-        found = session.execute(sa.update(_T).where(_T.host == host, _T.binary == binary).values(**values))
+        found = session.execute(sa.update(_T).where(_T.c.host == host, _T.c.binary == binary).values(**values))
         if not found.rowcount:
             session.execute(sa.insert(_T).values(uuid=self._threads.new_uuid(), host=host, binary=binary, **values))
 
@@ -85,7 +85,7 @@ class Services:
         with self._engine.writer() as session:
             found: Any = session.execute(
                 sa.update(_T)
-                .where(_T.host == host, _T.binary == service_objects.COMPUTE_BINARY, _T.boot_id == boot_id)
+                .where(_T.c.host == host, _T.c.binary == service_objects.COMPUTE_BINARY, _T.c.boot_id == boot_id)
                 .values(last_seen_up=types.now())
             )
             return bool(found.rowcount)
@@ -96,28 +96,28 @@ class Services:
         for automatic in ('id', 'created_at', 'updated_at'):
             del values[automatic]
         values['providers'] = base.to_primitive(node.providers)
-        found = session.execute(sa.update(_N).where(_N.host == node.host).values(**values))
+        found = session.execute(sa.update(_N).where(_N.c.host == node.host).values(**values))
         if not found.rowcount:
             session.execute(sa.insert(_N).values(**values))
 
     def list(self, binary: str | None = None, host: str | None = None) -> builtins.list[Service]:
         """Return the services, by id."""
-        query = sa.select(_T).order_by(_T.id)
+        query = sa.select(_T).order_by(_T.c.id)
         if binary:
-            query = query.where(_T.binary == binary)
+            query = query.where(_T.c.binary == binary)
         if host:
-            query = query.where(_T.host == host)
+            query = query.where(_T.c.host == host)
         with self._engine.reader() as session:
-            return [rows.service(row) for row in session.execute(query).scalars()]
+            return [rows.service(row) for row in session.execute(query)]
 
     def get(self, service_id: int | str) -> Service:
         """Return one service by its integer id or its uuid.
 
         :raises migrator.exception.ServiceNotFound: there is none.
         """
-        column = _T.id if isinstance(service_id, int) else _T.uuid
+        column = _T.c.id if isinstance(service_id, int) else _T.c.uuid
         with self._engine.reader() as session:
-            row = session.execute(sa.select(_T).where(column == service_id)).scalar_one_or_none()
+            row = session.execute(sa.select(_T).where(column == service_id)).one_or_none()
             if row is None:
                 raise exception.ServiceNotFound(service_id=service_id)
             return rows.service(row)
@@ -136,7 +136,7 @@ class Services:
     def update(self, service_id: int, **values: Any) -> None:
         """Change what an operator may change: disabled, disabled_reason, forced_down."""
         with self._engine.writer() as session:
-            session.execute(sa.update(_T).where(_T.id == service_id).values(**values))
+            session.execute(sa.update(_T).where(_T.c.id == service_id).values(**values))
 
     def list_nodes(self, limit: int | None = None, marker: str | None = None) -> builtins.list[ComputeNode]:
         """Return the hypervisors, by id.
@@ -144,25 +144,25 @@ class Services:
         :param marker: the uuid of the last one of the page before.
         :raises migrator.exception.MarkerNotFound: no hypervisor has the marker's uuid.
         """
-        query = sa.select(_N).order_by(_N.id)
+        query = sa.select(_N).order_by(_N.c.id)
         with self._engine.reader() as session:
             if marker is not None:
-                last = session.execute(sa.select(_N.id).where(_N.uuid == marker)).scalar()
+                last = session.execute(sa.select(_N.c.id).where(_N.c.uuid == marker)).scalar()
                 if last is None:
                     raise exception.MarkerNotFound(marker=marker)
-                query = query.where(_N.id > last)
+                query = query.where(_N.c.id > last)
             if limit is not None:
                 query = query.limit(limit)
-            return [rows.node(row) for row in session.execute(query).scalars()]
+            return [rows.node(row) for row in session.execute(query)]
 
     def get_node(self, node_id: int | str) -> ComputeNode:
         """Return one hypervisor by its integer id or its uuid.
 
         :raises migrator.exception.HypervisorNotFound: there is none.
         """
-        column = _N.id if isinstance(node_id, int) else _N.uuid
+        column = _N.c.id if isinstance(node_id, int) else _N.c.uuid
         with self._engine.reader() as session:
-            row = session.execute(sa.select(_N).where(column == node_id)).scalar_one_or_none()
+            row = session.execute(sa.select(_N).where(column == node_id)).one_or_none()
             if row is None:
                 raise exception.HypervisorNotFound(hypervisor_id=node_id)
             return rows.node(row)
@@ -175,27 +175,42 @@ class Services:
         :param uuids: only those whose tree in Placement has one of these roots.
         :param host: only this one.
         """
-        moving = models.Migration
+        moving = models.MIGRATIONS
         inbound = (
             sa.select(sa.func.count())
-            .where(moving.dest_compute == _N.host, moving.in_progress_instance_uuid.is_not(None))
+            .where(moving.c.dest_compute == _N.c.host, moving.c.in_progress_instance_uuid.is_not(None))
             .scalar_subquery()
         )
-        debt = models.HostDebt
-        owes = sa.exists().where(debt.host == _N.host, debt.instance_uuid == instance_uuid)
+        debt = models.HOST_DEBTS
+        owes = sa.exists().where(debt.c.host == _N.c.host, debt.c.instance_uuid == instance_uuid)
         query = (
-            sa.select(_N.host, _N.node, _N.uuid, _T, inbound, owes, types.now())
-            .join(_T, sa.and_(_T.host == _N.host, _T.binary == service_objects.COMPUTE_BINARY))
-            .order_by(_N.host)
+            sa.select(
+                _T,
+                _N.c.node,
+                _N.c.uuid.label('root'),
+                inbound.label('inbound'),
+                owes.label('owes'),
+                types.now().label('seen_at'),
+            )
+            .join(_T, sa.and_(_T.c.host == _N.c.host, _T.c.binary == service_objects.COMPUTE_BINARY))
+            .order_by(_N.c.host)
         )
         if uuids is not None:
-            query = query.where(_N.uuid.in_(builtins.list(uuids)))
+            query = query.where(_N.c.uuid.in_(builtins.list(uuids)))
         if host is not None:
-            query = query.where(_N.host == host)
+            query = query.where(_N.c.host == host)
         with self._engine.reader() as session:
             return [
-                Place(found, node, uuid, rows.service(service), types.aware(now), int(count), bool(debts))
-                for found, node, uuid, service, count, debts, now in session.execute(query)
+                Place(
+                    host=row.host,
+                    node=row.node,
+                    uuid=row.root,
+                    service=rows.service(row),
+                    seen_at=types.aware(row.seen_at),
+                    inbound=int(row.inbound),
+                    owes=bool(row.owes),
+                )
+                for row in session.execute(query)
             ]
 
     def now(self) -> datetime.datetime:

@@ -29,7 +29,7 @@ from migrator.db import engine as engines
 from migrator.objects import migration as migration_objects
 
 Migration = migration_objects.Migration
-_T = models.Migration
+_T = models.MIGRATIONS
 
 
 class Wishes:
@@ -74,17 +74,17 @@ class Wishes:
         action: str,
         method: str,
     ) -> bool:
-        wish = next(getattr(_T, column) for column in values if column.endswith('_at'))
+        wish = next(_T.c[column] for column in values if column.endswith('_at'))
         with self._engine.writer() as session:
             written: Any = session.execute(
                 sa.update(_T)
-                .where(_T.uuid == migration.uuid, _T.status.in_(list(statuses)), wish.is_(None))
+                .where(_T.c.uuid == migration.uuid, _T.c.status.in_(list(statuses)), wish.is_(None))
                 .values(**values)
             )
             if written.rowcount:
                 actions.start(session, context, action, migration.instance_uuid, migration.uuid)
                 return True
-            status, asked = session.execute(sa.select(_T.status, wish).where(_T.uuid == migration.uuid)).one()
+            status, asked = session.execute(sa.select(_T.c.status, wish).where(_T.c.uuid == migration.uuid)).one()
             if asked is not None and status in migration_objects.IN_PROGRESS:
                 return False
             raise exception.InvalidMigrationState(
@@ -120,10 +120,12 @@ class Wishes:
         values = {'abandon_requested_at': types.now(), 'abandon_requested_by': who, 'abandon_guest_on': guest_on}
         with self._engine.writer() as session:
             row = session.execute(
-                sa.select(_T.abandon_guest_on, _T.abandon_requested_by, _T.status).where(_T.uuid == migration.uuid)
+                sa.select(_T.c.abandon_guest_on, _T.c.abandon_requested_by, _T.c.status).where(
+                    _T.c.uuid == migration.uuid
+                )
             ).one()
             if row.abandon_guest_on is None or row.status not in migration_objects.IN_PROGRESS:
-                takes_part = sa.or_(_T.source_compute == guest_on, _T.dest_compute == guest_on)
+                takes_part = sa.or_(_T.c.source_compute == guest_on, _T.c.dest_compute == guest_on)
                 self._of_stuck(session, migration, values, takes_part)
             elif row.abandon_guest_on != guest_on:
                 raise exception.AbandonedOtherwise(
@@ -133,16 +135,16 @@ class Wishes:
     @staticmethod
     def _of_stuck(session: Any, migration: Migration, values: dict[str, Any], *conditions: Any) -> None:
         stuck = (
-            _T.uuid == migration.uuid,
-            _T.stuck_reason.is_not(None),
-            _T.status.in_([status.value for status in migration_objects.IN_PROGRESS]),
-            _T.abandon_requested_at.is_(None),
+            _T.c.uuid == migration.uuid,
+            _T.c.stuck_reason.is_not(None),
+            _T.c.status.in_([status.value for status in migration_objects.IN_PROGRESS]),
+            _T.c.abandon_requested_at.is_(None),
             *conditions,
         )
         written: Any = session.execute(sa.update(_T).where(*stuck).values(**values))
         if written.rowcount:
             return
-        query = sa.select(_T.status, _T.abandon_guest_on).where(_T.uuid == migration.uuid)
+        query = sa.select(_T.c.status, _T.c.abandon_guest_on).where(_T.c.uuid == migration.uuid)
         status, host = session.execute(query).one()
         what = f'it is {status}, and goes on by itself.'
         if status not in migration_objects.IN_PROGRESS:

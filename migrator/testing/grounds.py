@@ -28,7 +28,7 @@ from typing import Any
 
 from migrator import executors
 from migrator.db import engine as engines
-from migrator.db import sync, watch
+from migrator.db import sync, tables, watch
 from migrator.testing import fake_placement
 from migrator.testing import placement as placements
 
@@ -48,11 +48,13 @@ class Ground:
     :param directory: what is there already is opened, as after a restart.
     :ivar writes: table -> how many statements of its clouds' services have written to it: for who looks again only
         where there may be something new.
+    :ivar tables: reads the database past every engine.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = pathlib.Path(directory)
         self.writes: collections.Counter[str] = collections.Counter()
+        self.tables = tables.Tables(str(self.directory / _FILE))
 
     def engine(self, threads: executors.Threads) -> engines.Engine:
         """Return the engine of a new cloud's services.
@@ -84,9 +86,11 @@ class Ground:
         """Close what a cloud has used."""
         engine.dispose()
         placement.close()
+        self.tables.close()
 
     def connections(self) -> int:
         """Return how many connections to the database are in use, by open files; 0 where the system does not tell."""
+        self.tables.close()
         wanted = os.path.realpath(self.directory / _FILE)
         found = 0
         with contextlib.suppress(OSError):
@@ -157,6 +161,7 @@ class SharedGround(Ground):
         """Close the engines."""
         for engine in self._engines.values():
             engine.dispose()
+        self.tables.close()
 
     def _shared(self, name: str, threads: executors.Threads) -> engines.Engine:
         engine = self._engines.get(name)

@@ -43,24 +43,27 @@ from migrator.testing.watcher import Watcher
 
 #: The conductor that has nothing to do until the other one is gone.
 _STANDBY = 'conductor2'
-_NAME = re.compile(r'(?P<path>[^|]+) \| (?P<process>[^:|]+): (?P<label>[^|]+) #(?P<nth>\d+) \| (?P<fault>[^|]+)')
+_STRIKE = re.compile(r'(?P<process>[^:|]+): (?P<label>[^|]+) #(?P<nth>\d+) \| (?P<fault>[^|]+)')
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One fault at one boundary of one path.
+    """One fault at one boundary of one path, or two.
 
+    :ivar then: another fault, which strikes later. The matrix has none such; what only two faults show is named by it.
     :ivar steps: what is done or written there of the story: ``move_allocation do``. Not part of its name.
     """
 
     path: str
     boundary: Boundary
     fault: str
+    then: tuple[Boundary, str] | None = None
     steps: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     def __str__(self) -> str:
         """Return its name, which :meth:`parse` reads."""
-        return f'{self.path} | {self.boundary} | {self.fault}'
+        second = f' & {self.then[0]} | {self.then[1]}' if self.then is not None else ''
+        return f'{self.path} | {self.boundary} | {self.fault}{second}'
 
     @classmethod
     def parse(cls, name: str) -> Cell:
@@ -68,10 +71,19 @@ class Cell:
 
         :raises ValueError: it is no such name.
         """
-        found = _NAME.fullmatch(name)
-        if found is None or found['path'] not in paths.BY_NAME or found['fault'] not in strikes.BY_NAME:
-            raise ValueError(f'{name!r} is no cell: it should read PATH | PROCESS: LABEL #N | FAULT')
-        return cls(found['path'], Boundary(found['process'], found['label'], int(found['nth'])), found['fault'])
+        path, _, told = name.partition(' | ')
+        found = [_STRIKE.fullmatch(one) for one in told.split(' & ')]
+        struck = [
+            (Boundary(one['process'], one['label'], int(one['nth'])), one['fault'])
+            for one in found
+            if one is not None and one['fault'] in strikes.BY_NAME
+        ]
+        if path not in paths.BY_NAME or len(struck) != len(found) or len(struck) > 2:
+            raise ValueError(
+                f'{name!r} is no cell: it should read PATH | PROCESS: LABEL #N | FAULT, and may go on with'
+                ' & PROCESS: LABEL #N | FAULT'
+            )
+        return cls(path, *struck[0], then=struck[1] if len(struck) == 2 else None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +91,7 @@ class Result:
     """What became of one run.
 
     :ivar violations: what must never be, and was.
-    :ivar struck: whether the fault found its boundary.
+    :ivar struck: whether each fault found its boundary.
     :ivar statuses: of the migrations, the oldest first.
     :ivar digest: of everything that happened, in its order.
     :ivar seconds: of the cloud's clock.
@@ -118,7 +130,7 @@ def _cells_of(ground_: grounds.Ground, path: paths.Path) -> list[Cell]:
     assert not result.violations, f'{path.name}, without a fault: {result.violations}'
     assert ends == path.ends, f'{path.name} ended {ends}'
     return [
-        Cell(path.name, boundary, fault.name, tuple(sorted(dry.steps.get(boundary, ()))))
+        Cell(path.name, boundary, fault.name, steps=tuple(sorted(dry.steps.get(boundary, ()))))
         for boundary in dry.boundaries()
         for fault in strikes.FAULTS
         if fault.where(boundary) and not dry.is_followed(boundary, fault.later)
@@ -144,7 +156,7 @@ class _Run:
     def __init__(self, ground_: grounds.Ground, path: paths.Path, cell: Cell | None) -> None:
         self.path = path
         self.cell = cell
-        self.struck = False
+        self._left = [] if cell is None else [(cell.boundary, cell.fault), *([cell.then] if cell.then else [])]
         self._story = story()
         self.steps: dict[Boundary, set[str]] = {}
         self._journal: set[tuple[object, ...]] = set()
@@ -170,7 +182,7 @@ class _Run:
             self.director.finish()
             return Result(
                 violations=tuple(self.director.judge(self.watcher)),
-                struck=self.struck,
+                struck=not self._left,
                 statuses=tuple(row.status for row in self.cloud.migrations()),
                 digest=hashlib.sha256(repr(simulation.trace).encode()).hexdigest()[:16],
                 seconds=simulation.time,
@@ -210,9 +222,8 @@ class _Run:
     def _hook(self, boundary: Boundary) -> strikes.Fault | None:
         if self.cell is None:
             self._note(boundary)
-        elif boundary == self.cell.boundary and not self.struck:
-            self.struck = True
-            return strikes.BY_NAME[self.cell.fault]
+        elif self._left and boundary == self._left[0][0]:
+            return strikes.BY_NAME[self._left.pop(0)[1]]
         return None
 
     def _note(self, boundary: Boundary) -> None:

@@ -97,9 +97,8 @@ class Reader:
     @contextlib.contextmanager
     def database(self) -> Iterator[db_api.Database]:
         """Return the database as it is at one moment: every method reads in one session."""
-        with self._engine.reader() as session:
-            held: Any = _Held(session)
-            yield db_api.Database('', self.cloud.world_threads, engine=held)
+        with db_api.Database('', self.cloud.world_threads, engine=self._engine).one_session() as database:
+            yield database
 
     def everything(self, logs: Sequence[str] = ()) -> dict[str, Any]:
         """Return all of a world: the arguments of a :class:`~migrator.testing.world.World`."""
@@ -251,17 +250,6 @@ class Reader:
 def _alive(threads: object) -> bool:
     """Return whether a process lives; real threads say nothing of it."""
     return bool(getattr(threads, 'alive', True))
-
-
-class _Held:
-    """What stands in for an engine, and has but one session."""
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-
-    @contextlib.contextmanager
-    def reader(self) -> Iterator[Any]:
-        yield self._session
 
 
 def marked(database: db_api.Database, instance_uuids: Collection[str]) -> frozenset[str]:

@@ -28,7 +28,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from migrator.compute import rpcapi
+from migrator.db import tables
 from migrator.objects import migration as migration_objects
+from migrator.saga import log
 from migrator.testing import bus as buses
 from migrator.testing import invariants
 from migrator.testing import reader as readers
@@ -43,7 +45,7 @@ APART = 'I10'
 #: Seconds that a planned stop may take, besides ``stop_timeout``.
 STOP = 2.0
 #: The tables of which something is looked at after a commit that has written to them.
-ROWS = frozenset({'migrations', 'instances', 'saga_steps', 'host_debts', 'services', 'compute_nodes'})
+ROWS = frozenset(tables.TABLES)
 #: Those of which something is only looked at together with the others: they change with every sign of life.
 ASIDE = frozenset({'services', 'compute_nodes'})
 #: What a message alone may break, where neither rows nor books nor guests have changed.
@@ -68,6 +70,7 @@ class Watcher:
         self.looks = 0
         self._found: set[Violation] = set()
         self._reader = readers.Reader(cloud)
+        self._tables: dict[str, list[tables.Row]] = {}
         self._rows: dict[str, Any] = {}
         self._before: dict[str, migration_objects.Migration] = {}
         self._books: dict[str, Any] = {}
@@ -235,28 +238,23 @@ class Watcher:
 
     def _read_rows(self) -> None:
         """Read the rows that may have changed: the migrations in progress, and those that were at the last look."""
-        with self._reader.database() as database:
-            if 'services' in self._changed:
-                self._rows['services'] = database.services.list()
-            if 'compute_nodes' in self._changed:
-                self._rows['nodes'] = {node.host: node for node in database.services.list_nodes()}
-            if 'host_debts' in self._changed:
-                self._rows['debts'] = database.debts.list()
-            if 'instances' in self._changed:
-                self._rows['instances'] = {one.uuid: one for one in database.instances.list()}
-            if 'migrations' in self._changed:
-                self._read_migrations(database)
-            if 'saga_steps' in self._changed or self._rows['migrations'].keys() != self._rows.get('journal', {}).keys():
-                self._rows['journal'] = {uuid: database.migrations.steps(uuid) for uuid in self._rows['migrations']}
-
-    def _read_migrations(self, database: Any) -> None:
-        open_ = database.migrations.list(in_progress=True)
-        gone = self._before.keys() - {one.uuid for one in open_}
-        ended = database.migrations.list({'uuid': sorted(gone)}) if gone else []
-        self._rows['migrations'] = {one.uuid: one for one in sorted([*open_, *ended], key=lambda one: one.id)}
-        # An instance may be deleted in the middle.
-        known = {*self._rows['instances'], *(one.instance_uuid for one in open_)}
-        self._rows['marked'] = readers.marked(database, known)
+        for table in self._changed:
+            self._tables[table] = self.cloud.ground.tables.read(table)
+        found = {table: [row.object for row in rows] for table, rows in self._tables.items()}
+        concerned = {one.uuid for one in found['migrations'] if one.in_progress} | self._before.keys()
+        journal: dict[str, list[log.StepRecord]] = {uuid: [] for uuid in concerned}
+        for row in self._tables['saga_steps']:
+            if row.saga in journal:
+                journal[row.saga].append(row.object)
+        self._rows = {
+            'services': found['services'],
+            'nodes': {one.host: one for one in found['compute_nodes']},
+            'debts': found['host_debts'],
+            'instances': {one.uuid: one for one in reversed(found['instances'])},
+            'migrations': {one.uuid: one for one in found['migrations'] if one.uuid in concerned},
+            'marked': frozenset(row.uuid for row in self._tables['migrations'] if row.in_progress_instance_uuid),
+            'journal': journal,
+        }
 
     def _now(self) -> float:
         return float(self._reader.outside()['at'])

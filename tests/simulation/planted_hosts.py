@@ -168,7 +168,7 @@ def debt_is_not_written_down() -> Iterator[object]:
 def debt_is_never_paid() -> Iterator[object]:
     """What was left of a move kept its host from being deleted, or orphaned its provider; here a host that is back is
     never told what it owes."""
-    with patched(debts, 'pay_all', lambda tools, pool: None) as there:
+    with patched(debts, 'pay_all', lambda tools, pool, owed: None) as there:
         yield there
 
 
