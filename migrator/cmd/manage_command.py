@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -23,11 +24,12 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import rich.console
+import rich.progress
 import rich.table
 import rich.text
 from oslo_config import cfg
@@ -173,6 +175,23 @@ def limit(parser: argparse.ArgumentParser) -> None:
     """Add the argument ``--limit``."""
     help_ = f'show so many at most, the newest; default {LIMIT}'
     parser.add_argument('--limit', type=at_least(1), default=LIMIT, metavar='N', help=help_)
+
+
+# --- long work -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def progress(asked: Asked, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show how far a long work is, on stderr, where that is a terminal and nobody wants JSON.
+
+    :param total: how many steps it has.
+    :returns: what is to be called with each number of steps done.
+    """
+    console = rich.console.Console(stderr=True)
+    shown = console.is_terminal and not asked.arguments.json and total > 0
+    with rich.progress.Progress(console=console, disable=not shown, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda steps: bar.advance(task, steps)
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 from migrator.cmd import manage_command
 from migrator.db import sync
 
@@ -42,10 +44,49 @@ def version(asked: Asked) -> int:
     return manage_command.RIGHT
 
 
+#: How many rows one transaction fills, so that nobody waits for it for long.
+_BATCH = 50
+
+
+def online_data_migrations(asked: Asked) -> int:
+    """Bring rows that an earlier release has written into the form of this one; exit 1 if some are left to be done."""
+    limit = asked.arguments.max_count
+    migrations = asked.database.migrations
+    total, done = migrations.count_without_uuid(), 0
+    with manage_command.progress(asked, 'migration uuids', total if limit is None else min(limit, total)) as advance:
+        while limit is None or done < limit:
+            wanted = _BATCH if limit is None else min(_BATCH, limit - done)
+            filled = migrations.fill_uuids(wanted)
+            done += filled
+            advance(filled)
+            # Where somebody else was faster with all of them, there may be more behind.
+            if not filled and not migrations.count_without_uuid():
+                break
+    left = migrations.count_without_uuid()
+    document = {'migration_uuids': {'needed': total, 'done': done, 'left': left}}
+    text = f'Migrations without a uuid: {total} found, {done} filled, {left} left.'
+    if left:
+        text += f' Run {manage_command.PROG} db online_data_migrations again.'
+    asked.answer(document, text)
+    return manage_command.WRONG if left else manage_command.RIGHT
+
+
+def _max_count(parser: argparse.ArgumentParser) -> None:
+    help_ = 'do so many rows at most, and exit 1 if some are left; default: all'
+    parser.add_argument('--max-count', type=manage_command.at_least(1), metavar='N', help=help_)
+
+
 NOUN: manage_command.Noun = (
     'the database schema',
     (
         Verb('sync', 'bring the schema up to this release', sync_),
+        Verb(
+            'online_data_migrations',
+            'bring rows of an earlier release into the form of this one, in batches, beside running services; 1 if'
+            ' some are left',
+            online_data_migrations,
+            _max_count,
+        ),
         Verb('version', 'say which version the schema has; 1 if it is not the one that is needed', version),
     ),
 )

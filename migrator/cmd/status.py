@@ -89,9 +89,20 @@ class Checks(upgradecheck.UpgradeCommands):
             )
         return Result(Code.SUCCESS, f'{len(found)} compute services, all of version {newest}')
 
+    def _migration_uuids(self) -> Result:
+        """Whether every migration has a uuid; one in progress that has none is taken up by nobody."""
+        bare = db_api.Database('', executors.NativeThreads(), engine=self._engine()).migrations.count_without_uuid()
+        if bare:
+            return Result(
+                Code.WARNING,
+                f'{bare} migrations have none: run migrator-manage db online_data_migrations, at any time.',
+            )
+        return Result(Code.SUCCESS, 'every migration has one')
+
     _upgrade_checks = (
         ('Database schema', lambda self: _told(self._schema)),
         ('Placement', lambda self: _told(self._placement)),
+        ('Migration uuids', lambda self: _told(self._migration_uuids)),
         ('Compute service versions', lambda self: _told(self._services)),
     )
 

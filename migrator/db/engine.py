@@ -55,6 +55,8 @@ class Engine:
     :param options: more of oslo.db's ``[database]`` options.
     """
 
+    reads_only = False
+
     def __init__(
         self,
         connection: str,
@@ -148,7 +150,9 @@ class Engine:
 
 
 class OneSession:
-    """Stands in for an engine where all that is read is to be read in one session."""
+    """Stands in for an engine where all that is read is to be read in one session, and nothing is written."""
+
+    reads_only = True
 
     def __init__(self, session: orm.Session) -> None:
         self._session = session

@@ -187,7 +187,7 @@ class Migrations:
             row = session.execute(query).one_or_none()
             if row is None:
                 raise exception.MigrationNotFound(migration_id=migration_id)
-            return rows.migration(row)
+        return self._objects([row])[0]
 
     def list(
         self,
@@ -228,7 +228,19 @@ class Migrations:
                 query = query.where(sa.tuple_(_T.c.created_at, _T.c.id) < sa.tuple_(last.created_at, last.id))
             if limit is not None:
                 query = query.limit(limit)
-            return [rows.migration(row) for row in session.execute(query)]
+            found = session.execute(query).all()
+        return self._objects(found)
+
+    def _objects(self, found: Sequence[Any]) -> builtins.list[Migration]:
+        """Return the objects of rows; those from before migrations had a uuid get theirs now."""
+        bare = [row.id for row in found if row.uuid is None]
+        if not bare or self._engine.reads_only:
+            return [rows.migration(row) for row in found]
+        self._fill(bare)
+        query = sa.select(_T.c.id, _T.c.uuid).where(_T.c.id.in_(bare))
+        with self._engine.reader() as session:
+            uuids = {row.id: row.uuid for row in session.execute(query)}
+        return [rows.migration(row).replace(uuid=row.uuid or uuids[row.id]) for row in found]
 
     def steps(self, uuid: str) -> builtins.list[log.StepRecord]:
         """Return a migration's journal, oldest first."""
@@ -240,6 +252,39 @@ class Migrations:
         query = sa.select(sa.func.count()).where(_T.c.source_compute == host, _T.c.status.in_(['accepted', 'queued']))
         with self._engine.reader() as session:
             return int(session.execute(query).scalar_one())
+
+    # --- rows from before migrations had a uuid ----------------------------------------------------------------------
+
+    def count_without_uuid(self) -> int:
+        """Return how many migrations have no uuid."""
+        query = sa.select(sa.func.count()).where(_T.c.uuid.is_(None))
+        with self._engine.reader() as session:
+            return int(session.execute(query).scalar_one())
+
+    def fill_uuids(self, count: int) -> int:
+        """Give migrations without a uuid theirs, the oldest first.
+
+        Beside others that do the same, each row gets one uuid, by whoever comes first.
+
+        :param count: how many at most.
+        :returns: how many have got theirs here; 0: none is left without, or others were faster with all of these.
+        """
+        query = sa.select(_T.c.id).where(_T.c.uuid.is_(None)).order_by(_T.c.id).limit(count)
+        with self._engine.reader() as session:
+            bare = [int(id_) for (id_,) in session.execute(query)]
+        return self._fill(bare) if bare else 0
+
+    @engines.retried
+    def _fill(self, ids: Sequence[int]) -> int:
+        filled = 0
+        with self._engine.writer() as session:
+            # In one order, so that of two who fill neither waits for what the other holds.
+            for id_ in sorted(ids):
+                # That it has got a uuid is no change of the migration, as who asks for changes_since understands it.
+                values = {'uuid': self._threads.new_uuid(), 'updated_at': _T.c.updated_at}
+                found: Any = session.execute(sa.update(_T).where(_T.c.id == id_, _T.c.uuid.is_(None)).values(**values))
+                filled += found.rowcount
+        return filled
 
     # --- the owner's part --------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from migrator.db import models, sync
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
 from tests.real.servers import process
+from tests.unit.db import bare
 
 CONTEXT = context.RequestContext(user_id='ada', project_id='blue', overwrite=False)
 RACERS = 6
@@ -383,6 +384,20 @@ def test_a_column_that_must_be_unique_says_so_in_one_way_on_both(database):
     one = owner(database)
     with pytest.raises(db_exception.DBDuplicateEntry):
         database.conductors.register(one, 'other', 1)
+
+
+def test_of_four_who_give_old_migrations_their_uuids_one_wins_each_row_and_all_agree(on_postgresql, racers):
+    with on_postgresql.engine.writer() as session:
+        bare.insert(session.connection().exec_driver_sql, 40)
+
+    def fill(racer):
+        filled = [racer.migrations.fill_uuids(7) for _ in range(10)]
+        return sum(filled), {one.id: one.uuid for one in racer.migrations.list()}
+
+    found = at_once([lambda racer=racer: fill(racer) for racer in (on_postgresql, *racers)])
+    assert sum(filled for filled, _ in found) == 40
+    assert all(seen == found[0][1] for _, seen in found)
+    assert len(set(found[0][1].values())) == 40
 
 
 @pytest.mark.parametrize('how', ['stop', 'kill'])

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 
 import pytest
 
@@ -22,6 +23,7 @@ from migrator.api import server
 from migrator.cmd import status
 from migrator.db import api as db_api
 from tests.unit.cmd.processes import configure
+from tests.unit.db import bare
 
 
 def placement_of(version):
@@ -57,7 +59,7 @@ def check(arguments, capsys):
 def test_all_is_well(tmp_path, placement, capsys):
     found, said = check(configure(tmp_path, placement('1.39')), capsys)
     assert found == 0
-    assert said.count('Result: Success') == 3
+    assert said.count('Result: Success') == 4
 
 
 def test_a_schema_that_is_too_old_and_a_placement_that_is_away_are_failures(tmp_path, capsys):
@@ -81,6 +83,15 @@ def test_a_compute_of_an_older_version_is_a_warning(tmp_path, placement, capsys)
     found, said = check(arguments, capsys)
     assert found == 1
     assert 'old1 (2)' in said
+
+
+def test_migrations_without_a_uuid_are_a_warning_that_says_what_to_run(tmp_path, placement, capsys):
+    arguments = configure(tmp_path, placement('1.39'))
+    with sqlite3.connect(tmp_path / 'migrator.sqlite') as connection:
+        bare.insert(connection.execute, 2)
+    found, said = check(arguments, capsys)
+    assert found == 1
+    assert '2 migrations have none: run migrator-manage db online_data_migrations' in said
 
 
 def test_a_wrong_option_is_one_line_and_status_2(tmp_path, capsys):

@@ -1,0 +1,60 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from tests.unit.cmd import managing
+from tests.unit.db import bare
+
+
+@pytest.fixture
+def operator(tmp_path, capsys):
+    operator = managing.Operator(tmp_path, capsys, hosts=1)
+    yield operator
+    operator.close()
+
+
+def insert(operator, number):
+    with sqlite3.connect(operator.cloud.directory / 'migrator.sqlite') as connection:
+        bare.insert(connection.execute, number)
+
+
+def test_where_nothing_is_to_be_done_it_says_so(operator):
+    assert operator.says('db', 'online_data_migrations') == 'Migrations without a uuid: 0 found, 0 filled, 0 left.\n'
+
+
+def test_without_a_limit_all_is_done_at_once(operator):
+    insert(operator, 120)
+    assert operator.json('db', 'online_data_migrations') == {'migration_uuids': {'needed': 120, 'done': 120, 'left': 0}}
+    assert len({one.uuid for one in operator.cloud.migrations()}) == 120
+
+
+def test_with_a_limit_it_goes_on_where_it_left_off_and_its_status_says_whether_some_are_left(operator):
+    insert(operator, 120)
+    status, out = operator.status('db', 'online_data_migrations', '--max-count', 70)
+    assert (status, out) == (
+        1,
+        'Migrations without a uuid: 120 found, 70 filled, 50 left.'
+        ' Run migrator-manage db online_data_migrations again.\n',
+    )
+    assert operator.says('db', 'online_data_migrations', '--max-count', 70).startswith('Migrations without a uuid: 50')
+
+
+@pytest.mark.parametrize('count', ['0', '-1', 'many'])
+def test_a_limit_that_is_no_number_of_rows_is_refused(operator, count):
+    status, _ = operator.status('db', 'online_data_migrations', '--max-count', count)
+    assert status == 2
+    assert f'{count!r} is no whole number of 1 or more' in operator.err

@@ -1,0 +1,47 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Migrations as a release from before they had a uuid has left them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+#: What such a release has written of one that has ended.
+COLUMNS = {
+    'instance_uuid': "'11111111-1111-4111-8111-111111111111'",
+    'project_id': "'blue'",
+    'user_id': "'ada'",
+    'migration_type': "'live-migration'",
+    'status': "'completed'",
+    'source_compute': "'host1'",
+    'source_node': "'host1'",
+    'dest_compute': "'host2'",
+    'hidden': 'false',
+    'force': 'false',
+    'disk_over_commit': 'false',
+    'strategy': "'migration-owned'",
+    'epoch': '1',
+    'attempt': '1',
+    'history': "'[]'",
+    'created_at': "'2026-01-01 00:00:00.000000'",
+}
+
+
+def insert(execute: Callable[[str], object], number: int = 1) -> None:
+    """Write so many.
+
+    :param execute: has the database do what a text says.
+    """
+    names, values = ', '.join(COLUMNS), ', '.join(COLUMNS.values())
+    for _ in range(number):
+        execute(f'INSERT INTO migrations ({names}) VALUES ({values})')  # noqa: S608 -- what stands above

@@ -1,0 +1,111 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from oslo_utils import uuidutils
+
+from migrator.db import api
+from tests.unit.db import bare, conftest
+
+
+def rows(scene: conftest.Scene) -> list[tuple[Any, ...]]:
+    """Return (id, uuid, updated_at) as they are stored."""
+    with scene.database.engine.reader() as session:
+        query = 'SELECT id, uuid, updated_at FROM migrations ORDER BY id'
+        return [tuple(row) for row in session.connection().exec_driver_sql(query)]
+
+
+@pytest.fixture
+def old(scene: conftest.Scene) -> conftest.Scene:
+    """A database with three migrations from before they had a uuid."""
+    write(scene, 3)
+    return scene
+
+
+def write(scene: conftest.Scene, number: int) -> None:
+    with scene.database.engine.writer() as session:
+        bare.insert(session.connection().exec_driver_sql, number)
+
+
+def test_one_that_is_read_has_a_uuid_from_then_on(old: conftest.Scene) -> None:
+    found = old.database.migrations.get_by_id(2)
+    assert uuidutils.is_uuid_like(found.uuid)
+    assert old.database.migrations.get_by_id(2).uuid == found.uuid
+    assert old.database.migrations.get(found.uuid).id == 2
+    assert [uuid for _, uuid, _ in rows(old)] == [None, found.uuid, None]
+
+
+def test_those_that_are_listed_have_each_its_own(old: conftest.Scene) -> None:
+    mine = old.migration()
+    listed = {one.id: one.uuid for one in old.database.migrations.list()}
+    assert len(set(listed.values())) == 4
+    assert listed[4] == mine.uuid
+    assert rows(old) == [(id_, uuid, None) for id_, uuid in sorted(listed.items())]
+
+
+def test_having_got_a_uuid_is_no_change_of_a_migration(old: conftest.Scene) -> None:
+    old.clock.seconds = 3600
+    later = conftest.START + datetime.timedelta(seconds=1800)
+    assert old.database.migrations.fill_uuids(10) == 3
+    assert old.database.migrations.list(changes_since=later) == []
+    assert [one.updated_at for one in old.database.migrations.list()] == [None] * 3
+
+
+def test_they_are_filled_in_batches_the_oldest_first(old: conftest.Scene) -> None:
+    migrations = old.database.migrations
+    assert migrations.count_without_uuid() == 3
+    assert migrations.fill_uuids(2) == 2
+    assert [uuid is None for _, uuid, _ in rows(old)] == [False, False, True]
+    assert migrations.fill_uuids(2) == 1
+    assert migrations.fill_uuids(2) == migrations.count_without_uuid() == 0
+
+
+def test_of_two_who_fill_one_wins_each_row_and_both_agree(old: conftest.Scene) -> None:
+    """The other comes between this one's reading and its writing."""
+    other = api.Database(old.connection, old.threads)
+    theirs: list[str] = []
+
+    def meanwhile(what: str) -> None:
+        old.database.engine.boundary = lambda what: None
+        theirs.append(other.migrations.get_by_id(1).uuid)
+
+    old.database.engine.boundary = meanwhile
+    assert old.database.migrations.fill_uuids(3) == 2
+    assert theirs == [old.database.migrations.get_by_id(1).uuid] == [other.migrations.get_by_id(1).uuid]
+    assert len({one.uuid for one in other.migrations.list()}) == 3
+
+    write(old, 1)
+    old.database.engine.boundary = meanwhile
+    assert other.migrations.get_by_id(4).uuid == old.database.migrations.get_by_id(4).uuid
+    other.close()
+
+
+def test_one_that_only_reads_leaves_them_as_they_are(old: conftest.Scene) -> None:
+    with old.database.one_session() as database:
+        assert [one.uuid for one in database.migrations.list()] == [None] * 3
+    assert [uuid for _, uuid, _ in rows(old)] == [None] * 3
+
+
+def test_one_in_progress_is_taken_up_once_it_has_its_uuid(scene: conftest.Scene) -> None:
+    mine = scene.migration()
+    with scene.database.engine.writer() as session:
+        session.connection().exec_driver_sql('UPDATE migrations SET uuid = NULL')
+    assert scene.database.migrations.orphans() == []
+    assert scene.database.migrations.fill_uuids(10) == 1
+    (found,) = scene.database.migrations.orphans()
+    assert found == (scene.database.migrations.list()[0].uuid, 0)
+    assert found[0] != mine.uuid
