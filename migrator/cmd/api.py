@@ -10,15 +10,10 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""migrator-api: the REST API in a process of its own.
-
-The server is cheroot: plain threads, HTTP/1.1 with connections that are kept, slow clients that hold no thread until
-their request is there, and a stop that lets the requests under way end. See ``doc/source/decisions/`` for why.
-"""
+"""migrator-api: the REST API in a process of its own."""
 
 from __future__ import annotations
 
-import errno
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -27,8 +22,7 @@ from typing import Any
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from migrator import exception
-from migrator.cmd import logs, service
+from migrator.cmd import http_server, logs, service
 
 LOG = logging.getLogger(__name__)
 
@@ -94,53 +88,24 @@ def _path(environ: dict[str, Any]) -> str:
 
 def begin(process: service.Process) -> None:
     """Wire the API, and serve it."""
-    from cheroot import wsgi
-
     from migrator.conf import api as api_conf
 
     conf = process.conf
     api_conf.check_bind(conf, conf.api.listen)
     app = make_app(process)
-    server: Any = wsgi.Server(
-        (conf.api.listen, conf.api.listen_port),
+    url = http_server.serve(
+        process,
         app,
+        'api',
+        'listen',
+        'listen_port',
+        name='migrator-api',
+        max_body=MAX_BODY,
         numthreads=conf.api.threads,
         request_queue_size=128,
         shutdown_timeout=conf.api.shutdown_timeout,
-        server_name='migrator-api',
     )
-    server.max_request_body_size = MAX_BODY
-    server.error_log = _log_error
-    try:
-        server.prepare()
-    except OSError as error:
-        raise _cannot_listen(conf, error) from None
-    host, port = server.bind_addr[:2]
-    LOG.info('The API is at http://%s:%d/v2.1', f'[{host}]' if ':' in host else host, port)
-    process.threads.start(server.serve, name='http')
-    process.on_stop(server.stop)
-
-
-def _cannot_listen(conf: cfg.ConfigOpts, error: OSError) -> exception.ConfigurationError:
-    # cheroot puts all that it tried into one text, and leaves the number out.
-    text = str(error)
-    port = conf.api.listen_port
-    if f'Errno {errno.EADDRINUSE}]' in text:
-        return exception.ConfigurationError(
-            option='[api] listen_port', value=port, detail=f'something else listens there: {port + 1} may be free.'
-        )
-    if f'Errno {errno.EACCES}]' in text:
-        return exception.ConfigurationError(
-            option='[api] listen_port', value=port, detail='only root may listen there; 1024 or more would do.'
-        )
-    return exception.ConfigurationError(
-        option='[api] listen', value=conf.api.listen, detail=f'nobody can listen there: {" ".join(text.split())}.'
-    )
-
-
-def _log_error(message: str = '', level: int = 20, traceback: bool = False) -> None:
-    # What cheroot has to tell is of single connections: broken ones, and requests that are none.
-    LOG.log(level if traceback else min(level, 20), 'HTTP: %s', message.strip(), exc_info=traceback)
+    LOG.info('The API is at %s/v2.1', url)
 
 
 KIND = service.Kind('migrator-api', register, begin)

@@ -22,13 +22,18 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import exception
-from migrator.cmd import service
+from migrator.cmd import http_server, service
 
 if TYPE_CHECKING:  # imported when it is settled what threads are
     from migrator.objects import command
     from migrator.placement_client import client
 
 LOG = logging.getLogger(__name__)
+
+#: Who fetches the metrics sends no body, in bytes.
+_MAX_BODY = 1024
+#: Threads. There are few who fetch them, and an answer takes no time.
+_METRICS_THREADS = 2
 
 
 def register(conf: cfg.ConfigOpts) -> None:
@@ -50,12 +55,29 @@ def begin(process: service.Process) -> None:
     database = process.database(engine)
     rpc: Any = _Watched(process.rpc(transport))
     manager = conductor_manager.ConductorManager(conf, conf.host, database, placement, rpc, process.threads)
+    # First: a port that is taken is said before anybody is told of this conductor.
+    if conf.conductor.metrics_port is not None:
+        _serve_metrics(process, manager.metrics.make_app())
     process.wait_for('The database', manager.start)
     process.on_stop(manager.stop)
     # It can begin without: what needs Placement waits for it, and what does not goes on.
     # By a client of its own, since the conductor's tells of outages that somebody waits for.
     probe = client.PlacementClient(placement.adapter)
     process.watch('Placement', lambda: look_at(probe))
+
+
+def _serve_metrics(process: service.Process, app: http_server.App) -> None:
+    url = http_server.serve(
+        process,
+        app,
+        'conductor',
+        'metrics_host',
+        'metrics_port',
+        name='migrator-conductor',
+        max_body=_MAX_BODY,
+        numthreads=_METRICS_THREADS,
+    )
+    LOG.info('The metrics are at %s/metrics', url)
 
 
 def look_at(placement: client.PlacementClient) -> None:

@@ -25,8 +25,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from oslo_log import log as logging
 
-from migrator import exception
+from migrator import exception, executors
 from migrator.conductor import instances as conductor_instances
+from migrator.conductor import metrics as conductor_metrics
 from migrator.db import api as db_api
 from migrator.db import instances as instance_rows
 from migrator.objects import instance as instance_objects
@@ -192,11 +193,22 @@ def _lives(database: db_api.Database, known: Instance | None) -> bool:
 
 
 class Watch:
-    """Audits now and then, and logs what is wrong, each finding once."""
+    """Audits now and then, logs what is wrong, each finding once, and keeps the metrics of it.
 
-    def __init__(self, database: db_api.Database, client: placement.PlacementClient) -> None:
+    :param clock: by which it says when it has audited, and how long that took.
+    """
+
+    def __init__(
+        self,
+        database: db_api.Database,
+        client: placement.PlacementClient,
+        clock: executors.Clock,
+        metrics: conductor_metrics.Audits,
+    ) -> None:
         self._database = database
         self._client = client
+        self._clock = clock
+        self._metrics = metrics
         self._told: frozenset[tuple[str, str, str]] = frozenset()
 
     def look(self) -> None:
@@ -204,8 +216,14 @@ class Watch:
 
         :raises migrator.exception.ServiceUnreachable: the database or Placement is away; the next time will do.
         """
-        wrong = audit(self._database, self._client)
+        began = self._clock.monotonic()
+        try:
+            wrong = audit(self._database, self._client)
+        except Exception:
+            self._metrics.failed()
+            raise
         found = {(one.consumer, one.provider, one.verdict): one for each in wrong for one in each.findings}
+        self._metrics.done(found.values(), self._clock.now(), self._clock.monotonic() - began)
         for key, finding in found.items():
             if key not in self._told:
                 kind = finding.consumer_type.lower()

@@ -23,7 +23,7 @@ from oslo_log import log as logging
 from migrator import context as migrator_context
 from migrator import exception, executors, rpc
 from migrator.compute import rpcapi as compute_rpcapi
-from migrator.conductor import audits, debts, owned, periodics, recovery, rpcapi
+from migrator.conductor import audits, debts, metrics, owned, periodics, recovery, rpcapi
 from migrator.conductor import hosts as conductor_hosts
 from migrator.conductor import runner as runners
 from migrator.conductor.tasks import live_migrate
@@ -49,6 +49,7 @@ class ConductorManager:
     :param conf: where the options of :mod:`migrator.conf.conductor` are registered.
     :param server: its name among the conductors' RPC servers, and among the services.
     :param client: how it talks.
+    :ivar metrics: what it tells of itself. To serve them is left to whom it belongs.
     """
 
     def __init__(
@@ -79,6 +80,11 @@ class ConductorManager:
             options=self._options(),
         )
         self.runner = runners.Runner(threads, self._pool, self._story_of, self._reload)
+        self.metrics = metrics.Metrics(self.runner.held)
+        self._watch: audits.Watch | None = None
+        if conf.conductor.audit_interval:
+            told = metrics.Audits(self.metrics.registry)
+            self._watch = audits.Watch(database, placement_client, threads.clock, told)
         self.tools.hosts.on_free = self._on_free
 
     def _on_free(self, uuid: str) -> None:
@@ -126,8 +132,8 @@ class ConductorManager:
         self._every(conf.lease / 3, self._renew, 'lease')
         self._every(conf.sweep_interval, self._sweep, 'sweep')
         self._every(conf.poll_interval / 2, lambda: periodics.poll(self.tools, self.runner, self._poll_pool), 'poll')
-        if conf.audit_interval:
-            self._every(conf.audit_interval, audits.Watch(self.tools.database, self.tools.placement).look, 'audit')
+        if self._watch is not None:
+            self._every(conf.audit_interval, self._watch.look, 'audit')
 
     def _every(self, spacing: float, function: Callable[[], None], name: str) -> None:
         def tick() -> None:

@@ -111,10 +111,34 @@ in its own process, which no other host can reach and which ends with it. Used w
     ),
 ]
 
+CONDUCTOR_OPTS: list[cfg.Opt] = [
+    cfg.StrOpt(
+        'metrics_host',
+        default='127.0.0.1',
+        help="""
+The address at which migrator-conductor tells its metrics, where metrics_port says that it does.
+
+A host name or an IP address, IPv6 without brackets; default 127.0.0.1, which is reached from this machine only. With
+0.0.0.0 or :: it is every address. Nobody is asked who they are: whoever reaches it may read the metrics, which are
+numbers, and name no guest and no host.
+""",
+    ),
+    cfg.PortOpt(
+        'metrics_port',
+        help="""
+The TCP port at which migrator-conductor tells its metrics, in the format of Prometheus, at /metrics.
+
+A whole number from 0 to 65535; default: none, and they are not served. With 0 the system chooses one, and the log says
+which. Conductors on one machine need a port each.
+""",
+    ),
+]
+
 _SECTIONS: tuple[tuple[str, list[cfg.Opt]], ...] = (
     ('DEFAULT', DEFAULT_OPTS),
     ('api', API_OPTS),
     ('compute', COMPUTE_OPTS),
+    ('conductor', CONDUCTOR_OPTS),
     ('fake', FAKE_OPTS),
 )
 

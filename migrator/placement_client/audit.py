@@ -37,6 +37,8 @@ MISSING = 'missing'
 WRONG_HOST = 'wrong host'
 WRONG_AMOUNT = 'wrong amount'
 DOUBLED = 'doubled'
+#: All of them.
+VERDICTS = (LEAKED, UNKNOWN_CONSUMER, MISSING, WRONG_HOST, WRONG_AMOUNT, DOUBLED)
 
 Instance = instance_objects.Instance
 Migration = migration_objects.Migration

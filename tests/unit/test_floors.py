@@ -88,6 +88,10 @@ LIBRARIES = {
         ('migrator.executors', 'migrator.cmd.concurrency'),
         'threads, native or green, are chosen in one place; a process patches itself before it imports anything else',
     ),
+    'prometheus_client': (
+        ('migrator.conductor.metrics',),
+        'what is told is in a registry of its own, and one module sees to that',
+    ),
     'placement': (
         ('migrator.testing', 'migrator.cmd'),
         'the Placement service is an extra, for the demo and the tests; a service talks to it over HTTP',

@@ -14,9 +14,14 @@
 from __future__ import annotations
 
 import signal
+import socket
+
+import pytest
+import requests
+from prometheus_client import parser
 
 from migrator.cmd import conductor
-from tests.unit.cmd.processes import configure, running
+from tests.unit.cmd.processes import configure, refused, running
 
 
 def test_it_serves_while_placement_is_away_says_so_once_and_ends_with_0_on_sigterm(tmp_path):
@@ -62,9 +67,49 @@ def test_it_is_told_to_stop_while_it_waits_for_the_broker(tmp_path):
         assert 'serves' not in service.text()
 
 
-def test_in_a_process_that_eventlet_has_patched_it_serves_and_stops_too(tmp_path):
-    import pytest
+@pytest.mark.parametrize('backend', ['threading', 'eventlet'])
+def test_told_a_port_it_serves_its_metrics_there_until_it_is_stopped(tmp_path, backend):
+    if backend == 'eventlet':
+        pytest.importorskip('eventlet')
+    text = f'concurrency_backend = {backend}\n[conductor]\naudit_interval = 3600\nmetrics_port = 0'
+    with running(tmp_path, 'conductor', *configure(tmp_path, text)) as service:
+        url = service.wait_for('The metrics are at').split()[-1]
+        assert url.startswith('http://127.0.0.1:')
+        answer = requests.get(url, timeout=30)
+        assert answer.status_code == 200
+        assert answer.headers['Content-Type'].startswith('text/plain; version=0.0.4')
+        told = {family.name for family in parser.text_string_to_metric_families(answer.text)}
+        assert {'migrator_migrations_held', 'migrator_placement_findings', 'migrator_placement_audits'} <= told
+        assert requests.get(url.removesuffix('/metrics'), timeout=30).status_code == 404
+        service.wait_for('serves')
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+        assert 'Traceback' not in service.text()
 
+
+def test_told_no_port_it_serves_no_metrics(tmp_path):
+    with running(tmp_path, 'conductor', *configure(tmp_path, '[conductor]\naudit_interval = 3600')) as service:
+        service.wait_for('serves')
+        assert 'metrics' not in service.text()
+
+
+def test_a_port_for_the_metrics_that_is_in_use_is_one_line_with_option_and_address_and_status_2(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(('127.0.0.1', 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        status, line = refused(tmp_path, 'conductor', *configure(tmp_path, f'[conductor]\nmetrics_port = {port}'))
+    assert status == 2
+    assert f'Option [conductor] metrics_port is {port}: something else listens there, at 127.0.0.1' in line
+
+
+def test_an_address_for_the_metrics_that_is_not_ours_is_refused(tmp_path):
+    elsewhere = '[conductor]\nmetrics_host = 192.0.2.1\nmetrics_port = 0'
+    status, line = refused(tmp_path, 'conductor', *configure(tmp_path, elsewhere))
+    assert (status, "[conductor] metrics_host is '192.0.2.1'" in line) == (2, True)
+
+
+def test_in_a_process_that_eventlet_has_patched_it_serves_and_stops_too(tmp_path):
     pytest.importorskip('eventlet')
     arguments = configure(tmp_path, 'concurrency_backend = eventlet')
     with running(tmp_path, 'conductor', *arguments) as service:

@@ -1,0 +1,124 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a conductor tells of itself in the format of Prometheus: numbers that somebody fetches now and then.
+
+They are in a registry of their own, never in the library's global one: several conductors may live in one process.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import prometheus_client
+
+from migrator.conductor import owned
+from migrator.placement_client import audit as books_audit
+
+#: What a WSGI server calls.
+App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+#: Where the metrics are.
+PATH = '/metrics'
+
+_DONE, _FAILED = 'done', 'failed'
+
+
+class Metrics:
+    """The metrics of one conductor.
+
+    :param held: returns the migrations in its hands; asked at each look at the metrics.
+    :ivar registry: what there is to be told. More may be registered there.
+    """
+
+    def __init__(self, held: Callable[[], Collection[owned.OwnedMigration]]) -> None:
+        self.registry = prometheus_client.CollectorRegistry()
+        prometheus_client.Gauge(
+            'migrator_migrations_held', "Migrations in this conductor's hands.", registry=self.registry
+        ).set_function(lambda: len(held()))
+        prometheus_client.Gauge(
+            'migrator_migrations_stuck',
+            "Migrations in this conductor's hands that are stuck: they wait for a person.",
+            registry=self.registry,
+        ).set_function(lambda: sum(one.row.stuck_reason is not None for one in held()))
+
+    def make_app(self) -> App:
+        """Return a WSGI application that tells them at :data:`PATH`, and has nothing anywhere else."""
+        tell: App = prometheus_client.make_wsgi_app(self.registry)
+
+        def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            # The library's own would answer with the metrics at any path.
+            if environ.get('PATH_INFO') == PATH:
+                return tell(environ, start_response)
+            start_response('404 Not Found', [('Content-Type', 'text/plain; charset=utf-8')])
+            return [f'There is nothing here but {PATH}.\n'.encode()]
+
+        return app
+
+
+class Audits:
+    """What the audits of Placement's books have found, and whether there still are any.
+
+    Only a conductor that audits has them: no findings where nobody looks would be good news that is none.
+
+    :param registry: where they are told.
+    """
+
+    def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
+        self._findings = prometheus_client.Gauge(
+            'migrator_placement_findings',
+            'Allocations without a living reason that the last audit which was done has found.',
+            ['verdict'],
+            registry=registry,
+        )
+        self._ended_at = prometheus_client.Gauge(
+            'migrator_placement_audit_time_seconds',
+            'When the last audit which was done has ended, in Unix time; 0: none since the conductor was started.',
+            registry=registry,
+        )
+        self._duration = prometheus_client.Gauge(
+            'migrator_placement_audit_duration_seconds',
+            'How long the last audit which was done took.',
+            registry=registry,
+        )
+        self._audits = prometheus_client.Counter(
+            'migrator_placement_audits',
+            'Audits since the conductor was started: done, or failed since something that they need was away.',
+            ['result'],
+            registry=registry,
+        )
+        # A series that appears with its first event has no rate then, and cannot be told from one that was renamed.
+        for result in (_DONE, _FAILED):
+            self._audits.labels(result)
+        self._tell({})
+
+    def done(self, findings: Iterable[books_audit.Finding], ended_at: datetime.datetime, seconds: float) -> None:
+        """Take in what an audit has found.
+
+        :param ended_at: aware.
+        :param seconds: how long it took.
+        """
+        self._tell(collections.Counter(finding.verdict for finding in findings))
+        self._ended_at.set(ended_at.timestamp())
+        self._duration.set(seconds)
+        self._audits.labels(_DONE).inc()
+
+    def failed(self) -> None:
+        """Take in that an audit came to no end: what the last one has found is still the best that is known."""
+        self._audits.labels(_FAILED).inc()
+
+    def _tell(self, number_of: dict[str, int]) -> None:
+        for verdict in books_audit.VERDICTS:
+            self._findings.labels(verdict).set(number_of.get(verdict, 0))

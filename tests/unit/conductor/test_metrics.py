@@ -1,0 +1,182 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+from __future__ import annotations
+
+import datetime
+import io
+from collections.abc import Callable
+from typing import Any
+
+import prometheus_client
+import pytest
+from prometheus_client import parser
+
+from migrator import exception
+from migrator.conductor import audits, metrics
+from migrator.placement_client import audit as books_audit
+from migrator.testing.placement_faults import Fault
+from tests.unit.conductor import stage as stages
+
+Stage = stages.Stage
+
+NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+
+
+def finding(verdict: str, consumer: str = 'c', provider: str = 'p') -> books_audit.Finding:
+    return books_audit.Finding(
+        consumer=consumer,
+        consumer_type='MIGRATION',
+        provider=provider,
+        resources={'VCPU': 1},
+        verdict=verdict,
+        reason='the test says so',
+        since=None,
+        remedy='none',
+    )
+
+
+def findings(registry: prometheus_client.CollectorRegistry) -> dict[str, float]:
+    """Return what is told of each verdict."""
+    (family,) = [one for one in registry.collect() if one.name == 'migrator_placement_findings']
+    return {sample.labels['verdict']: sample.value for sample in family.samples}
+
+
+def number_of(registry: prometheus_client.CollectorRegistry, result: str) -> float | None:
+    """Return how many audits are told to have had a result."""
+    return registry.get_sample_value('migrator_placement_audits_total', {'result': result})
+
+
+def get(app: metrics.App, path: str) -> tuple[str, str]:
+    """Ask a WSGI application; return its status and its text."""
+    seen: list[str] = []
+    environ: dict[str, Any] = {'REQUEST_METHOD': 'GET', 'PATH_INFO': path, 'QUERY_STRING': '',
+                               'wsgi.input': io.BytesIO()}  # fmt: skip
+    body = b''.join(app(environ, lambda status, headers: seen.append(status)))
+    return seen[0], body.decode()
+
+
+class TestAudits:
+    @pytest.fixture
+    def registry(self) -> prometheus_client.CollectorRegistry:
+        return prometheus_client.CollectorRegistry()
+
+    def test_every_verdict_is_there_before_anything_was_found(
+        self, registry: prometheus_client.CollectorRegistry
+    ) -> None:
+        metrics.Audits(registry)
+        assert findings(registry) == dict.fromkeys(books_audit.VERDICTS, 0)
+        assert registry.get_sample_value('migrator_placement_audit_time_seconds') == 0
+        assert (number_of(registry, 'done'), number_of(registry, 'failed')) == (0, 0)
+
+    def test_findings_are_counted_by_verdict_and_those_of_the_audit_before_are_gone(
+        self, registry: prometheus_client.CollectorRegistry
+    ) -> None:
+        told = metrics.Audits(registry)
+        told.done([finding('leaked'), finding('leaked', provider='q'), finding('missing')], NOON, 1.5)
+        assert findings(registry) == {**dict.fromkeys(books_audit.VERDICTS, 0), 'leaked': 2, 'missing': 1}
+        told.done([finding('doubled')], NOON, 1.5)
+        assert findings(registry) == {**dict.fromkeys(books_audit.VERDICTS, 0), 'doubled': 1}
+        assert number_of(registry, 'done') == 2
+
+    def test_it_says_when_the_audit_ended_and_how_long_it_took(
+        self, registry: prometheus_client.CollectorRegistry
+    ) -> None:
+        metrics.Audits(registry).done([], NOON, 1.5)
+        assert registry.get_sample_value('migrator_placement_audit_time_seconds') == NOON.timestamp()
+        assert registry.get_sample_value('migrator_placement_audit_duration_seconds') == 1.5
+
+    def test_an_audit_that_fails_is_counted_and_what_the_last_one_found_stays(
+        self, registry: prometheus_client.CollectorRegistry
+    ) -> None:
+        told = metrics.Audits(registry)
+        told.done([finding('leaked')], NOON, 1.5)
+        told.failed()
+        assert (number_of(registry, 'done'), number_of(registry, 'failed')) == (1, 1)
+        assert findings(registry)['leaked'] == 1
+        assert registry.get_sample_value('migrator_placement_audit_time_seconds') == NOON.timestamp()
+
+
+class TestMetrics:
+    def test_they_are_told_at_one_path_and_nothing_is_at_any_other(self) -> None:
+        app = metrics.Metrics(list).make_app()
+        status, text = get(app, '/metrics')
+        assert status == '200 OK'
+        told = {family.name for family in parser.text_string_to_metric_families(text)}
+        assert told == {'migrator_migrations_held', 'migrator_migrations_stuck'}
+        for path in ('/', '/metrics/', '/favicon.ico', ''):
+            assert get(app, path)[0] == '404 Not Found'
+
+    def test_those_of_two_conductors_in_one_process_are_apart_and_the_librarys_own_registry_has_neither(self) -> None:
+        one, other = metrics.Metrics(list), metrics.Metrics(list)
+        metrics.Audits(one.registry).done([finding('leaked')], NOON, 1.5)
+        assert other.registry.get_sample_value('migrator_placement_findings', {'verdict': 'leaked'}) is None
+        assert not [each for each in prometheus_client.REGISTRY.collect() if each.name.startswith('migrator')]
+
+
+class TestAConductor:
+    def held_and_stuck(self, stage: Stage) -> tuple[float | None, float | None]:
+        registry = stage.cloud.conductors['conductor1'].metrics.registry
+        return (
+            registry.get_sample_value('migrator_migrations_held'),
+            registry.get_sample_value('migrator_migrations_stuck'),
+        )
+
+    def test_it_tells_how_many_migrations_it_holds_and_how_many_of_them_are_stuck(self, stage: Stage) -> None:
+        assert self.held_and_stuck(stage) == (0, 0)
+        stall = stage.host('host1').faults.stall('arrived')
+        migration = stage.begin()
+        stage.until(stall.reached.is_set)
+        assert self.held_and_stuck(stage) == (1, 0)
+        stage.host('host1').faults.lie('get_guest', lambda truth: truth.replace(state='running'), sticky=True)
+        stall.release()
+        stage.until_stuck(migration)
+        assert self.held_and_stuck(stage) == (1, 1)
+
+    def test_what_has_ended_is_held_no_more(self, stage: Stage) -> None:
+        stage.end(stage.begin())
+        assert self.held_and_stuck(stage) == (0, 0)
+
+    def test_one_that_does_not_audit_tells_nothing_of_audits(self, stage: Stage) -> None:
+        names = {one.name for one in stage.cloud.conductors['conductor1'].metrics.registry.collect()}
+        assert names == {'migrator_migrations_held', 'migrator_migrations_stuck'}
+
+    def test_one_that_audits_tells_when_it_last_has(self, build: Callable[..., Stage]) -> None:
+        stage = build(options={'conductor.audit_interval': 30})
+        registry = stage.cloud.conductors['conductor1'].metrics.registry
+        began = stage.tools.threads.clock.now().timestamp()
+        stage.until(lambda: number_of(registry, 'done'), 34)
+        ended = registry.get_sample_value('migrator_placement_audit_time_seconds')
+        assert ended is not None
+        assert 27 <= ended - began <= 34
+
+    def test_while_placement_is_away_audits_fail_and_then_they_do_not(self, build: Callable[..., Stage]) -> None:
+        stage = build(options={'conductor.audit_interval': 30})
+        registry = stage.cloud.conductors['conductor1'].metrics.registry
+        stage.cloud.adapter.inject(Fault.UNREACHABLE, method='GET', url='/resource_providers')
+        stage.until(lambda: number_of(registry, 'failed'), 34)
+        assert number_of(registry, 'done') == 0
+        stage.until(lambda: number_of(registry, 'done'), 34)
+        assert number_of(registry, 'failed') == 1
+
+
+class TestAWatch:
+    def test_an_audit_that_fails_raises_what_it_has_failed_of_and_is_counted(self, still: Stage) -> None:
+        registry = prometheus_client.CollectorRegistry()
+        clock = still.tools.threads.clock
+        watch = audits.Watch(still.database, still.cloud.placement_client, clock, metrics.Audits(registry))
+        still.cloud.adapter.inject(Fault.UNREACHABLE, method='GET', url='/resource_providers')
+        with pytest.raises(exception.PlacementUnreachable):
+            watch.look()
+        assert (number_of(registry, 'done'), number_of(registry, 'failed')) == (0, 1)
+        watch.look()
+        assert (number_of(registry, 'done'), number_of(registry, 'failed')) == (1, 1)
