@@ -32,7 +32,7 @@ from migrator.db import api as db_api
 from migrator.db import instances as instance_rows
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
-from migrator.placement_client import allocations, candidates, pairs, providers
+from migrator.placement_client import allocations, pairs, providers
 from migrator.placement_client import audit as books_audit
 from migrator.placement_client import client as placement
 
@@ -367,8 +367,8 @@ def _home_of(
 
 
 def _anywhere(client: placement.PlacementClient, instance: Instance, root: str) -> pairs.Allocations | None:
-    found = candidates.get_candidates(client, instance.flavor.resource_groups(), in_tree=root, limit=1)
-    return found[0].allocations if found else None
+    found = conductor_instances.placed(client, instance.flavor, root)
+    return found.allocations if found is not None else None
 
 
 def _nothing(wrong: Wrong, owner: pairs.Consumer) -> Remedy:

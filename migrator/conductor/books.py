@@ -192,7 +192,9 @@ def _pair(m: OwnedMigration) -> tuple[allocations.AllocationStrategy, pairs.Pair
     assert record is not None
     assert record.input is not None
     input_: dict[str, Any] = dict(record.input)
-    owner = {'project_id': m.row.project_id, 'user_id': m.row.user_id}
+    # Whoever has asked for the move, what a guest holds is its owner's, and counts for them.
+    of = m.instance or m.row
+    owner = {'project_id': of.project_id, 'user_id': of.user_id}
     pair = pairs.Pair(
         instance=pairs.Consumer(uuid=m.row.instance_uuid, consumer_type=pairs.INSTANCE, **owner),
         migration=pairs.Consumer(uuid=m.row.uuid, consumer_type=pairs.MIGRATION, **owner),

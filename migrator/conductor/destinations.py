@@ -117,7 +117,8 @@ def _candidates(
 ) -> dict[str, list[candidates.Candidate]]:
     if migration.force and migration.requested_host is not None:
         return {}
-    found = candidates.get_candidates(client, instance.flavor.resource_groups(), in_tree=tree)
+    flavor = instance.flavor
+    found = candidates.get_candidates(client, flavor.resource_groups(), in_tree=tree, group_policy=flavor.group_policy)
     return candidates.by_compute_root(found)
 
 

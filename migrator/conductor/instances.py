@@ -21,7 +21,7 @@ from __future__ import annotations
 from migrator import exception
 from migrator.db import api as db_api
 from migrator.objects import instance as instance_objects
-from migrator.placement_client import allocations, pairs
+from migrator.placement_client import allocations, candidates, pairs
 from migrator.placement_client import client as placement
 
 #: How often an allocation that somebody else changes meanwhile is read again.
@@ -45,7 +45,7 @@ def create(
     places = database.services.places(instance.uuid, host=instance.host)
     if not places:
         raise exception.ComputeHostNotFound(host=instance.host)
-    claim = {places[0].uuid: instance.flavor.resources()}
+    root = places[0].uuid
     # The row first: an allocation without a row would have no living reason.
     try:
         stored = database.instances.create(instance)
@@ -53,10 +53,10 @@ def create(
         stored = database.instances.get(instance.uuid)
         if not _is_half_done(client, stored, instance):
             raise
-        _claim(client, instance, claim)
+        _claim(client, instance, root)
         return stored
     try:
-        _claim(client, instance, claim)
+        _claim(client, instance, root)
     except BaseException:  # an interruption from the keyboard, too
         database.instances.delete(instance.uuid)
         raise
@@ -73,7 +73,33 @@ def _is_half_done(
     return not allocations.read(client, stored.uuid).allocations
 
 
-def _claim(client: placement.PlacementClient, instance: instance_objects.Instance, wanted: pairs.Allocations) -> None:
+def placed(
+    client: placement.PlacementClient, flavor: instance_objects.Flavor, root: str
+) -> candidates.Candidate | None:
+    """Return how Placement would place a guest of a flavor on a host, or None: the host has no room for it.
+
+    :param root: uuid of the host's root provider.
+    """
+    groups, policy = flavor.resource_groups(), flavor.group_policy
+    found = candidates.get_candidates(client, groups, in_tree=root, limit=1, group_policy=policy)
+    return found[0] if found else None
+
+
+def _claim(client: placement.PlacementClient, instance: instance_objects.Instance, root: str) -> None:
+    wanted: pairs.Allocations = {root: instance.flavor.resources()}
+    try:
+        _claim_all(client, instance, wanted)
+    except exception.PlacementRefused:
+        # Not everything may be had at the root; which children have the rest, Placement knows.
+        found = placed(client, instance.flavor, root)
+        if found is None or pairs.normal(found.allocations) == pairs.normal(wanted):
+            raise
+        _claim_all(client, instance, found.allocations)
+
+
+def _claim_all(
+    client: placement.PlacementClient, instance: instance_objects.Instance, wanted: pairs.Allocations
+) -> None:
     consumer = consumer_of(instance)
     try:
         allocations.claim(client, consumer, wanted, generation=None)

@@ -54,6 +54,11 @@ class Flavor(base.Versioned):
         kept = {group: {name: n for name, n in wanted.items() if n > 0} for group, wanted in groups.items()}
         return {group: wanted for group, wanted in kept.items() if wanted}
 
+    @property
+    def group_policy(self) -> str:
+        """Whether the numbered groups have to be apart, by the extra spec of this name: 'none' or 'isolate'."""
+        return self.extra_specs.get('group_policy', 'none')
+
     def resources(self) -> dict[str, int]:
         """Return what to claim in all, summed over the request groups, by resource class."""
         total: dict[str, int] = {}
