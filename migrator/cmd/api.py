@@ -45,12 +45,15 @@ def make_app(process: service.Process) -> App:
     """Return the WSGI application, wired to the configured database and broker."""
     from migrator.api import app
     from migrator.conductor import rpcapi
+    from migrator.conf import upgrade_levels
 
+    level = upgrade_levels.pin(process.conf, 'conductor', [*rpcapi.VERSIONS])
     engine, transport = process.engine(), process.transport()
     database = process.database(engine)
     # Without the broker it accepts and answers: the row is committed, and a conductor's sweep finds it.
     client: Any = process.rpc(transport, wait=False)
-    return logged(app.make_app(process.conf, database, rpcapi.ConductorAPI(client), process.threads))
+    door = rpcapi.ConductorAPI(client, level or rpcapi.VERSION)
+    return logged(app.make_app(process.conf, database, door, process.threads))
 
 
 def logged(app: App) -> App:

@@ -123,21 +123,24 @@ def check_name(process: service.Process, events: rpcapi.ConductorEvents) -> None
 
 def register(conf: cfg.ConfigOpts) -> None:
     """Register what a compute host needs: it knows neither the database nor Placement."""
-    from migrator.conf import compute
+    from migrator.conf import compute, upgrade_levels
 
     compute.register_opts(conf)
+    upgrade_levels.register_opts(conf)
 
 
 def begin(process: service.Process) -> None:
     """Wire a compute host, and start it."""
     from migrator.compute import manager as compute_manager
     from migrator.conductor import rpcapi
+    from migrator.conf import upgrade_levels
 
     conf = process.conf
+    level = upgrade_levels.pin(conf, 'conductor', [*rpcapi.VERSIONS])
     check_driver(conf.compute.driver)
     transport = process.transport()
     client: Any = process.rpc(transport)
-    events = rpcapi.ConductorEvents(client, timeout=REGISTER_TIMEOUT)
+    events = rpcapi.ConductorEvents(client, REGISTER_TIMEOUT, level or rpcapi.VERSION)
     if not process.in_memory:
         check_name(process, events)
     driver = DRIVERS[conf.compute.driver](process)

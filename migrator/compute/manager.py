@@ -200,7 +200,8 @@ class ComputeManager:
             raise ValueError('a compute host needs an RPC to listen on: give one to ComputeManager, or to start')
         self.init_host()
         self.conf.register_mutate_hook(self._conf_mutated)
-        self._served = rpc.serve(migrator_rpc.Target(topic=rpcapi.TOPIC, server=self.host), self)
+        target = migrator_rpc.Target(rpcapi.TOPIC, self.host, rpcapi.served_by(self.version))
+        self._served = rpc.serve(target, self)
         self._registration.start()
 
     def reset(self) -> None:
@@ -419,7 +420,7 @@ class ComputeManager:
         self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData
     ) -> Answer:
         """Remove what is left of a guest that has gone; failed with ``{'here': True}`` if it is active here."""
-        return self._orders.accept(
+        return self._accept_end(
             command,
             lambda work: live_migration.post_live_migration_at_source(self.driver, self.host, instance, migrate_data),
         )
@@ -429,7 +430,7 @@ class ComputeManager:
         self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData
     ) -> Answer:
         """Make the arrived guest this host's own; failed with ``{'gone': True}`` if it is not here."""
-        return self._orders.accept(
+        return self._accept_end(
             command, lambda work: live_migration.post_live_migration_at_destination(self.driver, instance, migrate_data)
         )
 
@@ -440,7 +441,7 @@ class ComputeManager:
         """End what this host does for the migration, then restore the guest; failed with ``{'gone': True}`` if it is
         not here, with ``{'busy': True}`` if a job of it still runs.
         """
-        return self._orders.accept(
+        return self._accept_end(
             command,
             lambda work: live_migration.rollback_live_migration_at_source(
                 self.driver, self.host, instance, migrate_data
@@ -455,7 +456,7 @@ class ComputeManager:
         """End what this host does for the migration, then remove what was made for it; failed with ``{'here': True}``
         if the guest itself is here.
         """
-        return self._orders.accept(
+        return self._accept_end(
             command,
             lambda work: live_migration.rollback_live_migration_at_destination(
                 self.driver, self.host, instance, migrate_data
@@ -477,6 +478,19 @@ class ComputeManager:
         if answer.report is None or answer.report.state != WorkState.RUNNING:
             return answer
         return self._orders.wait(command, wait)
+
+    def _accept_end(
+        self,
+        command: Command,
+        body: Callable[[Work], Any],
+        stop: Callable[[Work], None] | None = None,
+    ) -> Answer:
+        """Take post or rollback; a service of a version from before lightweight calls answers when it is done."""
+        answer = self._orders.accept(command, body, stop=stop)
+        lightweight = self.version >= service_objects.LIGHTWEIGHT
+        if lightweight or answer.report is None or answer.report.state != WorkState.RUNNING:
+            return answer
+        return self._orders.wait(command, None)
 
     def _accept_live(
         self,

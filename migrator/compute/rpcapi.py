@@ -40,10 +40,21 @@ LiveMigrateData = migrate_data_objects.LiveMigrateData
 Migration = migration_objects.Migration
 
 TOPIC = 'compute'
-VERSION = '1.0'
+#: version -> what is new in it.
+VERSIONS = {
+    '1.0': 'all methods; post and rollback are answered when they are done',
+    '1.1': 'post and rollback are answered at once, and done later',
+}
+VERSION = max(VERSIONS)
+_PLAIN, _LIGHTWEIGHT = '1.0', '1.1'
 
 #: Seconds after which a host that still checks says so: its caller may have to change its mind meanwhile.
 CHECK_WAIT = 1.0
+
+
+def served_by(service_version: int) -> str:
+    """Return the newest of :data:`VERSIONS` that a host of a service version knows."""
+    return _LIGHTWEIGHT if service_version >= service_objects.LIGHTWEIGHT else _PLAIN
 
 
 class ComputeAPI:
@@ -54,7 +65,9 @@ class ComputeAPI:
     :param long_timeout: seconds to wait for a check, which is answered when it is done, and every
         :data:`CHECK_WAIT` as still running.
     :param monitor: seconds without a heartbeat of a checking host after which it counts as gone; None: no heartbeats.
-    :param version_of: returns the service version of a host; asked only for what not every version can do.
+    :param version_of: returns the service version of a host; asked only for what not every version can do, and once in
+        each life of a host.
+    :param pin: the newest of :data:`VERSIONS` that is sent to any host; None: what each host can take.
     :ivar long_timeout: as given; its caller gives a check up after that.
     """
 
@@ -65,26 +78,48 @@ class ComputeAPI:
         long_timeout: float = 1800.0,
         monitor: float | None = 60.0,
         version_of: Callable[[str], int] = lambda host: service_objects.CURRENT_VERSION,
+        pin: str | None = None,
     ) -> None:
         self._rpc = rpc
         self._version_of = version_of
+        self._pin = pin
+        #: Host -> its boot_id, and the version of that life.
+        self._versions: dict[str, tuple[str, int]] = {}
         self._timeout = timeout
         self.long_timeout = long_timeout
         self._monitor = monitor
 
+    def _version(self, host: str, boot_id: str) -> int:
+        known = self._versions.get(host)
+        if known is None or known[0] != boot_id:
+            known = self._versions[host] = boot_id, self._version_of(host)
+        return known[1]
+
     def _call(self, context: Context, host: str, method: str, **args: Any) -> Any:
-        target = migrator_rpc.Target(topic=TOPIC, server=host, version=VERSION)
+        target = migrator_rpc.Target(topic=TOPIC, server=host, version=_PLAIN)
         return self._rpc.call(context, target, method, self._timeout, **args)
 
-    def _need(self, host: str, needed: int, method: str, migration: Migration) -> None:
-        version = self._version_of(host)
+    def _end_of_move(self, context: Context, host: str, method: str, command: Command, **args: Any) -> Answer:
+        """Have a host do post or rollback, by a lightweight call where it knows that.
+
+        A plain call holds its caller's thread until the host has done it.
+        """
+        version, timeout, monitor = _LIGHTWEIGHT, self._timeout, None
+        if _PLAIN in (self._pin, served_by(self._version(host, command.boot_id))):
+            version, timeout, monitor = _PLAIN, self.long_timeout, self._monitor
+        target = migrator_rpc.Target(topic=TOPIC, server=host, version=version)
+        answer: Answer = self._rpc.call(context, target, method, timeout, monitor, command=command, **args)
+        return answer
+
+    def _need(self, host: str, command: Command, needed: int, method: str, migration: Migration) -> None:
+        version = self._version(host, command.boot_id)
         if version < needed:
             raise exception.ServiceTooOld(
                 host=host, method=method, status=migration.status, version=version, needed=needed
             )
 
     def _long_call(self, context: Context, host: str, method: str, **args: Any) -> Any:
-        target = migrator_rpc.Target(topic=TOPIC, server=host, version=VERSION)
+        target = migrator_rpc.Target(topic=TOPIC, server=host, version=_PLAIN)
         # The host is told how long somebody waits, so that a hung check does not hold its thread for ever.
         return self._rpc.call(context, target, method, self.long_timeout, self._monitor, wait=CHECK_WAIT, **args)
 
@@ -125,7 +160,7 @@ class ComputeAPI:
         )
         return answer
 
-    # --- lightweight calls: answered at once, done later -----------------------------------------------------------
+    # --- lightweight calls: answered at once, done later; post and rollback only from service version 4 on ------------
 
     def pre_live_migration(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
@@ -171,7 +206,7 @@ class ComputeAPI:
             was sent.
         """
         if migration.status != migration_objects.MigrationStatus.RUNNING:
-            self._need(host, service_objects.ABORTS_QUEUED, 'live_migration_abort', migration)
+            self._need(host, command, service_objects.ABORTS_QUEUED, 'live_migration_abort', migration)
         answer: Answer = self._call(context, host, 'live_migration_abort', command=command, instance=instance)
         return answer
 
@@ -186,57 +221,38 @@ class ComputeAPI:
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
     ) -> Answer:
         """Have the source remove what is left of a guest that has gone."""
-        answer: Answer = self._call(
-            context,
-            host,
-            'post_live_migration_at_source',
-            command=command,
-            instance=instance,
-            migrate_data=migrate_data,
+        return self._end_of_move(
+            context, host, 'post_live_migration_at_source', command, instance=instance, migrate_data=migrate_data
         )
-        return answer
 
     def post_live_migration_at_destination(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
     ) -> Answer:
         """Have the destination make the arrived guest its own."""
-        answer: Answer = self._call(
-            context,
-            host,
-            'post_live_migration_at_destination',
-            command=command,
-            instance=instance,
-            migrate_data=migrate_data,
+        return self._end_of_move(
+            context, host, 'post_live_migration_at_destination', command, instance=instance, migrate_data=migrate_data
         )
-        return answer
 
     def rollback_live_migration_at_source(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
         """Have the source end what it still does for the migration, then restore the guest."""
-        answer: Answer = self._call(
-            context,
-            host,
-            'rollback_live_migration_at_source',
-            command=command,
-            instance=instance,
-            migrate_data=migrate_data,
+        return self._end_of_move(
+            context, host, 'rollback_live_migration_at_source', command, instance=instance, migrate_data=migrate_data
         )
-        return answer
 
     def rollback_live_migration_at_destination(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
         """Have the destination end what it still does for the migration, then remove what was made for it."""
-        answer: Answer = self._call(
+        return self._end_of_move(
             context,
             host,
             'rollback_live_migration_at_destination',
-            command=command,
+            command,
             instance=instance,
             migrate_data=migrate_data,
         )
-        return answer
 
     # --- asking ----------------------------------------------------------------------------------------------------
 
@@ -256,7 +272,7 @@ class ComputeAPI:
             driver says nothing in time.
         :returns: one observation a migration, in any order; those of which the host knows nothing certain are missing.
         """
-        target = migrator_rpc.Target(topic=TOPIC, server=host, version=VERSION)
+        target = migrator_rpc.Target(topic=TOPIC, server=host, version=_PLAIN)
         observations: list[command_objects.Observation] = self._rpc.call(
             context, target, 'poll_live_migrations', timeout, commands=commands, acks=acks, wait=timeout / 2
         )

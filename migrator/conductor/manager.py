@@ -27,6 +27,7 @@ from migrator.conductor import audits, debts, metrics, owned, periodics, recover
 from migrator.conductor import hosts as conductor_hosts
 from migrator.conductor import runner as runners
 from migrator.conductor.tasks import live_migrate
+from migrator.conf import upgrade_levels
 from migrator.db import api as db_api
 from migrator.objects import command
 from migrator.objects import migration as migration_objects
@@ -69,7 +70,11 @@ class ConductorManager:
         self._stories = {migration_objects.MigrationType.LIVE_MIGRATION.value: live_migrate.story()}
         self._pool = executors.BoundedExecutor(_RUNS, threads, f'{server}-story')
         self._poll_pool = executors.BoundedExecutor(conf.conductor.poll_concurrency, threads, f'{server}-poll')
-        api = compute_rpcapi.ComputeAPI(client, version_of=lambda host: database.services.get_compute(host).version)
+        api = compute_rpcapi.ComputeAPI(
+            client,
+            version_of=lambda host: database.services.get_compute(host).version,
+            pin=upgrade_levels.pin(conf, 'compute', [*compute_rpcapi.VERSIONS]),
+        )
         self.tools = owned.Tools(
             owner='',
             server=server,

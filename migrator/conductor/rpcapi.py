@@ -21,7 +21,9 @@ from migrator import rpc
 from migrator.objects import command
 
 TOPIC = 'conductor'
-VERSION = '1.0'
+#: version -> what is new in it.
+VERSIONS = {'1.0': 'all methods'}
+VERSION = max(VERSIONS)
 
 #: Seconds for which a compute waits for a time-out to be heard, before it tells it again.
 TIMED_OUT_TIMEOUT = 10.0
@@ -33,14 +35,16 @@ class ConductorAPI:
     """What the API asks of a conductor. The row is committed before any of these is sent.
 
     :param client: this service's RPC.
+    :param version: of :data:`VERSIONS`, the newest that is sent.
     """
 
-    def __init__(self, client: rpc.RPC) -> None:
+    def __init__(self, client: rpc.RPC, version: str = VERSION) -> None:
         self._rpc = client
+        self._version = version
 
     def live_migrate(self, context: migrator_context.RequestContext, migration_uuid: str) -> None:
         """Wake any conductor for a migration that was just accepted. A cast: the sweep stands behind it."""
-        self._rpc.cast(context, rpc.Target(TOPIC, version=VERSION), 'live_migrate', migration_uuid=migration_uuid)
+        self._rpc.cast(context, rpc.Target(TOPIC, version=self._version), 'live_migrate', migration_uuid=migration_uuid)
 
     def live_migrate_and_wait(
         self, context: migrator_context.RequestContext, migration_uuid: str, timeout: float
@@ -50,7 +54,7 @@ class ConductorAPI:
         :param timeout: seconds to wait.
         :raises migrator.exception.ServiceUnreachable: no answer in time; look at the row.
         """
-        target = rpc.Target(TOPIC, version=VERSION)
+        target = rpc.Target(TOPIC, version=self._version)
         args: dict[str, Any] = {'migration_uuid': migration_uuid, 'seconds': timeout}
         self._rpc.call(context, target, 'live_migrate_and_wait', timeout=timeout, **args)
 
@@ -59,7 +63,7 @@ class ConductorAPI:
 
         :param server: the owner's server name; None: any conductor.
         """
-        target = rpc.Target(TOPIC, server, version=VERSION)
+        target = rpc.Target(TOPIC, server, version=self._version)
         self._rpc.cast(context, target, 'wake', migration_uuid=migration_uuid)
 
 
@@ -68,15 +72,17 @@ class ConductorEvents:
 
     :param client: the compute service's RPC.
     :param timeout: seconds to wait for the answer to compute_started.
+    :param version: of :data:`VERSIONS`, the newest that is sent.
     """
 
-    def __init__(self, client: rpc.RPC, timeout: float = 60) -> None:
+    def __init__(self, client: rpc.RPC, timeout: float = 60, version: str = VERSION) -> None:
         self._rpc = client
+        self._version = version
         self._timeout = timeout
 
     def step_ended(self, reply_to: str, report: command.Report) -> None:
         """Tell the owner's server that a step's work has started or ended."""
-        target = rpc.Target(TOPIC, reply_to, version=VERSION)
+        target = rpc.Target(TOPIC, reply_to, version=self._version)
         self._rpc.cast(migrator_context.admin_context(), target, 'step_ended', report=report)
 
     def compute_answers(self, host: str, timeout: float) -> bool:
@@ -87,25 +93,25 @@ class ConductorEvents:
         :param timeout: seconds to wait for the conductor, which asks for :data:`ANSWER_WITHIN` seconds itself.
         :raises migrator.exception.ServiceUnreachable: no conductor answered.
         """
-        target = rpc.Target(TOPIC, version=VERSION)
+        target = rpc.Target(TOPIC, version=self._version)
         context = migrator_context.admin_context()
         return bool(self._rpc.call(context, target, 'compute_answers', timeout=timeout, host=host))
 
     def compute_started(self, report: command.HostReport) -> list[command.Assignment]:
         """Tell any conductor that this host has started; return what it is to do, in queued_at order."""
-        target = rpc.Target(TOPIC, version=VERSION)
+        target = rpc.Target(TOPIC, version=self._version)
         context = migrator_context.admin_context()
         found: list[Any] = self._rpc.call(context, target, 'compute_started', timeout=self._timeout, report=report)
         return found
 
     def compute_heartbeat(self, report: command.HostReport) -> None:
         """Tell any conductor that this host is alive."""
-        target = rpc.Target(TOPIC, version=VERSION)
+        target = rpc.Target(TOPIC, version=self._version)
         self._rpc.cast(migrator_context.admin_context(), target, 'compute_heartbeat', report=report)
 
     def compute_stopping(self, host: str, boot_id: str, cancelled: list[str]) -> None:
         """Tell any conductor which queued migrations a planned stop has cancelled, within 1 s."""
-        target = rpc.Target(TOPIC, version=VERSION)
+        target = rpc.Target(TOPIC, version=self._version)
         context = migrator_context.admin_context()
         args: dict[str, Any] = {'host': host, 'boot_id': boot_id, 'cancelled': cancelled}
         self._rpc.call(context, target, 'compute_stopping', timeout=1, **args)
@@ -114,7 +120,7 @@ class ConductorEvents:
         self, host: str, boot_id: str, migration_uuid: str, action: str, seconds: float
     ) -> None:
         """Tell any conductor that a move has taken longer than it may."""
-        target = rpc.Target(TOPIC, version=VERSION)
+        target = rpc.Target(TOPIC, version=self._version)
         context = migrator_context.admin_context()
         args: dict[str, Any] = {'host': host, 'boot_id': boot_id, 'migration_uuid': migration_uuid}
         self._rpc.call(

@@ -29,6 +29,8 @@ SERVICE_VERSIONS: dict[int, str] = {
 CURRENT_VERSION = max(SERVICE_VERSIONS)
 #: From this version on a host lets go of what does not run yet.
 ABORTS_QUEUED = 3
+#: From this version on a host answers at once when it is told to do post or rollback, and does it later.
+LIGHTWEIGHT = 4
 
 COMPUTE_BINARY = 'nova-compute'
 CONDUCTOR_BINARY = 'nova-conductor'

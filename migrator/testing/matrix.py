@@ -142,9 +142,12 @@ def story() -> Saga[owned.OwnedMigration]:
     return live_migrate.story()
 
 
-def run(ground_: grounds.Ground, cell: Cell) -> Result:
-    """Return what becomes of one cell."""
-    return _Run(ground_, paths.BY_NAME[cell.path], cell).go()
+def run(ground_: grounds.Ground, cell: Cell, path: paths.Path | None = None) -> Result:
+    """Return what becomes of one cell.
+
+    :param path: the path itself, where it is another than that of this name, such as one with other options.
+    """
+    return _Run(ground_, path or paths.BY_NAME[cell.path], cell).go()
 
 
 class _Run:

@@ -20,9 +20,13 @@ import dataclasses
 import pytest
 
 from migrator.objects import migration, service
-from migrator.testing import plans, simulate
+from migrator.testing import matrix, paths, plans, simulate
 
 SEEDS, CHUNK = 40, 10
+#: Of the cells of each path under each floor every so manieth.
+EVERY = 83
+#: The paths on which something is aborted that does not run yet, which old computes cannot do: the request is refused.
+NOT_ABORTED = ('abort queued', 'abort preparing', 'abort starting', 'restart with a queue')
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -46,6 +50,29 @@ def test_a_cloud_of_old_computes_ends_in_order(version, ground, record_property)
         plan = plans.of(seed)
         judged(ground, dataclasses.replace(plan, options={**plan.options, 'compute.service_version_cap': version}))
     record_property('seeds', CHUNK)
+
+
+def of_version(path, version):
+    """Return a path in a cloud whose computes are all of one version."""
+    ends = path.ends
+    if version < service.ABORTS_QUEUED and path.name in NOT_ABORTED:
+        ends = tuple(migration.MigrationStatus.COMPLETED for _ in ends)
+    options = {**path.options, 'compute.service_version_cap': version}
+    return dataclasses.replace(path, options=options, ends=ends)
+
+
+@pytest.mark.parametrize('version', [one for one in service.SERVICE_VERSIONS if one < service.CURRENT_VERSION])
+@pytest.mark.parametrize('path', paths.PATHS, ids=lambda path: path.name)
+def test_every_path_under_every_floor_ends_in_order_and_so_do_some_cells_of_it(path, version, ground, record_property):
+    """The first thing that making the cells does is to see that without a fault it ends as it should."""
+    path = of_version(path, version)
+    chosen = matrix.cells(ground, [path])[version :: EVERY]
+    wrong = []
+    for cell in chosen:
+        result = matrix.run(ground, cell, path)
+        wrong += [f'{cell}: {violation}' for violation in result.violations]
+    record_property('cells', len(chosen))
+    assert not wrong, '\n'.join(wrong)
 
 
 def test_the_strategy_is_chosen_once_by_the_lowest_version(ground):

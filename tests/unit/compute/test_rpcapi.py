@@ -26,6 +26,7 @@ from tests.unit.compute import scene as scene_module
 
 METHODS = [name for name, _ in inspect.getmembers(rpcapi.ComputeAPI, inspect.isfunction) if not name.startswith('_')]
 POLL = 'poll_live_migrations'
+END_OF_MOVE = [name for name in METHODS if name.startswith(('post', 'rollback'))]
 
 
 class Recorder:
@@ -52,11 +53,17 @@ def migration(status: str) -> migration_objects.Migration:
     )  # fmt: skip
 
 
+def command_of(boot_id: str = 'first') -> command.Command:
+    return command.Command(
+        migration_uuid='m', instance_uuid='i', step='s', epoch=1, owner='o', reply_to='c', boot_id=boot_id
+    )
+
+
 def knock(method: str, api: rpcapi.ComputeAPI) -> None:
     given: dict[str, Any] = {
         'context': scene_module.CONTEXT,
         'host': 'alpha',
-        'command': None,
+        'command': command_of(),
         'instance': scene_module.instance(),
         'block_migration': None,
         'disk_over_commit': False,
@@ -89,7 +96,8 @@ def test_each_call_goes_to_the_named_host_with_the_arguments_that_the_endpoint_t
     recorder = Recorder()
     knock(method, rpcapi.ComputeAPI(recorder, timeout=60.0, long_timeout=1800.0, monitor=30.0))
     ((target, called, timeout, monitor, args),) = recorder.calls
-    assert (str(target), called, target.version) == ('compute.alpha', method, '1.0')
+    assert (str(target), called) == ('compute.alpha', method)
+    assert target.version == ('1.1' if method in END_OF_MOVE else '1.0')
     taken = set(inspect.signature(getattr(manager.ComputeManager, method)).parameters) - {'self', 'context'}
     assert set(args) == taken
     if method.startswith('check'):
@@ -117,10 +125,48 @@ def test_an_abort_is_sent_only_to_a_host_that_can_do_it_for_what_stands_there(
 ) -> None:
     recorder = Recorder()
     api = rpcapi.ComputeAPI(recorder, version_of={'alpha': version}.__getitem__)
-    given: Any = (scene_module.CONTEXT, 'alpha', None, scene_module.instance(), migration(status))
+    given: Any = (scene_module.CONTEXT, 'alpha', command_of(), scene_module.instance(), migration(status))
     if sent:
         api.live_migration_abort(*given)
     else:
         with pytest.raises(exception.ServiceTooOld, match=f'alpha .* {status}: .* version {version}, and 3 is needed'):
             api.live_migration_abort(*given)
     assert len(recorder.calls) == sent
+
+
+@pytest.mark.parametrize('method', END_OF_MOVE)
+@pytest.mark.parametrize(
+    ('service_version', 'pin', 'version', 'timeout', 'monitor'),
+    [
+        (4, None, '1.1', 60.0, None),
+        (4, '1.1', '1.1', 60.0, None),
+        (4, '1.0', '1.0', 1800.0, 30.0),
+        (3, None, '1.0', 1800.0, 30.0),
+        (1, '1.1', '1.0', 1800.0, 30.0),
+    ],
+)
+def test_post_and_rollback_are_plain_calls_to_a_host_below_version_4_and_where_they_are_pinned(
+    method: str, service_version: int, pin: str | None, version: str, timeout: float, monitor: float | None
+) -> None:
+    recorder = Recorder()
+    version_of = {'alpha': service_version}.__getitem__
+    knock(method, rpcapi.ComputeAPI(recorder, 60.0, 1800.0, 30.0, version_of=version_of, pin=pin))
+    ((target, _, *waits, args),) = recorder.calls
+    assert (target.version, waits) == (version, [timeout, monitor])
+    assert set(args) == {'command', 'instance', 'migrate_data'}
+
+
+def test_the_version_of_a_host_is_asked_for_once_in_each_life_of_it() -> None:
+    recorder, asked = Recorder(), []
+    versions = iter((3, 4))
+
+    def version_of(host: str) -> int:
+        asked.append(host)
+        return next(versions)
+
+    api = rpcapi.ComputeAPI(recorder, version_of=version_of)
+    for boot_id in ('first', 'first', 'second', 'second'):
+        given: Any = (scene_module.CONTEXT, 'alpha', command_of(boot_id), scene_module.instance(), None)
+        api.post_live_migration_at_source(*given)
+    assert asked == ['alpha', 'alpha']
+    assert [call[0].version for call in recorder.calls] == ['1.0', '1.0', '1.1', '1.1']

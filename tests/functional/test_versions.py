@@ -1,0 +1,77 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Hosts of older releases, side by side with new ones."""
+
+import pytest
+
+ENDS = ('post_live_migration_at_source', 'post_live_migration_at_destination')
+
+
+def sent(cloud, method):
+    """Return the messages of a call: (kind, from or to a host)."""
+    return [message.kind for message in cloud.recorder.messages if message.method == method]
+
+
+@pytest.mark.simulated(reason='looks at single messages')
+@pytest.mark.cloud(options={'compute.service_version_cap': 3})
+@pytest.mark.parametrize('method', ENDS)
+def test_below_version_4_post_is_answered_when_it_is_done(cloud, method):
+    host = 'host1' if method.endswith('source') else 'host2'
+    driver = 'post_live_migration_at_source' if host == 'host1' else 'post_live_migration_at_destination'
+    stall = cloud.world.hypervisors[host].faults.stall(driver)
+    instance = cloud.boot('one', 'host1')
+    assert cloud.live_migrate(instance, host='host2').status_int == 202
+    cloud.simulation.advance(90)
+    assert stall.reached.is_set()
+    assert sent(cloud, method) == ['call'], 'no answer, and it was not asked again'
+    stall.release()
+    cloud.wait()
+    assert sent(cloud, method) == ['call', 'reply']
+    assert [one.status for one in cloud.migrations()] == ['completed']
+
+
+@pytest.mark.simulated(reason='looks at single messages')
+@pytest.mark.parametrize('method', ENDS)
+def test_from_version_4_on_post_is_answered_at_once(cloud, method):
+    host = 'host1' if method.endswith('source') else 'host2'
+    stall = cloud.world.hypervisors[host].faults.stall(method)
+    instance = cloud.boot('one', 'host1')
+    assert cloud.live_migrate(instance, host='host2').status_int == 202
+    cloud.simulation.advance(90)
+    assert stall.reached.is_set()
+    assert sent(cloud, method)[:2] == ['call', 'reply']
+    stall.release()
+    cloud.wait()
+
+
+@pytest.mark.cloud(options={'compute.service_version_cap': 3})
+def test_below_version_4_a_rollback_that_fails_is_tried_again(cloud):
+    faults = cloud.world.hypervisors['host2'].faults
+    faults.fail('pre_live_migration', 'planned: it cannot')
+    faults.fail('rollback_live_migration_at_destination', 'planned: not at once')
+    instance = cloud.boot('one', 'host1')
+    assert cloud.live_migrate(instance, host='host2').status_int == 202
+    cloud.wait()
+    assert [one.status for one in cloud.migrations()] == ['failed']
+    assert cloud.database.debts.list() == []
+
+
+@pytest.mark.simulated(reason='looks at single messages')
+@pytest.mark.cloud(options={'upgrade_levels.compute': '1.0'})
+def test_a_pin_has_new_hosts_told_as_old_ones_are(cloud):
+    instance = cloud.boot('one', 'host1')
+    assert cloud.live_migrate(instance).status_int == 202
+    cloud.wait()
+    assert [one.status for one in cloud.migrations()] == ['completed']
+    for method in ENDS:
+        assert sent(cloud, method)[:2] == ['call', 'reply']
