@@ -275,6 +275,11 @@ class PlacementRefused(PlacementError):
     """Placement refused {method} {url} with {status}: {reason}"""
 
 
+class AllocationsUnexpected(Conflict):
+    """The allocations are {state}: instance {instance} holds {held}, and migration {migration} {kept}. Nothing was
+    written: compare them with what was to be moved."""
+
+
 class ProviderInUse(Conflict):
     """Resource provider {provider} still carries allocations of {consumers}: move or remove them first."""
 

@@ -66,7 +66,7 @@ def of_version(path, version):
 def test_every_path_under_every_floor_ends_in_order_and_so_do_some_cells_of_it(path, version, ground, record_property):
     """The first thing that making the cells does is to see that without a fault it ends as it should."""
     path = of_version(path, version)
-    chosen = matrix.cells(ground, [path])[version :: EVERY]
+    chosen = matrix.cells(ground, [path])[version::EVERY]
     wrong = []
     for cell in chosen:
         result = matrix.run(ground, cell, path)

@@ -29,12 +29,13 @@ class World:
     client: placement.PlacementClient
 
     def host(self, name='host', parent=None, traits=(), **totals):
-        """Make a provider; ``totals`` are by resource class, 8 VCPU and 16384 MEMORY_MB if none are given."""
+        """Make a provider; ``totals`` by resource class are numbers or whole inventories; without, the usual ones."""
         one = str(uuid.uuid4())
         url = f'/resource_providers/{one}'
         named = {'uuid': one, 'name': f'{name}-{one}', 'parent_provider_uuid': parent}
         generation = self.client.post('/resource_providers', named).json()['generation']
-        inventories = {key: {'total': total} for key, total in (totals or {'VCPU': 8, 'MEMORY_MB': 16384}).items()}
+        wanted = totals or {'VCPU': 8, 'MEMORY_MB': 16384}
+        inventories = {key: of if isinstance(of, dict) else {'total': of} for key, of in wanted.items()}
         body = {'resource_provider_generation': generation, 'inventories': inventories}
         generation = self.client.put(f'{url}/inventories', body).json()['resource_provider_generation']
         if traits:

@@ -1,0 +1,168 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Moves that a user confirms or reverts later, as a resize is, on another host or on the same.
+
+migrator resizes no guests; this is for a compute service that does, and keeps its books with this library::
+
+    resize = resizes.Resize(client, pair)
+    resize.move()  # before the guest is resized
+    ...
+    resize.confirm()  # the guest keeps its new flavor
+    resize.revert()  # or its old one
+
+The migration's uuid holds the old allocation until then (the specification migration-allocations), so both fit where a
+class has a ``max_unit``, and each is what a guest of that flavor needs. Each method observes first and writes at most
+once what it finds undone: done twice, after a time-out, or by two at once, it ends the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from migrator import exception
+from migrator.objects import migration as migration_objects
+from migrator.placement_client import allocations, pairs
+from migrator.placement_client import client as placement
+
+#: How often it is observed again where somebody else has written meanwhile, and the pause before the second time, in
+#: seconds; each later one is twice as long.
+_TRIES, _PAUSE = 6, 0.05
+
+_State = pairs.PairState
+
+
+class Resize:
+    """One move of an instance's allocation, until it is confirmed or reverted.
+
+    :param pair: its consumers and allocations, as the caller has stored them before the first write: the same for
+        every method, also in another process.
+    :param strategy: who holds the old allocation: ``migration-owned``, or ``doubled`` for a cloud in which some compute
+        service is older than version 2; it cannot move within the same resource providers.
+    :param sleep: waits so many seconds.
+    :raises ValueError: there is no such strategy.
+    """
+
+    def __init__(
+        self,
+        client: placement.PlacementClient,
+        pair: pairs.Pair,
+        strategy: str = migration_objects.Strategy.MIGRATION_OWNED,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.pair = pair
+        self._strategy = allocations.strategy_for(client, strategy)
+        self._sleep = sleep
+
+    def move(self) -> None:
+        """Have the instance hold the new allocation, and the migration the old one.
+
+        :raises NoValidHost: both are the same, or this strategy cannot tell them apart.
+        :raises AllocationsUnexpected: the two consumers hold something else, or it is confirmed already.
+        :raises PlacementRefused: there is no room.
+        :raises PlacementConflict: others have written all the time.
+        :raises PlacementUnreachable: it may or may not have been done: call it again.
+        """
+        self._strategy.check(self.pair)
+        ghost: int | None = None
+
+        def write(reading: allocations.PairReading) -> None:
+            nonlocal ghost
+            try:
+                self._strategy.move(self.pair, instance_generation=_of(reading), migration_generation=ghost)
+            except exception.PlacementConflict:
+                # Placement may have been killed over an earlier try while it made the migration's consumer, which
+                # cannot be seen and refuses null since.
+                ghost = allocations.GHOST_GENERATION if ghost is None else None
+                raise
+
+        self._until(_State.MOVED, {_State.NOT_MOVED: write})
+
+    def confirm(self) -> None:
+        """Have the instance hold the new allocation, and nobody the old one.
+
+        :raises AllocationsUnexpected: it was not moved, or is reverted, or the consumers hold something else.
+        :raises PlacementConflict: as :meth:`move`; so PlacementRefused and PlacementUnreachable.
+        """
+        self._until(
+            _State.RELEASED,
+            {
+                _State.MOVED: lambda reading: self._strategy.release(
+                    self.pair,
+                    instance_generation=reading.instance.generation,
+                    migration_generation=reading.migration.generation,
+                )
+            },
+        )
+
+    def revert(self) -> None:
+        """Have the instance hold the old allocation, and nobody the new one.
+
+        Where nothing was moved the old one is written once more, so that no :meth:`move` that is still on its way can
+        succeed after this.
+
+        :raises AllocationsUnexpected: it is confirmed already, or the consumers hold something else.
+        :raises PlacementConflict: as :meth:`move`; so PlacementRefused and PlacementUnreachable.
+        """
+        written = False
+
+        def rewrite(reading: allocations.PairReading) -> None:
+            nonlocal written
+            self._strategy.rewrite_source(self.pair, instance_generation=_of(reading))
+            written = True
+
+        def back(reading: allocations.PairReading) -> None:
+            nonlocal written
+            self._strategy.revert(
+                self.pair,
+                instance_generation=reading.instance.generation,
+                migration_generation=reading.migration.generation,
+            )
+            written = True
+
+        self._until(_State.NOT_MOVED, {_State.NOT_MOVED: rewrite, _State.MOVED: back}, lambda: written)
+
+    def _until(
+        self,
+        wanted: pairs.PairState,
+        writes: dict[pairs.PairState, Callable[[allocations.PairReading], None]],
+        is_done: Callable[[], bool] = lambda: True,
+    ) -> None:
+        pause = _PAUSE
+        for tries in range(_TRIES):
+            try:
+                reading = self._strategy.observe(self.pair)
+                if reading.state is wanted and is_done():
+                    return
+                if reading.state not in writes:
+                    raise exception.AllocationsUnexpected(
+                        instance=self.pair.instance.uuid,
+                        migration=self.pair.migration.uuid,
+                        state=reading.state.value,
+                        held=dict(reading.instance.allocations),
+                        kept=dict(reading.migration.allocations),
+                    )
+                writes[reading.state](reading)
+            except exception.PlacementConflict:
+                if tries == _TRIES - 1:
+                    raise
+                self._sleep(pause)
+                pause *= 2
+            else:
+                return
+
+
+def _of(reading: allocations.PairReading) -> int:
+    generation = reading.instance.generation
+    assert generation is not None, 'an instance that holds something has a generation'
+    return generation

@@ -1,0 +1,199 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+import dataclasses
+
+import pytest
+
+from migrator import exception
+from migrator.objects.migration import Strategy
+from migrator.placement_client import allocations, pairs, providers, resizes
+from migrator.placement_client import client as placement
+from migrator.testing.placement_faults import Fault, FaultyAdapter
+
+SMALL, LARGE = {'VCPU': 5, 'MEMORY_MB': 512}, {'VCPU': 6, 'MEMORY_MB': 1024}
+
+
+@pytest.fixture(params=['on one host', 'to another'])
+def pair(request, world, client, new_consumer):
+    """An instance about to get another flavor."""
+    old = world.host('old', VCPU=16, MEMORY_MB=4096)
+    new = old if request.param == 'on one host' else world.host('new')
+    instance = new_consumer()
+    allocations.claim(client, instance, {old: SMALL}, generation=None)
+    return pairs.Pair(
+        instance=instance, migration=new_consumer(pairs.MIGRATION), source={old: SMALL}, destination={new: LARGE}
+    )
+
+
+@pytest.fixture
+def resize(client, pair):
+    return resizes.Resize(client, pair)
+
+
+def held(client, pair):
+    """Return what the instance and the migration hold."""
+    return [allocations.read(client, one.uuid).allocations for one in (pair.instance, pair.migration)]
+
+
+def test_until_it_is_confirmed_or_reverted_the_migration_holds_the_old_allocation(client, resize, pair):
+    resize.move()
+    assert held(client, pair) == [pair.destination, pair.source]
+
+
+def test_confirmed_the_new_one_is_left(client, resize, pair):
+    resize.move()
+    resize.confirm()
+    assert held(client, pair) == [pair.destination, {}]
+
+
+def test_reverted_the_old_one_is_left(client, resize, pair):
+    resize.move()
+    resize.revert()
+    assert held(client, pair) == [pair.source, {}]
+
+
+@pytest.mark.parametrize('end', ['confirm', 'revert'])
+def test_each_may_be_done_again_and_writes_nothing_more_than_it_must(in_process, client, pair, end):
+    for _ in range(2):
+        # As by another process, which knows the pair alone.
+        resizes.Resize(client, pair).move()
+    for _ in range(2):
+        getattr(resizes.Resize(client, pair), end)()
+    writes = [request.method for request in in_process.requests if request.method != 'GET']
+    once = ['POST', 'PUT'] if end == 'confirm' else ['POST', 'POST', 'PUT']
+    assert writes[-len(once) :] == once
+    assert held(client, pair) == [pair.destination if end == 'confirm' else pair.source, {}]
+
+
+def test_one_that_was_reverted_may_be_moved_again(client, resize, pair):
+    resize.move()
+    resize.revert()
+    resize.move()
+    resize.confirm()
+    assert held(client, pair) == [pair.destination, {}]
+
+
+def test_both_fit_on_one_host_though_the_sum_is_more_than_one_consumer_may_hold(client, world, new_consumer):
+    host = world.host('one', VCPU={'total': 16, 'max_unit': 8}, MEMORY_MB=4096)
+    instance = new_consumer()
+    allocations.claim(client, instance, {host: SMALL}, generation=None)
+    pair = pairs.Pair(
+        instance=instance, migration=new_consumer(pairs.MIGRATION), source={host: SMALL}, destination={host: LARGE}
+    )
+    with pytest.raises(exception.NoValidHost, match='migration-owned allocations'):
+        resizes.Resize(client, pair, Strategy.DOUBLED).move()
+    assert held(client, pair) == [pair.source, {}]
+    resizes.Resize(client, pair).move()
+    assert providers.usages(client, host)['VCPU'] == 11
+    resizes.Resize(client, pair).confirm()
+    assert providers.usages(client, host)['VCPU'] == 6
+
+
+@pytest.mark.parametrize('end', ['confirm', 'revert'])
+def test_between_two_hosts_the_doubled_strategy_will_do(client, world, new_consumer, end):
+    instance = new_consumer()
+    old, new = world.host('old'), world.host('new')
+    allocations.claim(client, instance, {old: SMALL}, generation=None)
+    pair = pairs.Pair(
+        instance=instance, migration=new_consumer(pairs.MIGRATION), source={old: SMALL}, destination={new: LARGE}
+    )
+    resize = resizes.Resize(client, pair, Strategy.DOUBLED)
+    resize.move()
+    assert held(client, pair) == [{old: SMALL, new: LARGE}, {}]
+    getattr(resize, end)()
+    assert held(client, pair) == [pair.destination if end == 'confirm' else pair.source, {}]
+
+
+def test_the_same_flavor_on_the_same_host_is_no_resize(client, pair):
+    with pytest.raises(exception.NoValidHost, match='the same resources'):
+        resizes.Resize(client, dataclasses.replace(pair, destination=pair.source)).move()
+
+
+def test_where_there_is_no_room_nothing_changes(client, world, pair, new_consumer):
+    full = world.host('full', VCPU=6, MEMORY_MB=512)
+    crowded = dataclasses.replace(pair, destination={full: LARGE})
+    with pytest.raises(exception.PlacementRefused):
+        resizes.Resize(client, crowded).move()
+    assert held(client, pair) == [pair.source, {}]
+
+
+@pytest.mark.parametrize(
+    ('done', 'wanted', 'said'),
+    [
+        ((), 'confirm', 'not moved'),
+        (('move', 'confirm'), 'revert', 'released'),
+        (('move', 'confirm'), 'move', 'released'),
+        (('move', 'revert'), 'confirm', 'not moved'),
+    ],
+)
+def test_what_cannot_be_any_more_is_refused_and_changes_nothing(client, resize, pair, done, wanted, said):
+    for one in done:
+        getattr(resize, one)()
+    before = held(client, pair)
+    with pytest.raises(exception.AllocationsUnexpected, match=f'are {said}: instance {pair.instance.uuid} holds'):
+        getattr(resize, wanted)()
+    assert held(client, pair) == before
+
+
+def test_what_somebody_else_has_changed_is_not_argued_with(client, resize, pair):
+    resize.move()
+    seen = allocations.read(client, pair.instance.uuid)
+    other = {uuid: {'VCPU': 1} for uuid in pair.destination}
+    allocations.claim(client, pair.instance, other, generation=seen.generation)
+    for wanted in (resize.move, resize.confirm, resize.revert):
+        with pytest.raises(exception.AllocationsUnexpected, match='are unknown'):
+            wanted()
+    assert held(client, pair) == [other, pair.source]
+
+
+@pytest.mark.parametrize('method', ['move', 'confirm', 'revert'])
+@pytest.mark.parametrize('fault', [Fault.TIMEOUT_DONE, Fault.TIMEOUT_NOT_DONE, Fault.ERROR_DONE, Fault.CONFLICT])
+def test_whatever_becomes_of_the_answer_it_may_be_called_again(in_process, client, pair, method, fault):
+    faulty = FaultyAdapter(in_process.adapter())
+    if method != 'move':
+        resizes.Resize(client, pair).move()
+    faulty.inject(fault, url='^/allocations')
+    resize = resizes.Resize(placement.PlacementClient(faulty), pair, sleep=lambda seconds: None)
+    try:
+        getattr(resize, method)()
+    except exception.PlacementUnreachable:
+        getattr(resize, method)()
+    else:
+        assert fault is Fault.CONFLICT, 'it was not told'
+    assert (
+        held(client, pair)
+        == {
+            'move': [pair.destination, pair.source],
+            'confirm': [pair.destination, {}],
+            'revert': [pair.source, {}],
+        }[method]
+    )
+
+
+def test_a_move_that_is_still_on_its_way_does_not_succeed_after_the_revert(in_process, client, pair):
+    faulty = FaultyAdapter(in_process.adapter())
+    faulty.inject(Fault.TIMEOUT_LATE, url='^/allocations')
+    with pytest.raises(exception.PlacementUnreachable):
+        resizes.Resize(placement.PlacementClient(faulty), pair).move()
+    resizes.Resize(client, pair).revert()
+    faulty.deliver()
+    assert held(client, pair) == [pair.source, {}]
+
+
+def test_where_others_write_all_the_time_it_gives_up_after_a_while_with_growing_pauses(in_process, pair):
+    faulty = FaultyAdapter(in_process.adapter())
+    faulty.inject(Fault.CONFLICT, url='^/allocations', times=100)
+    pauses = []
+    with pytest.raises(exception.PlacementConflict):
+        resizes.Resize(placement.PlacementClient(faulty), pair, sleep=pauses.append).move()
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8]
