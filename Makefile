@@ -23,6 +23,9 @@ MAKEFLAGS += --no-print-directory
 # of the simulations what takes seconds
 SHORT = $(addprefix tests/simulation/,test_matrix.py test_seeds.py test_reexecution.py)
 
+# what has a Placement in its own process, and may as well have another
+BOOKS = tests/unit/placement_client $(addprefix tests/functional/,test_audit.py test_force_nested.py)
+
 # the tests call `openstack`, `migrator-demo` and others by name
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
 
@@ -55,6 +58,8 @@ test-real:
 	$(IN_VENV) $(VENV)/bin/python -m pytest tests/real $(ARGS)
 	@echo 'What needs the driver for PostgreSQL, which is not there in make test:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest tests/unit/cmd/test_manage.py tests/unit/db/test_engine.py $(ARGS)
+	@echo 'The books again, Placement being served over HTTP with PostgreSQL behind it:'
+	$(IN_VENV) $(VENV)/bin/python -m pytest -p tests.real.over_http --timeout 300 $(BOOKS) $(ARGS)
 	@echo 'The functional tests again, the services being processes:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest -p tests.real.on_processes --timeout 300 tests/functional $(ARGS)
 

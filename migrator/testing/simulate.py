@@ -33,7 +33,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from migrator.testing import grounds, matrix, plans, strikes
@@ -68,8 +68,16 @@ class Run:
     seconds: float
 
 
-def run(ground: grounds.Ground, plan: plans.Plan) -> Run:
-    """Run a plan to its end, and judge."""
+def run(
+    ground: grounds.Ground,
+    plan: plans.Plan,
+    beside: Callable[[SimulatedCloud, Callable[[], bool]], None] = lambda cloud, over: None,
+) -> Run:
+    """Run a plan to its end, and judge.
+
+    :param beside: called with the cloud and its guests before the first deed, to start something that goes on beside
+        it; and with a function that tells when that is to end.
+    """
     struck: list[tuple[Boundary, str]] = []
     choose = plan.chooser()
     over = [False]
@@ -102,6 +110,7 @@ def run(ground: grounds.Ground, plan: plans.Plan) -> Run:
             cloud.boot(f'guest{number}', guest.host, memory_mb=guest.memory_mb, dirty_rate=guest.dirty_rate)
             for number, guest in enumerate(plan.guests)
         ]
+        beside(cloud, lambda: over[0])
         seams = Seams(cloud, director, hook)
         for deed in plan.deeds:
             director.until_time(begun + deed.at)

@@ -20,7 +20,7 @@ import pytest
 from migrator.testing import matrix, simulate
 
 #: What tests count with ``record_property``, summed up over all of them, and over the processes that ran them.
-COUNTED = ('cells', 'pairs', 'planted', 'caught', 'seeds', 'faults')
+COUNTED = ('cells', 'pairs', 'planted', 'caught', 'seeds', 'faults', 'audited')
 
 
 @pytest.fixture(scope='module')

@@ -1,0 +1,102 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Lets tests that start a Placement in their own process have the one that is served over HTTP, on PostgreSQL::
+
+    pytest -p tests.real.over_http tests/unit/placement_client tests/functional/test_audit.py
+
+The very same files. Where a test starts its Placement, the one that is shared is emptied; what passes through the
+test's hands (requests counted, faults planted, pauses) does so as before, on its way there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+import requests
+import webob
+
+from migrator.placement_client import client as placement_client
+from migrator.placement_client import providers
+from migrator.testing import placement as placements
+from tests.real.servers import placement as servers
+
+pytest_plugins = ['tests.real.plugin']
+
+#: What a proxy does not pass on.
+_HOP = frozenset({'connection', 'content-length', 'date', 'server', 'transfer-encoding', 'keep-alive'})
+
+
+class _There(placements.InProcessPlacement):
+    """The Placement at :attr:`url`, with the interface of one in process; emptied when it is made."""
+
+    url: str
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        # PostgreSQL takes writers side by side.
+        super().__init__(*args, **{'lock': contextlib.nullcontext(), **options})
+        before, self.before_request = self.before_request, None
+        _empty(placement_client.PlacementClient(self.adapter()))
+        self.requests.clear()
+        self.before_request = before
+
+    def close(self) -> None:
+        """Close the connections."""
+        for session in self._sessions:
+            session.close()
+
+    def _start(self) -> Any:
+        self._sessions: list[requests.Session] = []
+        self._local = threading.local()
+        return self._pass_on
+
+    @contextlib.contextmanager
+    def _our_database(self) -> Iterator[None]:
+        yield
+
+    def _pass_on(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        asked = webob.Request(environ)
+        headers = {name: value for name, value in asked.headers.items() if name.lower() not in ('host', *_HOP)}
+        found = self._session().request(asked.method, self.url + asked.path_qs, headers=headers, data=asked.body)
+        kept = [(name, value) for name, value in found.headers.items() if name.lower() not in _HOP]
+        start_response(f'{found.status_code} {found.reason}', kept)
+        return [found.content]
+
+    def _session(self) -> requests.Session:
+        session: requests.Session | None = getattr(self._local, 'session', None)
+        if session is None:
+            session = self._local.session = requests.Session()
+            # What the environment says of proxies, and of credentials, is not for here.
+            session.trust_env = False
+            self._sessions.append(session)
+        return session
+
+
+def _empty(client: placement_client.PlacementClient) -> None:
+    """Remove every allocation and every provider."""
+    found = providers.list_providers(client)
+    consumers = {consumer for one in found for consumer in providers.allocations_on(client, one.uuid)}
+    for consumer in sorted(consumers):
+        client.delete(f'/allocations/{consumer}')
+    for one in reversed(found):
+        client.delete(f'/resource_providers/{one.uuid}')
+
+
+@pytest.fixture(scope='session', autouse=True)
+def _placement_over_http(placement_http: servers.Placement) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placements, 'InProcessPlacement', type('There', (_There,), {'url': placement_http.url}))
+        yield
