@@ -58,6 +58,7 @@ def _at(file: str, *names: str) -> tuple[str, ...]:
     return tuple(f'{file}::{name}' for name in names)
 
 
+_HEALED = _at('tests/functional/test_audit.py', 'test_what_is_wrong_is_found_and_put_right_and_nothing_else_is_touched')
 _EVACUATION = 'evacuation, the second story'
 _NO_PORTS = "there are no Neutron ports: networks are the embedding service's"
 _NO_VOLUMES = "there are no Cinder volumes: attachments are the embedding service's"
@@ -146,7 +147,16 @@ EXHIBITS: dict[int, Exhibit] = {
         'ERROR, for the source did not answer its check',
         _at(_DAYS, 'test_a_host_that_hangs_in_its_check_and_is_killed_counts_as_failing'),
     ),
-    11: Exhibit('1377644', 'MIGRATING for ever with mixed RPC versions', later='rolling upgrades and RPC pins'),
+    11: Exhibit(
+        '1377644',
+        'MIGRATING for ever with mixed RPC versions',
+        _at(
+            'tests/simulation/test_versions.py',
+            'test_an_upgrade_under_running_migrations_ends_in_order',
+            'test_every_path_under_every_floor_ends_in_order_and_so_do_some_cells_of_it',
+        )
+        + _at('tests/functional/test_versions.py', 'test_a_pin_has_new_hosts_told_as_old_ones_are'),
+    ),
     12: Exhibit(
         '1785031',
         'a bad host was looked at after the state had been changed',
@@ -210,8 +220,8 @@ EXHIBITS: dict[int, Exhibit] = {
         _at(
             _SERVICES,
             'test_a_source_that_loses_its_power_and_is_fenced_ends_in_error_with_nothing_left_elsewhere',
-        ),
-        later='placement audit and heal',
+        )
+        + _HEALED,
     ),
     20: Exhibit(
         '1794996',
@@ -267,14 +277,17 @@ EXHIBITS: dict[int, Exhibit] = {
             _ALLOCATIONS,
             'test_an_instance_deleted_before_the_move_stays_gone',
             'test_an_instance_deleted_during_the_move_stays_gone',
+        )
+        + _at(
+            'tests/functional/test_deleted_meanwhile.py',
+            'test_before_it_has_moved_the_migration_is_unwound_and_nothing_is_left',
+            'test_when_it_has_moved_nothing_is_left_of_it_but_a_word_to_a_person',
         ),
-        later='the simulator, which deletes at every step',
     ),
     30: Exhibit(
         '1793569',
         'orphaned allocations could not be found',
-        _at('tests/functional/test_demo.py', 'test_books_that_are_wrong_are_told_and_end_in_1'),
-        later='placement audit and heal',
+        _at('tests/functional/test_demo.py', 'test_books_that_are_wrong_are_told_and_end_in_1') + _HEALED,
     ),
     31: Exhibit(
         '1790204',
@@ -495,7 +508,15 @@ SEEN = (
     Exhibit(
         '',
         'an audit during a migration deletes the allocation of the moving instance',
-        later='placement audit and heal',
+        _at(
+            'tests/functional/test_audit.py',
+            'test_at_no_moment_of_a_migration_is_a_living_allocation_wrong',
+            'test_what_a_migration_in_progress_is_about_is_left_to_it',
+        )
+        + _at(
+            'tests/simulation/test_audit.py',
+            'test_it_reports_no_living_allocation_during_random_migrations_aborts_and_failures',
+        ),
     ),
     Exhibit(
         '',
