@@ -25,7 +25,7 @@ from typing import Any
 from migrator import exception
 from migrator.conductor.owned import OwnedMigration
 from migrator.objects import migration as migration_objects
-from migrator.placement_client import allocations, pairs
+from migrator.placement_client import allocations, pairs, providers
 from migrator.saga.step import Done, Failed, Parked, Stuck, Verdict
 
 #: How often a write that lost a race is tried again before it is left to the next sweep.
@@ -47,6 +47,8 @@ def move(m: OwnedMigration) -> Verdict:
                 reading = strategy.observe(pair)
                 if reading.state is pairs.PairState.MOVED:
                     return Done()
+                if _is_written_anew(m, reading):
+                    return Failed(f'What instance {m.row.instance_uuid} holds was changed as it was about to move.')
                 if reading.state is not pairs.PairState.NOT_MOVED:
                     return _unknown(m, reading)
                 generation = _known(reading)
@@ -94,6 +96,8 @@ def give_back(m: OwnedMigration) -> Verdict:
                             migration_generation=reading.migration.generation,
                             recreate=reading.state is pairs.PairState.CLAIM_MISSING,
                         )
+                case _ if _is_written_anew(m, reading):
+                    return Done({'skipped': 'what the instance holds was changed before it had moved'})
                 case _:
                     return _unknown(m, reading)
         except exception.PlacementConflict:
@@ -220,6 +224,24 @@ def _bury(strategy: allocations.AllocationStrategy, reading: allocations.PairRea
 def _known(reading: allocations.PairReading) -> int:
     assert reading.instance.generation is not None, 'an instance that holds the source has a generation'
     return reading.instance.generation
+
+
+def _is_written_anew(m: OwnedMigration, reading: allocations.PairReading) -> bool:
+    """Whether somebody, such as a heal, has written what the instance holds at the source, with nothing moved.
+
+    What of ours may still be on its way has an older generation then, and comes too late; so there is nothing to undo.
+    """
+    record = m.record('move_allocation')
+    held = pairs.normal(reading.instance.allocations)
+    if record is None or not record.input or reading.state is not pairs.PairState.UNKNOWN or not held:
+        return False
+    if pairs.normal(reading.migration.allocations) or _known(reading) <= record.input['instance_generation']:
+        return False
+    places = m.tools.database.services.places(m.row.instance_uuid)
+    roots = {place.uuid: place.host for place in places}
+    trees = {one.uuid: roots.get(one.root_uuid) for one in providers.list_providers(m.tools.placement)}
+    # What is in no host's tree is shared between them.
+    return {trees.get(uuid) for uuid in held} - {None} == {m.source}
 
 
 def _unknown(m: OwnedMigration, reading: allocations.PairReading) -> Stuck:

@@ -313,6 +313,41 @@ def test_a_host_that_joins_during_an_audit_is_nobodys_mistake(cloud):
 
 
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
+@pytest.mark.parametrize('strategy', ['migration-owned', 'doubled'])
+@pytest.mark.parametrize('named', [None, 'host2'], ids=['anywhere', 'to a named host'])
+def test_a_heal_in_the_middle_of_a_migrations_first_write_leaves_the_books_right(cloud, named, strategy):
+    """The migration has read what the heal puts right, and the heal what the migration is about to move."""
+    if strategy == 'doubled':
+        cloud.database.services.report('host3', 'nova-compute', 1)
+    instance = cloud.boot('one', 'host1')
+    flavor = instance.flavor.resources()
+    write(cloud, instance.uuid, {'host1': {**flavor, 'VCPU': 3}})
+    cloud.simulation.advance(120)
+    (wrong,) = audits.audit(cloud.database, cloud.placement_client)
+    late = audits.remedy(cloud.database, cloud.placement_client, wrong).write
+    request = cloud.adapter.request
+
+    def first(url, method, **more):
+        if method in ('POST', 'PUT') and url.startswith('/allocations'):
+            cloud.adapter.request = request
+            allocations.write_all(cloud.placement_client, [late])
+        return request(url, method, **more)
+
+    cloud.adapter.request = first
+    assert cloud.live_migrate(instance, named).status_int == 202
+    cloud.wait()
+    (migration,) = cloud.migrations()
+    assert cloud.adapter.request == request
+    assert (migration.strategy, migration.stuck_reason) == (strategy, None)
+    assert migration.status == ('completed' if named is None else 'failed')
+    assert found(cloud) == {}
+    home = cloud.database.instances.get(instance.uuid).host
+    assert allocations.read(cloud.placement_client, instance.uuid).allocations == {root(cloud, home): flavor}
+    if named is not None:
+        assert 'was changed as it was about to move' in migration.failure
+
+
+@pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
 @pytest.mark.cloud(options={'conductor.audit_interval': 30})
 def test_a_conductor_that_audits_says_once_what_is_wrong(cloud):
     consumer, _ = plant(cloud, 'a migration that has ended holds its source')

@@ -24,6 +24,7 @@ from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
 from migrator.placement_client import allocations, audit, pairs, providers
 from migrator.placement_client import client as placement
+from tests.real.servers import placement as servers
 from tests.real.servers import process
 
 VCPU = {'VCPU': 2, 'MEMORY_MB': 512}
@@ -53,6 +54,11 @@ def client(new_client, placement_http):
 @pytest.fixture
 def host(client):
     """Make hosts in Placement."""
+    return hosts_of(client)
+
+
+def hosts_of(client):
+    """Return what makes hosts in a Placement."""
 
     def make(vcpus=16):
         one = str(uuid.uuid4())
@@ -170,6 +176,41 @@ def race(writer, racers, generation):
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     return outcomes
+
+
+@pytest.mark.parametrize('strategy', list(migration_objects.Strategy))
+def test_one_on_sqlite_that_cannot_take_two_writers_is_observed_and_asked_again_until_all_have_moved(
+    ground, new_client, strategy, record_property
+):
+    """Placement on SQLite answers 500, "database is locked", to who comes at the same moment as another."""
+    server = servers.Placement(ground)
+    server.start()
+    try:
+        client = new_client(auth_type='none', endpoint_override=server.url, timeout=60)
+        make = hosts_of(client)
+        movers = [new_pair(client, make) for _ in range(RACERS)]
+        writer = allocations.strategy_for(client, strategy)
+        away = 0
+        left = movers
+        while left:
+            told = race(writer, left, allocations.FIRST_GENERATION)
+            kinds = {type(one) for one in told}
+            assert kinds <= {type(None), exception.PlacementUnreachable, exception.PlacementConflict}, told
+            states = [writer.observe(pair).state for pair in left]
+            for outcome, state in zip(told, states, strict=True):
+                assert state is pairs.PairState.MOVED or (outcome is not None and state is pairs.PairState.NOT_MOVED)
+            away += sum(isinstance(one, exception.PlacementUnreachable) for one in told)
+            left = [pair for pair, state in zip(left, states, strict=True) if state is pairs.PairState.NOT_MOVED]
+        record_property('answered 500', away)
+        print(f'answered 500: {away}')
+        for pair in movers:
+            seen = writer.observe(pair)
+            writer.release(
+                pair, instance_generation=seen.instance.generation, migration_generation=seen.migration.generation
+            )
+            assert writer.observe(pair).state is pairs.PairState.RELEASED
+    finally:
+        server.stop()
 
 
 # --- bad days --------------------------------------------------------------------------------------------------------
