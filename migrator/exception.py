@@ -280,6 +280,10 @@ class AllocationsUnexpected(Conflict):
     written: compare them with what was to be moved."""
 
 
+class ServiceInUse(Conflict):
+    """The service of {host} cannot be deleted: {reason}."""
+
+
 class ProviderInUse(Conflict):
     """Resource provider {provider} still carries allocations of {consumers}: move or remove them first."""
 

@@ -230,7 +230,15 @@ EXHIBITS: dict[int, Exhibit] = {
         later=_EVACUATION,
     ),
     21: Exhibit('1829479', 'a provider could not be deleted after an evacuation', later=_EVACUATION),
-    22: Exhibit('1852610', 'deleting a service orphaned its provider', later='DELETE of a compute service'),
+    22: Exhibit(
+        '1852610',
+        'deleting a service orphaned its provider',
+        _at(
+            'tests/unit/cmd/test_manage_service.py',
+            'test_a_compute_that_is_gone_for_good_is_forgotten_with_its_providers',
+            'test_one_that_is_still_needed_is_not_deleted_and_it_says_by_what',
+        ),
+    ),
     23: Exhibit(
         '66297f0c4a',
         'allocations of child providers leaked',

@@ -21,7 +21,9 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
+from migrator import exception
 from migrator.cmd import manage_command
+from migrator.conductor import services
 from migrator.db import conductors
 from migrator.objects import service as service_objects
 
@@ -96,6 +98,25 @@ def _lease(lease: dict[str, Any] | None, now: datetime.datetime) -> str | None:
     return f'{manage_command.span(left)} left' if left > 0 else f'ended {manage_command.span(left)} ago'
 
 
+def delete(asked: Asked) -> int:
+    """Forget a service that is gone for good."""
+    arguments = asked.arguments
+    found = asked.database.services.list(binary=arguments.binary, host=arguments.name)
+    if not found:
+        raise exception.ServiceNotFound(service_id=f'{arguments.binary} of {arguments.name}')
+    services.delete(asked.database, asked.placement(), found[0], asked.conf.service_down_time)
+    document = {'host': found[0].host, 'binary': found[0].binary, 'deleted': True}
+    asked.answer(document, f'{found[0].binary} of {found[0].host} is deleted.')
+    return manage_command.RIGHT
+
+
+def _which(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('name', metavar='HOST', type=manage_command.name, help='whose service it is')
+    binaries = (service_objects.COMPUTE_BINARY, service_objects.CONDUCTOR_BINARY)
+    help_ = f'{binaries[0]} (the default) or {binaries[1]}'
+    parser.add_argument('--binary', choices=binaries, default=binaries[0], help=help_)
+
+
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--host', metavar='HOST', help='only those of this host')
     parser.add_argument('--binary', metavar='NAME', help='only these: nova-compute or nova-conductor')
@@ -103,5 +124,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 NOUN: manage_command.Noun = (
     'the services that report: computes and conductors',
-    (manage_command.Verb('list', 'list them, conductors with their lease', list_, _arguments),),
+    (
+        manage_command.Verb('list', 'list them, conductors with their lease', list_, _arguments),
+        manage_command.Verb(
+            'delete', 'forget one that is gone for good, with its hypervisor and its providers', delete, _which
+        ),
+    ),
 )

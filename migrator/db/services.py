@@ -138,6 +138,29 @@ class Services:
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(_T.c.id == service_id).values(**values))
 
+    @engines.retried
+    def delete(self, service: Service) -> bool:
+        """Delete a service; of a compute host its hypervisor and its debts too.
+
+        :returns: whether it was; False: it has been heard of since it was read, or an instance or a migration in
+            progress is on it.
+        """
+        moving, guests, debts = models.MIGRATIONS, models.INSTANCES, models.HOST_DEBTS
+        here = [_T.c.id == service.id, _T.c.last_seen_up.is_not_distinct_from(service.last_seen_up)]
+        of_host = service.binary == service_objects.COMPUTE_BINARY
+        if of_host:
+            on_its_way = sa.or_(moving.c.source_compute == service.host, moving.c.dest_compute == service.host)
+            here += [
+                ~sa.exists().where(moving.c.in_progress_instance_uuid.is_not(None), on_its_way),
+                ~sa.exists().where(guests.c.host == service.host),
+            ]
+        with self._engine.writer() as session:
+            deleted: Any = session.execute(sa.delete(_T).where(*here))
+            if deleted.rowcount and of_host:
+                session.execute(sa.delete(_N).where(_N.c.host == service.host))
+                session.execute(sa.delete(debts).where(debts.c.host == service.host))
+            return bool(deleted.rowcount)
+
     def list_nodes(self, limit: int | None = None, marker: str | None = None) -> builtins.list[ComputeNode]:
         """Return the hypervisors, by id.
 

@@ -14,6 +14,12 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+
+from migrator.placement_client import allocations, pairs, providers
+
 
 def test_each_service_has_its_host_binary_version_status_state_and_when_it_was_seen(operator):
     operator.cloud.simulation.advance(3)
@@ -74,3 +80,106 @@ def test_in_json_it_is_all_there(operator):
     }  # fmt: skip
     assert service['last_seen_up'].startswith('2026-01-01T00:00:')
     assert service['lease'] is None
+
+
+def providers_of(cloud):
+    return sorted(one.name for one in providers.list_providers(cloud.placement_client))
+
+
+def test_a_compute_that_is_gone_for_good_is_forgotten_with_its_providers(operator):
+    cloud = operator.cloud
+    cloud.kill('host3')
+    cloud.simulation.advance(70)
+    assert operator.says('service', 'delete', 'host3') == 'nova-compute of host3 is deleted.\n'
+    assert [row['HOST'] for row in operator.rows('service', 'list')] == ['host1', 'host2', 'conductor1']
+    assert [node.host for node in cloud.database.services.list_nodes()] == ['host1', 'host2']
+    assert providers_of(cloud) == ['host1', 'host2']
+    status, _ = operator.status('service', 'delete', 'host3')
+    assert status == 1
+    assert 'nova-compute of host3' in operator.err
+
+
+def test_one_that_comes_back_after_all_is_there_again(operator):
+    cloud = operator.cloud
+    cloud.kill('host3')
+    cloud.simulation.advance(70)
+    operator.says('service', 'delete', 'host3')
+    cloud.start_compute('host3')
+    cloud.simulation.run_until(cloud.up)
+    assert providers_of(cloud) == ['host1', 'host2', 'host3']
+
+
+def needed(cloud, why):
+    """Have host1 be needed."""
+    if why == 'it is up':
+        return
+    instance = cloud.boot('one', 'host1')
+    stalled = 'copying' if why == 'migration' else 'post_live_migration_at_source'
+    stall = cloud.world.hypervisors['host1'].faults.stall(stalled, sticky=True)
+    if why != 'instance':
+        assert cloud.live_migrate(instance, host='host2').status_int == 202
+        cloud.simulation.run_until(stall.reached.is_set)
+    cloud.kill('host1')
+    cloud.simulation.advance(150)
+
+
+@pytest.mark.parametrize(
+    ('why', 'said'),
+    [
+        ('it is up', 'it is up: stop it first'),
+        ('instance', 'instance .* is on it, 1 in all: move or delete it'),
+        ('migration', 'migration .* is in progress, 1 in all'),
+        ('debt', 'it owes post_live_migration_at_source for migration .*: start it'),
+    ],
+)
+def test_one_that_is_still_needed_is_not_deleted_and_it_says_by_what(operator, why, said):
+    cloud = operator.cloud
+    needed(cloud, why)
+    before = cloud.database.services.list(), cloud.database.services.list_nodes(), providers_of(cloud)
+    status, out = operator.status('service', 'delete', 'host1')
+    assert (status, out) == (1, '')
+    assert re.search(f'The service of host1 cannot be deleted: {said}', operator.err)
+    assert before == (cloud.database.services.list(), cloud.database.services.list_nodes(), providers_of(cloud))
+
+
+def test_one_that_was_declared_down_takes_its_debts_with_it(operator):
+    cloud = operator.cloud
+    needed(cloud, 'debt')
+    (service,) = cloud.database.services.list(host='host1')
+    cloud.database.services.update(service.id, forced_down=True)
+    assert len(cloud.database.debts.list()) == 1
+    operator.says('service', 'delete', 'host1')
+    assert cloud.database.debts.list() == []
+
+
+def test_one_on_which_placement_has_something_allocated_is_not_deleted(operator):
+    cloud = operator.cloud
+    (node,) = [node for node in cloud.database.services.list_nodes() if node.host == 'host3']
+    stranger = pairs.Consumer(uuid=cloud.new_uuid(), consumer_type=pairs.INSTANCE, project_id='demo', user_id='demo')
+    allocations.claim(cloud.placement_client, stranger, {node.uuid: {'VCPU': 1}}, generation=None)
+    cloud.kill('host3')
+    cloud.simulation.advance(70)
+    status, _ = operator.status('service', 'delete', 'host3')
+    assert status == 1
+    assert stranger.uuid in operator.err
+    assert len(cloud.database.services.list(host='host3')) == 1
+
+
+def test_one_that_is_heard_of_in_the_last_moment_stays(operator):
+    cloud = operator.cloud
+    cloud.kill('host3')
+    cloud.simulation.advance(70)
+    (seen,) = cloud.database.services.list(host='host3')
+    cloud.start_compute('host3')
+    cloud.simulation.run_until(cloud.up)
+    assert not cloud.database.services.delete(seen)
+    assert len(cloud.database.services.list(host='host3')) == 1
+
+
+def test_a_conductor_that_is_gone_is_forgotten_too(operator):
+    cloud = operator.cloud
+    cloud.start_conductor('conductor2')
+    cloud.kill('conductor1')
+    cloud.simulation.advance(100)
+    operator.says('service', 'delete', 'conductor1', '--binary', 'nova-conductor')
+    assert [row['HOST'] for row in operator.rows('service', 'list', '--binary', 'nova-conductor')] == ['conductor2']
