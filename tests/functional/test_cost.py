@@ -121,6 +121,17 @@ def test_one_migration_of_an_idle_cloud_stays_within_its_budget(cloud, show):
     assert {name: count for name, count in counts.items() if count > LIMITS[name]} == {}, meter.table()
 
 
+@pytest.mark.cloud(vcpus=400, memory_mb=400 * 64)
+def test_on_a_source_with_two_hundred_guests_it_costs_no_more(cloud):
+    instance = cloud.boot('one', 'host1', memory_mb=64)
+    alone = measure(cloud, instance, host='host2')
+    others = [cloud.boot(f'guest{number}', 'host1', memory_mb=64) for number in range(200)]
+    among_many = measure(cloud, others[0], host='host2')
+    for meter in (alone, among_many):
+        assert [one.method for one in meter.requests] == ['GET', 'GET', 'POST', 'PUT'], meter.table()
+        assert all(meter.counts()[what] <= limit for what, limit in LIMITS.items()), meter.table()
+
+
 def test_a_guest_that_writes_its_memory_costs_no_more(cloud):
     instance = cloud.boot('busy', 'host1', dirty_rate=400)
     counts = measure(cloud, instance).counts()
