@@ -20,12 +20,14 @@ from __future__ import annotations
 import collections
 import datetime
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import prometheus_client
 
-from migrator.conductor import owned
 from migrator.placement_client import audit as books_audit
+
+if TYPE_CHECKING:  # who audits by a command needs nothing of RPC
+    from migrator.conductor import owned
 
 #: What a WSGI server calls.
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
