@@ -245,7 +245,7 @@ def adoption_keeps_the_epoch() -> Iterator[object]:
             return taken
         with self._engine.writer() as session:
             table = migration_rows._T
-            session.execute(sa.update(table).where(table.uuid == uuid).values(epoch=epoch))
+            session.execute(sa.update(table).where(table.c.uuid == uuid).values(epoch=epoch))
         return dataclasses.replace(taken, migration=taken.migration.replace(epoch=epoch))
 
     with patched(_Migrations, 'adopt', same) as there:
