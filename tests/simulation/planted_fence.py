@@ -191,7 +191,11 @@ def late_event_replaces_a_newer_one() -> Iterator[object]:
 # --- the fence -------------------------------------------------------------------------------------------------------
 
 
-@WANTED.plant('model c')
+@SHELF.plant(
+    'model c',
+    'abort queued | conductor2: message live_migration call #1 | message late'
+    ' & host1: rpc poll_live_migrations received #27 | killed, and started again',
+)
 def message_for_another_boot_is_taken() -> Iterator[object]:
     """A compute does not look for which boot of it a message is."""
     admit = compute_orders.Orders._admit
@@ -226,7 +230,7 @@ def guard_does_not_look_at_the_epoch() -> Iterator[object]:
     def unguarded(self: Any, known: Any, write: Any) -> Any:
         with self._engine.writer() as session:
             table = migration_rows._T
-            mine = sa.update(table).where(table.uuid == known.uuid).values(owner=known.owner, epoch=known.epoch)
+            mine = sa.update(table).where(table.c.uuid == known.uuid).values(owner=known.owner, epoch=known.epoch)
             session.execute(mine)
         return commit(self, known, write)
 

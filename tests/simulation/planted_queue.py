@@ -165,7 +165,7 @@ def api_writes_the_end_of_a_queued_one() -> Iterator[object]:
         done = request(self, context, migration, statuses)
         with self._engine.writer() as session:
             table = migration_rows._T
-            queued = sa.update(table).where(table.uuid == migration.uuid, table.status == 'queued')
+            queued = sa.update(table).where(table.c.uuid == migration.uuid, table.c.status == 'queued')
             session.execute(queued.values(status='cancelled'))
         return done
 
@@ -265,7 +265,7 @@ def accepted_in_two_transactions() -> Iterator[object]:
     accept = migration_rows.Migrations._accept
 
     def halves(self: Any, context: Any, migration: Any, *rest: Any) -> None:
-        instances, mine = migration_rows._I, migration_rows._I.uuid == migration.instance_uuid
+        instances, mine = migration_rows._I, migration_rows._I.c.uuid == migration.instance_uuid
         with self._engine.writer() as session:
             session.execute(sa.update(instances).where(mine).values(task_state='migrating'))
         with self._engine.writer() as session:

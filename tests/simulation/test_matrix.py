@@ -17,6 +17,7 @@ MIGRATOR_CELLS=N takes every Nth cell only; CI takes all of the seven paths. One
     python -m migrator.testing.matrix 'success | conductor1: commit done #5 | killed for ever'
 """
 
+import dataclasses
 import os
 
 import pytest
@@ -87,6 +88,18 @@ def test_a_cell_has_a_name_that_is_read_again(ground):
         assert matrix.Cell.parse(str(cell)) == cell
 
 
-def test_what_is_no_cell_is_refused():
+def test_a_cell_may_have_a_second_fault_which_strikes_after_the_first(ground):
+    cells = matrix.cells(ground, [paths.BY_NAME['success']])
+    one, *_, other = [cell for cell in cells if cell.fault == 'message doubled']
+    both = dataclasses.replace(one, then=(other.boundary, other.fault))
+    assert matrix.Cell.parse(str(both)) == both
+    assert matrix.run(ground, both).struck
+    assert not matrix.run(ground, dataclasses.replace(other, then=(one.boundary, one.fault))).struck
+
+
+@pytest.mark.parametrize(
+    'name', ['success', 'success | x', 'success | a: b #1 | no such fault', 'no such path | a: b #1 | message lost']
+)
+def test_what_is_no_cell_is_refused(name):
     with pytest.raises(ValueError, match='is no cell'):
-        matrix.Cell.parse('success')
+        matrix.Cell.parse(name)
