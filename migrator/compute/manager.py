@@ -485,12 +485,14 @@ class ComputeManager:
         body: Callable[[Work], Any],
         stop: Callable[[Work], None] | None = None,
     ) -> Answer:
-        """Take post or rollback; a service of a version from before lightweight calls answers when it is done."""
+        """Take post or rollback; a service of a version from before lightweight calls answers when it is done,
+        or after some seconds as still running.
+        """
         answer = self._orders.accept(command, body, stop=stop)
         lightweight = self.version >= service_objects.LIGHTWEIGHT
         if lightweight or answer.report is None or answer.report.state != WorkState.RUNNING:
             return answer
-        return self._orders.wait(command, None)
+        return self._orders.wait(command, rpcapi.PLAIN_WAIT)
 
     def _accept_live(
         self,

@@ -255,8 +255,8 @@ class Orders:
         with self._lock:
             return self._admit(command, True)[0] is not None
 
-    def wait(self, command: Command, seconds: float | None) -> Answer:
-        """Return the answer to a command when its work has ended, or as it stands after ``seconds``, if given."""
+    def wait(self, command: Command, seconds: float) -> Answer:
+        """Return the answer to a command when its work has ended, or as it stands after ``seconds``."""
         with self._lock:
             record = self._records[command.migration_uuid]
             work = record.works[command.step]

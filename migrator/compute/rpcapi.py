@@ -42,7 +42,7 @@ Migration = migration_objects.Migration
 TOPIC = 'compute'
 #: version -> what is new in it.
 VERSIONS = {
-    '1.0': 'all methods; post and rollback are answered when they are done',
+    '1.0': 'all methods; post and rollback are answered when they are done, or after 5 s as still running',
     '1.1': 'post and rollback are answered at once, and done later',
 }
 VERSION = max(VERSIONS)
@@ -50,6 +50,9 @@ _PLAIN, _LIGHTWEIGHT = '1.0', '1.1'
 
 #: Seconds after which a host that still checks says so: its caller may have to change its mind meanwhile.
 CHECK_WAIT = 1.0
+#: Seconds after which a host of an older service version that still does post or rollback says so: its caller's thread
+#: and place among the calls to this host are wanted by others too.
+PLAIN_WAIT = 5.0
 
 
 def served_by(service_version: int) -> str:
@@ -102,13 +105,11 @@ class ComputeAPI:
     def _end_of_move(self, context: Context, host: str, method: str, command: Command, **args: Any) -> Answer:
         """Have a host do post or rollback, by a lightweight call where it knows that.
 
-        A plain call holds its caller's thread until the host has done it.
+        A plain call holds its caller's thread until the host has done it, or for :data:`PLAIN_WAIT` seconds.
         """
-        version, timeout, monitor = _LIGHTWEIGHT, self._timeout, None
-        if _PLAIN in (self._pin, served_by(self._version(host, command.boot_id))):
-            version, timeout, monitor = _PLAIN, self.long_timeout, self._monitor
-        target = migrator_rpc.Target(topic=TOPIC, server=host, version=version)
-        answer: Answer = self._rpc.call(context, target, method, timeout, monitor, command=command, **args)
+        plain = _PLAIN in (self._pin, served_by(self._version(host, command.boot_id)))
+        target = migrator_rpc.Target(topic=TOPIC, server=host, version=_PLAIN if plain else _LIGHTWEIGHT)
+        answer: Answer = self._rpc.call(context, target, method, self._timeout, command=command, **args)
         return answer
 
     def _need(self, host: str, command: Command, needed: int, method: str, migration: Migration) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from migrator import exception
 from migrator.conductor.owned import OwnedMigration
 from migrator.objects import migration as migration_objects
-from migrator.placement_client import allocations, pairs, providers
+from migrator.placement_client import allocations, candidates, pairs, providers
 from migrator.saga.step import Done, Failed, Parked, Stuck, Verdict
 
 #: How often a write that lost a race is tried again before it is left to the next sweep.
@@ -237,11 +237,13 @@ def _is_written_anew(m: OwnedMigration, reading: allocations.PairReading) -> boo
         return False
     if pairs.normal(reading.migration.allocations) or _known(reading) <= record.input['instance_generation']:
         return False
-    places = m.tools.database.services.places(m.row.instance_uuid)
-    roots = {place.uuid: place.host for place in places}
-    trees = {one.uuid: roots.get(one.root_uuid) for one in providers.list_providers(m.tools.placement)}
-    # What is in no host's tree is shared between them.
-    return {trees.get(uuid) for uuid in held} - {None} == {m.source}
+    client = m.tools.placement
+    here = {place.uuid for place in m.tools.database.services.places(m.row.instance_uuid, host=m.source)}
+    mine = {one.uuid for one in providers.list_providers(client) if one.root_uuid in here}
+    others = held.keys() - mine
+    return len(others) < len(held) and all(
+        candidates.SHARING_TRAIT in providers.read_traits(client, uuid) for uuid in others
+    )
 
 
 def _unknown(m: OwnedMigration, reading: allocations.PairReading) -> Stuck:

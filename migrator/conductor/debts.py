@@ -51,7 +51,9 @@ def pay_all(tools: Tools, pool: executors.BoundedExecutor, owed: Sequence[debt_r
     }
     for debt in debts:
         boot_id = boots.get(debt.host)
-        if boot_id is not None:
+        # A host of an older release answers when it has paid; told again and again, it would hold every call to it.
+        if boot_id is not None and debt.id not in tools.paying:
+            tools.paying.add(debt.id)
             pool.submit(_pay_and_tell, tools, debt, boot_id)
 
 
@@ -63,6 +65,8 @@ def _pay_and_tell(tools: Tools, debt: debt_rows.Debt, boot_id: str) -> None:
             LOG.warning('%s still owes %s for migration %s: %s', debt.host, debt.step, debt.migration_uuid, error)
         except Exception:  # a pool's error is seen by nobody else; the next sweep tries again
             LOG.exception('%s could not pay %s for migration %s', debt.host, debt.step, debt.migration_uuid)
+        finally:
+            tools.paying.discard(debt.id)
 
 
 def pay(tools: Tools, debt: debt_rows.Debt, boot_id: str) -> bool:

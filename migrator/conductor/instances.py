@@ -21,7 +21,7 @@ from __future__ import annotations
 from migrator import exception
 from migrator.db import api as db_api
 from migrator.objects import instance as instance_objects
-from migrator.placement_client import allocations, candidates, pairs
+from migrator.placement_client import allocations, candidates, pairs, providers
 from migrator.placement_client import client as placement
 
 #: How often an allocation that somebody else changes meanwhile is read again.
@@ -88,17 +88,33 @@ def placed(
 def _claim(client: placement.PlacementClient, instance: instance_objects.Instance, root: str) -> None:
     wanted: pairs.Allocations = {root: instance.flavor.resources()}
     try:
-        _claim_all(client, instance, wanted)
+        _claim_all(client, instance, wanted, root)
     except exception.PlacementRefused:
         # Not everything may be had at the root; which children have the rest, Placement knows.
         found = placed(client, instance.flavor, root)
         if found is None or pairs.normal(found.allocations) == pairs.normal(wanted):
             raise
-        _claim_all(client, instance, found.allocations)
+        _claim_all(client, instance, found.allocations, root)
+
+
+def _is_there(
+    client: placement.PlacementClient,
+    instance: instance_objects.Instance,
+    held: pairs.ConsumerAllocations,
+    root: str,
+) -> bool:
+    """Whether what an instance holds is its flavor, somewhere in the tree of its host."""
+    total: dict[str, int] = {}
+    for amounts in pairs.normal(held.allocations).values():
+        for name, amount in amounts.items():
+            total[name] = total.get(name, 0) + amount
+    if total != instance.flavor.resources():
+        return False
+    return set(pairs.normal(held.allocations)) <= {one.uuid for one in providers.read_tree(client, root)}
 
 
 def _claim_all(
-    client: placement.PlacementClient, instance: instance_objects.Instance, wanted: pairs.Allocations
+    client: placement.PlacementClient, instance: instance_objects.Instance, wanted: pairs.Allocations, root: str
 ) -> None:
     consumer = consumer_of(instance)
     try:
@@ -108,7 +124,7 @@ def _claim_all(
         refusal = error
     # It was there before, or it was done and the answer was lost.
     held = allocations.read(client, consumer.uuid)
-    if pairs.normal(held.allocations) == pairs.normal(wanted):
+    if pairs.normal(held.allocations) == pairs.normal(wanted) or _is_there(client, instance, held, root):
         return
     if held.allocations:
         raise exception.AllocationExists(consumer=consumer.uuid, held=held.allocations, wanted=wanted)

@@ -42,6 +42,8 @@ LOG = logging.getLogger(__name__)
 _RUNS = 64
 #: Seconds that a stop waits for stories which are in the middle of a call.
 _STOP_TIMEOUT = 5.0
+#: Of no migration, no instance and no boot.
+_NO_UUID = '00000000-0000-0000-0000-000000000000'
 
 
 class ConductorManager:
@@ -251,7 +253,27 @@ class ConductorManager:
     @rpc.expose
     def compute_heartbeat(self, context: migrator_context.RequestContext, report: command.HostReport) -> None:
         """Take in that a host is alive."""
-        self.tools.database.services.heartbeat(report.host, report.boot_id)
+        services = self.tools.database.services
+        if services.heartbeat(report.host, report.boot_id):
+            return
+        if not services.list(binary=service_objects.COMPUTE_BINARY, host=report.host):
+            # Its service was deleted, and it lives: told of a boot that is not its own, it registers again.
+            self._poll_pool.submit(self._call_back, report.host)
+
+    def _call_back(self, host: str) -> None:
+        nobody = command.Command(
+            migration_uuid=_NO_UUID,
+            instance_uuid=_NO_UUID,
+            step='poll',
+            epoch=0,
+            owner=self.tools.owner,
+            reply_to=self.tools.server,
+            boot_id=_NO_UUID,
+        )
+        try:
+            self.tools.hosts.ask(host, [nobody])
+        except conductor_hosts.HostBusy:
+            LOG.debug('%s is busy, and will beat again', host)
 
     @rpc.expose
     def compute_stopping(

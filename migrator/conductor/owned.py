@@ -62,6 +62,7 @@ class Tools:
     :ivar owner: this life of this conductor; a new one after a lease has run out.
     :ivar server: its RPC server name, for events.
     :ivar turns: in which this conductor writes to Placement.
+    :ivar paying: the ids of the debts about which a host is just being told.
     """
 
     owner: str
@@ -74,6 +75,7 @@ class Tools:
 
     def __post_init__(self) -> None:
         self.turns = turns.Turns(self.threads)
+        self.paying: set[int] = set()
         self.placement.heard = outage.Outage('Placement', self.threads).heard
 
 

@@ -14,6 +14,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Any
+
 from migrator import exception
 from migrator.db import api as db_api
 from migrator.objects import service as service_objects
@@ -26,12 +30,14 @@ def delete(
     client: placement.PlacementClient,
     service: service_objects.Service,
     service_down_time: float,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Forget a service that is down; the same call again finishes what one that was cut off has left.
 
     What a compute host owes is forgotten with it where it has been declared down.
 
     :param service_down_time: seconds of silence after which it counts as down.
+    :param sleep: waits so many seconds.
     :raises migrator.exception.ServiceInUse: it is up, or instances, migrations or debts still need it; nothing was
         changed.
     :raises migrator.exception.ProviderInUse: something is allocated on it in Placement; nothing was changed.
@@ -45,10 +51,15 @@ def delete(
         why = _why_not(database, service)
         if why is not None:
             raise exception.ServiceInUse(host=host, reason=why)
-        for node in database.services.list_nodes():
-            if node.host == host:
-                providers.delete_tree(client, node.uuid)
+    nodes = [node for node in database.services.list_nodes() if node.host == host]
+    if service.binary == service_objects.COMPUTE_BINARY:
+        for node in nodes:
+            providers.delete_tree(client, node.uuid)
     if not database.services.delete(service):
+        # It reports its tree when it starts, and not again.
+        for node in nodes:
+            tree: Any = node.providers
+            providers.ensure_tree(client, tree, sleep=sleep)
         raise exception.ServiceInUse(host=host, reason='an instance or a migration has come to it, or it is back')
 
 

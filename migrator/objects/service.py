@@ -24,7 +24,7 @@ SERVICE_VERSIONS: dict[int, str] = {
     1: 'doubled allocations: the instance holds source and destination',
     2: 'migration-owned allocations: the migration holds the source',
     3: 'a queued live migration can be aborted',
-    4: 'post and rollback are lightweight calls; below, they are plain blocking calls',
+    4: 'post and rollback are lightweight calls; below, they are plain calls, answered when they are done',
 }
 CURRENT_VERSION = max(SERVICE_VERSIONS)
 #: From this version on a host lets go of what does not run yet.

@@ -436,3 +436,13 @@ def test_a_guest_with_a_numbered_group_can_be_registered_where_a_child_has_it(cl
     flavor = instance_objects.Flavor(name='special', extra_specs={'resources1:PGPU': '1'})
     instance = cloud.boot('one', 'from', flavor=flavor)
     assert held(cloud) == {instance.uuid: KINDS['nested'][1]('from')}
+
+
+def test_one_whose_registration_was_cut_off_after_its_claim_is_registered_by_the_same_call_again(cloud):
+    add(cloud, 'from', gpu=DEVICE)
+    flavor = instance_objects.Flavor(name='special', extra_specs={'resources1:PGPU': '1'})
+    instance = cloud.boot('one', 'from', flavor=flavor)
+    before = held(cloud)
+    cloud.database.instances.delete(instance.uuid)
+    again = instances.create(cloud.database, cloud.placement_client, instance)
+    assert (again.uuid, held(cloud)) == (instance.uuid, before)

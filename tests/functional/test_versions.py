@@ -14,6 +14,8 @@
 
 import pytest
 
+from migrator.compute import rpcapi
+
 ENDS = ('post_live_migration_at_source', 'post_live_migration_at_destination')
 
 
@@ -31,13 +33,47 @@ def test_below_version_4_post_is_answered_when_it_is_done(cloud, method):
     stall = cloud.world.hypervisors[host].faults.stall(driver)
     instance = cloud.boot('one', 'host1')
     assert cloud.live_migrate(instance, host='host2').status_int == 202
-    cloud.simulation.advance(90)
-    assert stall.reached.is_set()
-    assert sent(cloud, method) == ['call'], 'no answer, and it was not asked again'
+    cloud.simulation.run_until(stall.reached.is_set)
+    cloud.simulation.advance(rpcapi.PLAIN_WAIT - 1)
+    assert sent(cloud, method) == ['call']
     stall.release()
     cloud.wait()
     assert sent(cloud, method) == ['call', 'reply']
     assert [one.status for one in cloud.migrations()] == ['completed']
+
+
+@pytest.mark.simulated(reason='looks at single messages')
+@pytest.mark.cloud(options={'compute.service_version_cap': 3})
+@pytest.mark.parametrize('method', ENDS)
+def test_below_version_4_post_that_takes_long_holds_nobody_up_and_is_not_asked_for_again(cloud, method):
+    host = 'host1' if method.endswith('source') else 'host2'
+    stall = cloud.world.hypervisors[host].faults.stall(method)
+    instance = cloud.boot('one', 'host1')
+    assert cloud.live_migrate(instance, host='host2').status_int == 202
+    cloud.simulation.advance(90)
+    assert stall.reached.is_set()
+    for each in ENDS:
+        assert sent(cloud, each) == ['call', 'reply'], 'the other host is told too'
+    stall.release()
+    cloud.wait()
+    assert [one.status for one in cloud.migrations()] == ['completed']
+
+
+@pytest.mark.simulated(reason='looks at single messages')
+@pytest.mark.cloud(options={'compute.service_version_cap': 3, 'conductor.post_max_attempts': 1})
+def test_below_version_4_a_host_that_takes_its_time_to_pay_is_told_by_one_call_at_a_time(cloud):
+    faults = cloud.world.hypervisors['host1'].faults
+    faults.fail('post_live_migration_at_source', 'planned: not at once')
+    stall = faults.stall('post_live_migration_at_source')
+    instance = cloud.boot('one', 'host1')
+    assert cloud.live_migrate(instance, host='host2').status_int == 202
+    cloud.simulation.run_until(lambda: cloud.database.debts.list())
+    cloud.simulation.run_until(stall.reached.is_set)
+    cloud.simulation.advance(60)
+    calls = sent(cloud, 'post_live_migration_at_source')
+    assert max(calls[:n].count('call') - calls[:n].count('reply') for n in range(len(calls) + 1)) == 1
+    stall.release()
+    cloud.simulation.run_until(lambda: not cloud.database.debts.list())
 
 
 @pytest.mark.simulated(reason='looks at single messages')

@@ -18,6 +18,8 @@ import re
 
 import pytest
 
+from migrator import exception
+from migrator.conductor import services
 from migrator.placement_client import allocations, pairs, providers
 
 
@@ -174,6 +176,36 @@ def test_one_that_is_heard_of_in_the_last_moment_stays(operator):
     cloud.simulation.run_until(cloud.up)
     assert not cloud.database.services.delete(seen)
     assert len(cloud.database.services.list(host='host3')) == 1
+
+
+def test_one_that_comes_back_while_it_is_deleted_has_its_providers_again(operator):
+    cloud = operator.cloud
+    cloud.kill('host3')
+    cloud.simulation.advance(70)
+    delete = cloud.database.services.delete
+
+    def late(service):
+        cloud.database.services.heartbeat('host3', service.boot_id)
+        return delete(service)
+
+    cloud.database.services.delete = late
+    (service,) = cloud.database.services.list(host='host3')
+    with pytest.raises(exception.ServiceInUse, match='or it is back'):
+        services.delete(cloud.database, cloud.placement_client, service, 60)
+    assert providers_of(cloud) == ['host1', 'host2', 'host3']
+    assert len(cloud.database.services.list(host='host3')) == 1
+
+
+def test_one_that_lives_though_it_was_declared_down_registers_again_by_itself(operator):
+    cloud = operator.cloud
+    (service,) = cloud.database.services.list(host='host3')
+    cloud.database.services.update(service.id, forced_down=True)
+    operator.says('service', 'delete', 'host3')
+    assert providers_of(cloud) == ['host1', 'host2']
+    cloud.simulation.advance(30)
+    (again,) = cloud.database.services.list(host='host3')
+    assert (again.boot_id, again.forced_down) == (service.boot_id, False)
+    assert providers_of(cloud) == ['host1', 'host2', 'host3']
 
 
 def test_a_conductor_that_is_gone_is_forgotten_too(operator):

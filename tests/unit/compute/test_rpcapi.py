@@ -136,23 +136,17 @@ def test_an_abort_is_sent_only_to_a_host_that_can_do_it_for_what_stands_there(
 
 @pytest.mark.parametrize('method', END_OF_MOVE)
 @pytest.mark.parametrize(
-    ('service_version', 'pin', 'version', 'timeout', 'monitor'),
-    [
-        (4, None, '1.1', 60.0, None),
-        (4, '1.1', '1.1', 60.0, None),
-        (4, '1.0', '1.0', 1800.0, 30.0),
-        (3, None, '1.0', 1800.0, 30.0),
-        (1, '1.1', '1.0', 1800.0, 30.0),
-    ],
+    ('service_version', 'pin', 'version'),
+    [(4, None, '1.1'), (4, '1.1', '1.1'), (4, '1.0', '1.0'), (3, None, '1.0'), (1, '1.1', '1.0')],
 )
 def test_post_and_rollback_are_plain_calls_to_a_host_below_version_4_and_where_they_are_pinned(
-    method: str, service_version: int, pin: str | None, version: str, timeout: float, monitor: float | None
+    method: str, service_version: int, pin: str | None, version: str
 ) -> None:
     recorder = Recorder()
     version_of = {'alpha': service_version}.__getitem__
     knock(method, rpcapi.ComputeAPI(recorder, 60.0, 1800.0, 30.0, version_of=version_of, pin=pin))
     ((target, _, *waits, args),) = recorder.calls
-    assert (target.version, waits) == (version, [timeout, monitor])
+    assert (target.version, waits) == (version, [60.0, None])
     assert set(args) == {'command', 'instance', 'migrate_data'}
 
 

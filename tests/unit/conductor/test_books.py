@@ -56,6 +56,22 @@ def release_intended(stage: Stage) -> owned.OwnedMigration:
     return m
 
 
+def write(stage: Stage, uuid: str, *hosts: str) -> None:
+    """Have an instance hold a processor on each of some hosts; of an unknown one, on a provider in no host's tree."""
+    client = stage.cloud.placement_client
+    now = allocations.read(client, uuid)
+    owner = allocations.pairs.Consumer(uuid=uuid, consumer_type='INSTANCE', project_id='demo', user_id='demo')
+    wanted = {}
+    for host in hosts:
+        root = fake.node_uuid(host)
+        if client.read_or_none(f'/resource_providers/{root}') is None:
+            made = client.post('/resource_providers', {'uuid': root, 'name': host}).json()
+            body = {'inventories': {'VCPU': {'total': 8}}, 'resource_provider_generation': made['generation']}
+            client.put(f'/resource_providers/{root}/inventories', body)
+        wanted[root] = {'VCPU': 1}
+    allocations.claim(client, owner, wanted, generation=now.generation)
+
+
 def held(stage: Stage, m: owned.OwnedMigration) -> tuple[list[str], list[str]]:
     """Return on which hosts the instance and the migration hold something."""
     hosts = {fake.node_uuid(host): host for host in stage.cloud.world.hypervisors}
@@ -136,15 +152,26 @@ class TestMove:
             still.do(lambda: books.move(m))
         assert held(still, m) == NOT_MOVED
 
-    def test_a_pair_that_fits_no_known_case_is_stuck(self, still: Stage) -> None:
+    @pytest.mark.parametrize('hosts', [('host3',), ('host1', 'host3'), ('host1', 'a stranger')])
+    def test_a_pair_that_fits_no_known_case_is_stuck(self, still: Stage, hosts: tuple[str, ...]) -> None:
         m = again(intended(still))
-        client, uuid = still.cloud.placement_client, m.row.instance_uuid
-        now = allocations.read(client, uuid)
-        owner = allocations.pairs.Consumer(uuid=uuid, consumer_type='INSTANCE', project_id='demo', user_id='demo')
-        allocations.claim(client, owner, {fake.node_uuid('host3'): {'VCPU': 1}}, generation=now.generation)
-        found = still.do(lambda: books.move(m))
-        assert isinstance(found, Stuck)
-        assert uuid in found.reason
+        write(still, m.row.instance_uuid, *hosts)
+        for step in (books.move, books.give_back):
+            found = still.do(lambda step=step: step(m))
+            assert isinstance(found, Stuck)
+            assert m.row.instance_uuid in found.reason
+
+    def test_what_somebody_has_written_anew_at_the_source_fails_the_move_and_is_left_as_it_is(
+        self, still: Stage
+    ) -> None:
+        m = again(intended(still))
+        write(still, m.row.instance_uuid, 'host1')
+        before = held(still, m)
+        assert isinstance(still.do(lambda: books.move(m)), Failed)
+        assert still.do(lambda: books.give_back(m)) == Done(
+            {'skipped': 'what the instance holds was changed before it had moved'}
+        )
+        assert held(still, m) == before == (['host1'], [])
 
 
 class TestGiveBack:
