@@ -198,7 +198,9 @@ class Watcher:
             if migration.instance_uuid == effect.instance_uuid
         ]
         place = next((self._arrivals[key] for uuid in mine if (key := (compute.boot_id, uuid)) in self._arrivals), None)
-        earlier = [uuid for uuid in waiting if self._arrivals.get((compute.boot_id, uuid), 0) < (place or 0)]
+        # What waits and was not there at the last look came after all that was.
+        latest = len(self._arrivals)
+        earlier = [uuid for uuid in waiting if self._arrivals.get((compute.boot_id, uuid), latest) < (place or 0)]
         # With several slots, others may have got theirs and not have said so yet.
         if len(earlier) >= limit:
             self._note('I10', f'{host} started {mine[0]} before {", ".join(earlier)}, which came first')
