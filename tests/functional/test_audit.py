@@ -22,6 +22,7 @@ from migrator.conductor import audits
 from migrator.placement_client import allocations, pairs
 from migrator.placement_client import client as placement_client
 from migrator.testing.placement_faults import Fault
+from tests import slow
 from tests.functional import seen, wishes
 from tests.functional.test_golden import Operator
 from tests.functional.trouble import faults, migrate
@@ -411,23 +412,12 @@ def test_at_no_moment_of_a_migration_is_a_living_allocation_wrong(cloud, what):
     assert auditor.looks > 20
 
 
-class Slow:
-    """A way to Placement on which each request takes some milliseconds."""
-
-    def __init__(self, adapter, threads):
-        self._adapter, self._threads = adapter, threads
-
-    def request(self, *args, **kwargs):
-        self._threads.sleep(0.001 + 0.004 * self._threads.random())
-        return self._adapter.request(*args, **kwargs)
-
-
 @pytest.mark.parametrize('seed', range(6))
 @pytest.mark.cloud(options={'max_concurrent_live_migrations': 2})
 def test_an_audit_that_takes_its_time_beside_a_cloud_at_work_finds_nothing(cloud):
     guests = [cloud.boot(f'guest{number}', 'host1', memory_mb=512) for number in range(4)]
     cloud.simulation.advance(120)
-    client = placement_client.PlacementClient(Slow(cloud.placement.adapter(), cloud.world_threads))
+    client = placement_client.PlacementClient(slow.Slow(cloud.placement.adapter(), cloud.world_threads))
     wrong, looks = [], []
 
     def audit():

@@ -24,15 +24,20 @@ def sent(cloud, method):
     return [message.kind for message in cloud.recorder.messages if message.method == method]
 
 
+def moving(cloud, method):
+    """Begin a move whose post step hangs on one of its hosts; return the stall."""
+    host = 'host1' if method.endswith('source') else 'host2'
+    stall = cloud.world.hypervisors[host].faults.stall(method)
+    instance = cloud.boot('one', 'host1')
+    assert cloud.live_migrate(instance, host='host2').status_int == 202
+    return stall
+
+
 @pytest.mark.simulated(reason='looks at single messages')
 @pytest.mark.cloud(options={'compute.service_version_cap': 3})
 @pytest.mark.parametrize('method', ENDS)
 def test_below_version_4_post_is_answered_when_it_is_done(cloud, method):
-    host = 'host1' if method.endswith('source') else 'host2'
-    driver = 'post_live_migration_at_source' if host == 'host1' else 'post_live_migration_at_destination'
-    stall = cloud.world.hypervisors[host].faults.stall(driver)
-    instance = cloud.boot('one', 'host1')
-    assert cloud.live_migrate(instance, host='host2').status_int == 202
+    stall = moving(cloud, method)
     cloud.simulation.run_until(stall.reached.is_set)
     cloud.simulation.advance(rpcapi.PLAIN_WAIT - 1)
     assert sent(cloud, method) == ['call']
@@ -46,10 +51,7 @@ def test_below_version_4_post_is_answered_when_it_is_done(cloud, method):
 @pytest.mark.cloud(options={'compute.service_version_cap': 3})
 @pytest.mark.parametrize('method', ENDS)
 def test_below_version_4_post_that_takes_long_holds_nobody_up_and_is_not_asked_for_again(cloud, method):
-    host = 'host1' if method.endswith('source') else 'host2'
-    stall = cloud.world.hypervisors[host].faults.stall(method)
-    instance = cloud.boot('one', 'host1')
-    assert cloud.live_migrate(instance, host='host2').status_int == 202
+    stall = moving(cloud, method)
     cloud.simulation.advance(90)
     assert stall.reached.is_set()
     for each in ENDS:
@@ -79,10 +81,7 @@ def test_below_version_4_a_host_that_takes_its_time_to_pay_is_told_by_one_call_a
 @pytest.mark.simulated(reason='looks at single messages')
 @pytest.mark.parametrize('method', ENDS)
 def test_from_version_4_on_post_is_answered_at_once(cloud, method):
-    host = 'host1' if method.endswith('source') else 'host2'
-    stall = cloud.world.hypervisors[host].faults.stall(method)
-    instance = cloud.boot('one', 'host1')
-    assert cloud.live_migrate(instance, host='host2').status_int == 202
+    stall = moving(cloud, method)
     cloud.simulation.advance(90)
     assert stall.reached.is_set()
     assert sent(cloud, method)[:2] == ['call', 'reply']

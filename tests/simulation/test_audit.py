@@ -19,6 +19,7 @@ import pytest
 from migrator.conductor import audits
 from migrator.placement_client import client as placement_client
 from migrator.testing import plans, simulate
+from tests import slow
 
 #: How many migrations are audited, in so many tests; these seeds are other ones than those of the random runs.
 MIGRATIONS = int(os.environ.get('MIGRATOR_AUDITED', '500'))
@@ -30,17 +31,6 @@ PAUSE = 0.3
 pytestmark = pytest.mark.timeout(900)
 
 
-class Slow:
-    """A way to Placement on which each request takes some milliseconds."""
-
-    def __init__(self, adapter, threads):
-        self._adapter, self._threads = adapter, threads
-
-    def request(self, *args, **kwargs):
-        self._threads.sleep(0.001 + 0.004 * self._threads.random())
-        return self._adapter.request(*args, **kwargs)
-
-
 class Auditor:
     """Audits until it is over."""
 
@@ -49,7 +39,7 @@ class Auditor:
 
     def start(self, cloud, over):
         threads = cloud.world_threads
-        client = placement_client.PlacementClient(Slow(cloud.placement.adapter(), threads))
+        client = placement_client.PlacementClient(slow.Slow(cloud.placement.adapter(), threads))
 
         def audit():
             while not over():

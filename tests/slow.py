@@ -1,0 +1,24 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What takes its time, by a cloud's own clock."""
+
+
+class Slow:
+    """A way to Placement on which each request takes some milliseconds."""
+
+    def __init__(self, adapter, threads):
+        self._adapter, self._threads = adapter, threads
+
+    def request(self, *args, **kwargs):
+        self._threads.sleep(0.001 + 0.004 * self._threads.random())
+        return self._adapter.request(*args, **kwargs)
