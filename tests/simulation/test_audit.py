@@ -64,5 +64,5 @@ def test_it_reports_no_living_allocation_during_random_migrations_aborts_and_fai
         migrations += len(result.statuses)
         looks += auditor.audits
         seed += 1
-    assert looks > migrations
+    assert looks >= migrations
     record_property('audited', migrations)
