@@ -87,7 +87,7 @@ def _retry_debts(asked: Asked, story: Story) -> int:
     plan.append('It looks first, and destroys no guest that could run. What does not run there, it may remove.')
     if asked.arguments.dry_run:
         return _tell(asked, story, plan, f'{_command(asked)} retry {migration.uuid}')
-    asked.database.debts.try_again(migration.uuid)
+    asked.database.debts.try_again(alarmed)
     said = [f'{debt.host} is told with the next sweep to do {debt.step}.' for debt in alarmed]
     asked.answer({'migration': migration.uuid, 'status': migration.status, 'debts': len(alarmed)}, '\n'.join(said))
     return manage_command.RIGHT

@@ -17,7 +17,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -138,15 +138,19 @@ class Debts:
             session.execute(sa.update(_T).where(*_same(debt)).values(alarm=why))
 
     @engines.retried
-    def try_again(self, migration_uuid: str) -> int:
-        """Take the alarms of a migration's debts away: somebody has looked, and each is told again.
+    def try_again(self, seen: Sequence[Debt]) -> int:
+        """Take alarms away: somebody has looked at these, and each of their debts is told again.
 
-        :returns: how many there were.
+        :param seen: the debts with their alarms as they were seen; another alarm stays.
+        :returns: how many were taken away.
         """
-        alarmed = (_T.c.migration_uuid == migration_uuid, _T.c.alarm.is_not(None))
+        taken = 0
         with self._engine.writer() as session:
-            found: Any = session.execute(sa.update(_T).where(*alarmed).values(alarm=None))
-            return int(found.rowcount)
+            for one in seen:
+                same = (_T.c.id == one.id, _T.c.alarm == one.alarm)
+                found: Any = session.execute(sa.update(_T).where(*same).values(alarm=None))
+                taken += found.rowcount
+        return taken
 
     def list(
         self, host: str | None = None, instance_uuid: str | None = None, migration_uuid: str | None = None

@@ -83,11 +83,13 @@ def test_what_an_owner_has_had_done_is_owed_no_more(scene: Scene) -> None:
     assert [found.migration_uuid for found in scene.database.debts.list()] == [other.migration_uuid]
 
 
-def test_only_the_alarms_of_one_migration_are_taken_away(scene: Scene) -> None:
-    first, second = owe(scene, 'host1'), owe(scene, 'host1')
+def test_only_the_alarms_that_somebody_has_seen_are_taken_away(scene: Scene) -> None:
+    owe(scene, 'host1'), owe(scene, 'host1'), owe(scene, 'host2')
     for debt in scene.database.debts.list():
         scene.database.debts.raise_alarm(debt, 'look')
-    assert scene.database.debts.try_again(first.migration_uuid) == 1
-    assert scene.database.debts.try_again(first.migration_uuid) == 0
-    alarms = {debt.migration_uuid: debt.alarm for debt in scene.database.debts.list()}
-    assert alarms == {first.migration_uuid: None, second.migration_uuid: 'look'}
+    one, other, _third = scene.database.debts.list()
+    # Between the look and the command, something else has been found.
+    scene.database.debts.raise_alarm(other, 'look again')
+    assert scene.database.debts.try_again([one, other]) == 1
+    assert scene.database.debts.try_again([one, other]) == 0
+    assert [debt.alarm for debt in scene.database.debts.list()] == [None, 'look again', 'look']
