@@ -103,11 +103,12 @@ class Reader:
     def everything(self, logs: Sequence[str] = ()) -> dict[str, Any]:
         """Return all of a world: the arguments of a :class:`~migrator.testing.world.World`."""
         connections = self._connections()
+        # Nothing but the database is asked in its session: it ends those that are idle for long.
         with self.database() as database:
             migrations = {one.uuid: one for one in reversed(database.migrations.list())}
             instances = {one.uuid: one for one in reversed(database.instances.list())}
             known = {*instances, *(one.instance_uuid for one in migrations.values())}
-            return {
+            found = {
                 'instances': instances,
                 'migrations': migrations,
                 'marked': marked(database, known),
@@ -116,14 +117,17 @@ class Reader:
                 'services': database.services.list(),
                 'nodes': {node.host: node for node in database.services.list_nodes()},
                 'actions': [action for uuid in sorted(known) for action in database.actions.list(uuid)],
-                'providers': self.providers(),
-                'history': list(self.cloud.history),
-                'logs': list(logs),
-                'secrets': self.secrets(),
-                'leftovers': self._leftovers(),
-                'connections': connections,
-                **self.outside(),
             }
+        return {
+            **found,
+            'providers': self.providers(),
+            'history': list(self.cloud.history),
+            'logs': list(logs),
+            'secrets': self.secrets(),
+            'leftovers': self._leftovers(),
+            'connections': connections,
+            **self.outside(),
+        }
 
     def outside(self) -> dict[str, Any]:
         """Return what is known without asking the database or Placement, likewise."""
