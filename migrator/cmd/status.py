@@ -58,6 +58,12 @@ class Checks(upgradecheck.UpgradeCommands):
     def _engine(self) -> engines.Engine:
         return options.engine_from_conf(self._conf, executors.NativeThreads(), max_retries=0)
 
+    def _database(self) -> db_api.Database:
+        """Return the database, of a schema that this release knows."""
+        engine = self._engine()
+        sync.check(engine)
+        return db_api.Database('', executors.NativeThreads(), engine=engine)
+
     def _schema(self) -> Result:
         """Whether the schema is this release's."""
         sync.check(self._engine())
@@ -77,7 +83,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
     def _services(self) -> Result:
         """Whether every compute service is of this release; older ones work, with what they can do."""
-        database = db_api.Database('', executors.NativeThreads(), engine=self._engine())
+        database = self._database()
         found = database.services.list(binary=service_objects.COMPUTE_BINARY)
         newest = service_objects.CURRENT_VERSION
         older = [f'{service.host} ({service.version})' for service in found if service.version < newest]
@@ -91,7 +97,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
     def _migration_uuids(self) -> Result:
         """Whether every migration has a uuid; one in progress that has none is taken up by nobody."""
-        bare = db_api.Database('', executors.NativeThreads(), engine=self._engine()).migrations.count_without_uuid()
+        bare = self._database().migrations.count_without_uuid()
         if bare:
             return Result(
                 Code.WARNING,
@@ -133,7 +139,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except exception.ConfigurationError as error:
         print(f'{PROG}: {error}', file=sys.stderr)
         return USAGE
-    return int(upgradecheck.run(conf))
+    # Where it looks for --json: it would set that itself, were the command line left to it.
+    before, upgradecheck.CONF = upgradecheck.CONF, conf
+    try:
+        return int(upgradecheck.run(conf))
+    finally:
+        upgradecheck.CONF = before
 
 
 if __name__ == '__main__':

@@ -65,7 +65,7 @@ def test_all_is_well(tmp_path, placement, capsys):
 def test_a_schema_that_is_too_old_and_a_placement_that_is_away_are_failures(tmp_path, capsys):
     found, said = check(configure(tmp_path, schema=False), capsys)
     assert found == 2
-    assert "run 'migrator-manage db sync'" in said
+    assert said.count("run 'migrator-manage db sync'") == 3
     assert 'Placement is not reachable' in said
 
 
@@ -92,6 +92,12 @@ def test_migrations_without_a_uuid_are_a_warning_that_says_what_to_run(tmp_path,
     found, said = check(arguments, capsys)
     assert found == 1
     assert '2 migrations have none: run migrator-manage db online_data_migrations' in said
+
+
+def test_as_json_it_is_one_document(tmp_path, placement, capsys):
+    assert status.main([*configure(tmp_path, placement('1.39')), 'upgrade', 'check', '--json']) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [check['result'] for check in document['checks']] == [0] * 4
 
 
 def test_a_wrong_option_is_one_line_and_status_2(tmp_path, capsys):
