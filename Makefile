@@ -56,8 +56,8 @@ test-real:
 	-@tools/packages.sh real
 	@tools/venv.sh demo test eventlet postgresql real
 	$(IN_VENV) $(VENV)/bin/python -m pytest tests/real $(ARGS)
-	@echo 'What needs the driver for PostgreSQL, which is not there in make test:'
-	$(IN_VENV) $(VENV)/bin/python -m pytest tests/unit/cmd/test_manage.py tests/unit/db/test_engine.py $(ARGS)
+	@echo 'What needs the driver for PostgreSQL, or eventlet, which are not there in make test:'
+	$(IN_VENV) $(VENV)/bin/python -m pytest $(addprefix tests/unit/,cmd/test_manage.py cmd/test_conductor.py db/test_engine.py) $(ARGS)
 	@echo 'The books again, Placement being served over HTTP with PostgreSQL behind it:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest -p tests.real.over_http --timeout 300 $(BOOKS) $(ARGS)
 	@echo 'The functional tests again, the services being processes:'

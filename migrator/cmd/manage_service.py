@@ -104,7 +104,7 @@ def delete(asked: Asked) -> int:
     found = asked.database.services.list(binary=arguments.binary, host=arguments.name)
     if not found:
         raise exception.ServiceNotFound(service_id=f'{arguments.binary} of {arguments.name}')
-    services.delete(asked.database, asked.placement(), found[0], asked.conf.service_down_time)
+    services.delete(asked.database, asked.placement(), found[0], asked.conf.service_down_time, asked.threads.sleep)
     document = {'host': found[0].host, 'binary': found[0].binary, 'deleted': True}
     asked.answer(document, f'{found[0].binary} of {found[0].host} is deleted.')
     return manage_command.RIGHT

@@ -219,7 +219,7 @@ class Watch:
         began = self._clock.monotonic()
         try:
             wrong = audit(self._database, self._client)
-        except Exception:
+        except Exception:  # counted, whatever it is, and raised again
             self._metrics.failed()
             raise
         found = {(one.consumer, one.provider, one.verdict): one for each in wrong for one in each.findings}

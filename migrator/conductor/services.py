@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +29,7 @@ def delete(
     client: placement.PlacementClient,
     service: service_objects.Service,
     service_down_time: float,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None],
 ) -> None:
     """Forget a service that is down; the same call again finishes what one that was cut off has left.
 
@@ -47,14 +46,14 @@ def delete(
     host = service.host
     if service.is_up(database.services.now(), service_down_time):
         raise exception.ServiceInUse(host=host, reason='it is up: stop it first')
+    nodes = []
     if service.binary == service_objects.COMPUTE_BINARY:
         why = _why_not(database, service)
         if why is not None:
             raise exception.ServiceInUse(host=host, reason=why)
-    nodes = [node for node in database.services.list_nodes() if node.host == host]
-    if service.binary == service_objects.COMPUTE_BINARY:
-        for node in nodes:
-            providers.delete_tree(client, node.uuid)
+        nodes = [node for node in database.services.list_nodes() if node.host == host]
+    for node in nodes:
+        providers.delete_tree(client, node.uuid)
     if not database.services.delete(service):
         # It reports its tree when it starts, and not again.
         for node in nodes:

@@ -82,8 +82,7 @@ class _Table:
             (column.name, column.type.dialect_impl(dialect).result_processor(dialect, None)) for column in columns
         ]
         names = ', '.join(f'"{column.name}"' for column in columns)
-        # Names from the schema itself; nothing that anybody gives is in it.
-        self._query = f'SELECT id, {names} FROM "{model.__tablename__}" ORDER BY id'  # noqa: S608
+        self._query = f'SELECT id, {names} FROM "{model.__tablename__}" ORDER BY id'  # noqa: S608 -- the schema's own names
         self._made = made
         self._known: dict[int, tuple[tuple[Any, ...], Row]] = {}
 

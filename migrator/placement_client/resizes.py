@@ -14,7 +14,7 @@
 
 migrator resizes no guests; this is for a compute service that does, and keeps its books with this library::
 
-    resize = resizes.Resize(client, pair)
+    resize = resizes.Resize(client, pair, sleep=threads.sleep)
     resize.move()  # before the guest is resized
     ...
     resize.confirm()  # the guest keeps its new flavor
@@ -27,7 +27,6 @@ once what it finds undone: done twice, after a time-out, or by two at once, it e
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from migrator import exception
@@ -49,7 +48,7 @@ class Resize:
         every method, also in another process.
     :param strategy: who holds the old allocation: ``migration-owned``, or ``doubled`` for a cloud in which some compute
         service is older than version 2; it cannot move within the same resource providers.
-    :param sleep: waits so many seconds.
+    :param sleep: waits so many seconds, as :meth:`migrator.executors.Threads.sleep` does.
     :raises ValueError: there is no such strategy.
     """
 
@@ -58,7 +57,8 @@ class Resize:
         client: placement.PlacementClient,
         pair: pairs.Pair,
         strategy: str = migration_objects.Strategy.MIGRATION_OWNED,
-        sleep: Callable[[float], None] = time.sleep,
+        *,
+        sleep: Callable[[float], None],
     ) -> None:
         self.pair = pair
         self._strategy = allocations.strategy_for(client, strategy)

@@ -191,7 +191,7 @@ def test_one_that_comes_back_while_it_is_deleted_has_its_providers_again(operato
     cloud.database.services.delete = late
     (service,) = cloud.database.services.list(host='host3')
     with pytest.raises(exception.ServiceInUse, match='or it is back'):
-        services.delete(cloud.database, cloud.placement_client, service, 60)
+        services.delete(cloud.database, cloud.placement_client, service, 60, cloud.world_threads.sleep)
     assert providers_of(cloud) == ['host1', 'host2', 'host3']
     assert len(cloud.database.services.list(host='host3')) == 1
 

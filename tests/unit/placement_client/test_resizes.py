@@ -37,7 +37,12 @@ def pair(request, world, client, new_consumer):
 
 @pytest.fixture
 def resize(client, pair):
-    return resizes.Resize(client, pair)
+    return resize_of(client, pair)
+
+
+def resize_of(client, pair, *strategy):
+    """Return a resize that waits for nobody."""
+    return resizes.Resize(client, pair, *strategy, sleep=lambda seconds: None)
 
 
 def held(client, pair):
@@ -66,9 +71,9 @@ def test_reverted_the_old_one_is_left(client, resize, pair):
 def test_each_may_be_done_again_and_writes_nothing_more_than_it_must(in_process, client, pair, end):
     for _ in range(2):
         # As by another process, which knows the pair alone.
-        resizes.Resize(client, pair).move()
+        resize_of(client, pair).move()
     for _ in range(2):
-        getattr(resizes.Resize(client, pair), end)()
+        getattr(resize_of(client, pair), end)()
     writes = [request.method for request in in_process.requests if request.method != 'GET']
     once = ['POST', 'PUT'] if end == 'confirm' else ['POST', 'POST', 'PUT']
     assert writes[-len(once) :] == once
@@ -91,11 +96,11 @@ def test_both_fit_on_one_host_though_the_sum_is_more_than_one_consumer_may_hold(
         instance=instance, migration=new_consumer(pairs.MIGRATION), source={host: SMALL}, destination={host: LARGE}
     )
     with pytest.raises(exception.NoValidHost, match='migration-owned allocations'):
-        resizes.Resize(client, pair, Strategy.DOUBLED).move()
+        resize_of(client, pair, Strategy.DOUBLED).move()
     assert held(client, pair) == [pair.source, {}]
-    resizes.Resize(client, pair).move()
+    resize_of(client, pair).move()
     assert providers.usages(client, host)['VCPU'] == 11
-    resizes.Resize(client, pair).confirm()
+    resize_of(client, pair).confirm()
     assert providers.usages(client, host)['VCPU'] == 6
 
 
@@ -107,7 +112,7 @@ def test_between_two_hosts_the_doubled_strategy_will_do(client, world, new_consu
     pair = pairs.Pair(
         instance=instance, migration=new_consumer(pairs.MIGRATION), source={old: SMALL}, destination={new: LARGE}
     )
-    resize = resizes.Resize(client, pair, Strategy.DOUBLED)
+    resize = resize_of(client, pair, Strategy.DOUBLED)
     resize.move()
     assert held(client, pair) == [{old: SMALL, new: LARGE}, {}]
     getattr(resize, end)()
@@ -116,14 +121,14 @@ def test_between_two_hosts_the_doubled_strategy_will_do(client, world, new_consu
 
 def test_the_same_flavor_on_the_same_host_is_no_resize(client, pair):
     with pytest.raises(exception.NoValidHost, match='the same resources'):
-        resizes.Resize(client, dataclasses.replace(pair, destination=pair.source)).move()
+        resize_of(client, dataclasses.replace(pair, destination=pair.source)).move()
 
 
 def test_where_there_is_no_room_nothing_changes(client, world, pair, new_consumer):
     full = world.host('full', VCPU=6, MEMORY_MB=512)
     crowded = dataclasses.replace(pair, destination={full: LARGE})
     with pytest.raises(exception.PlacementRefused):
-        resizes.Resize(client, crowded).move()
+        resize_of(client, crowded).move()
     assert held(client, pair) == [pair.source, {}]
 
 
@@ -161,9 +166,9 @@ def test_what_somebody_else_has_changed_is_not_argued_with(client, resize, pair)
 def test_whatever_becomes_of_the_answer_it_may_be_called_again(in_process, client, pair, method, fault):
     faulty = FaultyAdapter(in_process.adapter())
     if method != 'move':
-        resizes.Resize(client, pair).move()
+        resize_of(client, pair).move()
     faulty.inject(fault, url='^/allocations')
-    resize = resizes.Resize(placement.PlacementClient(faulty), pair, sleep=lambda seconds: None)
+    resize = resize_of(placement.PlacementClient(faulty), pair)
     try:
         getattr(resize, method)()
     except exception.PlacementUnreachable:
@@ -184,8 +189,8 @@ def test_a_move_that_is_still_on_its_way_does_not_succeed_after_the_revert(in_pr
     faulty = FaultyAdapter(in_process.adapter())
     faulty.inject(Fault.TIMEOUT_LATE, url='^/allocations')
     with pytest.raises(exception.PlacementUnreachable):
-        resizes.Resize(placement.PlacementClient(faulty), pair).move()
-    resizes.Resize(client, pair).revert()
+        resize_of(placement.PlacementClient(faulty), pair).move()
+    resize_of(client, pair).revert()
     faulty.deliver()
     assert held(client, pair) == [pair.source, {}]
 
