@@ -36,6 +36,7 @@ from migrator.testing.sim_thread import (
     READY,
     WAITING,
     Deadlock,
+    Livelock,
     Policy,
     Process,
     ProcessKilled,
@@ -43,10 +44,21 @@ from migrator.testing.sim_thread import (
     describe,
 )
 
-#: Passes of the baton without a tick of the clock after which the threads count as going round in circles.
+#: Passes of the baton without a tick of the clock after which the threads count as going round in circles, where
+#: nobody who knows them has said fewer.
 MAX_PASSES = 1_000_000
 #: How often a killed thread may swallow its death before it is given up.
 MAX_DEATHS = 1_000
+
+
+def _bear(child: greenlet.greenlet) -> None:
+    """Begin greenlets, each with the depth of the stack that this one has; whoever wants one switches here with it.
+
+    One that began where it is wanted would count the calls of who wants it as its own, and its own children's more.
+    The first is who calls: so it has begun itself where that is as little as can be.
+    """
+    while True:
+        child = child.switch()
 
 
 class Baton:
@@ -59,6 +71,7 @@ class Baton:
     :ivar time: virtual microseconds since the start. Whole ones, so that a deadline computed with rounded floats is
         reached after all, a microsecond later.
     :ivar passes: how often the baton was passed.
+    :ivar most_passes: so many without a tick of the clock count as going round in circles.
     :ivar failures: errors that no thread caught; the main thread raises them at its next crossing.
     """
 
@@ -66,9 +79,12 @@ class Baton:
         self.policy = policy
         self.time = 0
         self.passes = 0
+        self.most_passes = MAX_PASSES
         self.failures: list[BaseException] = []
         self.main = SimThread('main', world, None)
         self.main.greenlet = greenlet.getcurrent()
+        self._nurse = greenlet.greenlet(_bear)
+        self._nurse.switch(self.main.greenlet)
         self.main.state = READY
         self.current = self.main
         self.processes: list[Process] = [world]
@@ -240,17 +256,20 @@ class Baton:
             self._die(me)
 
     def _hand(self, following: SimThread) -> None:
-        self._give(following).switch()
+        whom, what = self._give(following)
+        whom.switch(what)
 
-    def _give(self, following: SimThread) -> greenlet.greenlet:
+    def _give(self, following: SimThread) -> tuple[greenlet.greenlet, greenlet.greenlet | None]:
+        """Let a thread be the one that runs; return whom to switch to, and with what."""
         self.current = following
         self.passes += 1
         if following.greenlet is None:
             # Whoever ends says to whom it goes from there; until it does, that is the main thread.
-            following.greenlet = greenlet.greenlet(lambda *_: self._run(following), self.main.greenlet)
-        return following.greenlet
+            following.greenlet = greenlet.greenlet(lambda: self._run(following), self.main.greenlet)
+            return self._nurse, following.greenlet
+        return following.greenlet, None
 
-    def _run(self, thread: SimThread) -> None:
+    def _run(self, thread: SimThread) -> greenlet.greenlet | None:
         task, thread.task = thread.task, None
         try:
             # a context of its own, as a new OS thread would have
@@ -263,7 +282,8 @@ class Baton:
         thread.state = DEAD
         thread.home.threads.pop(thread, None)
         thread.greenlet = None
-        greenlet.getcurrent().parent = self._give(thread.reaper or self._next())
+        greenlet.getcurrent().parent, what = self._give(thread.reaper or self._next())
+        return what
 
     def _next(self) -> SimThread:
         ready = self._ready
@@ -274,17 +294,16 @@ class Baton:
                 if self.paused and self._is_frozen(thread):
                     self._frozen.append(thread)
                     continue
-                if self.passes - self._passes_at_tick > MAX_PASSES:
-                    return self._to_main(f'{MAX_PASSES} passes at the same moment', thread)
+                if self.passes - self._passes_at_tick > self.most_passes:
+                    return self._to_main(Livelock(self.most_passes, self.dump()), thread)
                 return thread
             if main.state == DRIVING:
                 if (self._until_quiet and self.quiet) or not self.tick(self._limit):
                     return main
             elif not self.tick(float('inf')):
-                return self._to_main('nothing can run and no timer is left')
+                return self._to_main(Deadlock(f'nothing can run and no timer is left; {self.dump()}'))
 
-    def _to_main(self, why: str, pushed_back: SimThread | None = None) -> SimThread:
-        error = Deadlock(f'{why}; {self.dump()}')
+    def _to_main(self, error: Deadlock, pushed_back: SimThread | None = None) -> SimThread:
         self._passes_at_tick = self.passes
         if pushed_back is not None:
             self._ready.append(pushed_back)

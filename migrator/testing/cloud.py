@@ -39,6 +39,7 @@ from migrator.testing import bus as buses
 from migrator.testing import face, grounds, placement_faults, sim_thread
 from migrator.testing import rpc as testing_rpc
 from migrator.testing import threads as sim
+from migrator.virt import driver as virt_driver
 from migrator.virt import fake, fake_hypervisor
 
 ThreadsFor = Callable[[str], executors.Threads]
@@ -148,12 +149,21 @@ class Cloud(face.Face):
         threads = self.threads_for(host)
         client = self._rpc(host, f'compute:{host}')
         events = conductor_rpcapi.ConductorEvents(client)
-        driver = fake.FakeDriver(self.world.hypervisors[host], threads)
         cap = {'compute.service_version_cap': self.versions[host]} if host in self.versions else {}
-        manager = compute_manager.ComputeManager(self.conf(host=host, **cap), host, driver, threads, events, client)
+        conf = self.conf(host=host, **cap)
+        driver = self.driver_for(host, conf, threads)
+        manager = compute_manager.ComputeManager(conf, host, driver, threads, events, client)
         manager.start()
         self.computes[host] = manager
         return manager
+
+    def driver_for(self, host: str, conf: cfg.ConfigOpts, threads: executors.Threads) -> virt_driver.ComputeDriver:
+        """Return the driver of a host's hypervisor.
+
+        :param conf: of its compute service.
+        :param threads: of its compute service.
+        """
+        return fake.FakeDriver(self.world.hypervisors[host], threads)
 
     def add_host(self, host: str, **knobs: Any) -> fake_hypervisor.FakeHypervisor:
         """Add a host with its hypervisor, and start its compute service."""

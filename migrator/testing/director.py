@@ -39,6 +39,8 @@ _AGAIN = 2.0
 PATIENCE = 300.0
 #: Seconds within which what is stuck is looked at anew.
 _SWEEPS = 15.0
+#: Seconds after which the time-out has ended any move: at 800 s for a GiB, of memory and of disks, and time to spare.
+_LONGEST_MOVE = 6 * 800.0 + 600.0
 #: How often a person looks what is stuck.
 _LOOKS = 3
 
@@ -297,6 +299,9 @@ class Director:
             self._fence()
             # Until somebody has looked again.
             self.wait(_SWEEPS)
+        else:
+            # A guest that writes faster than its link carries moves until its time-out ends it.
+            self.until(self._all_stuck, _LONGEST_MOVE)
 
     def finish(self) -> None:
         """Let what is still on its way arrive, and everything come to rest: faults have stopped."""

@@ -36,6 +36,7 @@ from migrator.conductor.tasks import live_migrate
 from migrator.db import api as db_api
 from migrator.saga.saga import Saga
 from migrator.testing import grounds, invariants, paths, strikes
+from migrator.testing import threads as sim
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.director import Director
 from migrator.testing.seams import LOOKS, Boundary, Seams
@@ -43,6 +44,8 @@ from migrator.testing.watcher import Watcher
 
 #: The conductor that has nothing to do until the other one is gone.
 _STANDBY = 'conductor2'
+#: More does not happen at one moment of a path, in passes of the baton: some hundred at most.
+_MOST_PASSES = 3_000
 _STRIKE = re.compile(r'(?P<process>[^:|]+): (?P<label>[^|]+) #(?P<nth>\d+) \| (?P<fault>[^|]+)')
 
 
@@ -170,6 +173,7 @@ class _Run:
         self.cloud = SimulatedCloud(ground_.directory, path.hosts, ground=ground_, options=path.options, **path.knobs)
         self.cloud.start_conductor(_STANDBY)
         self.director = Director(self.cloud)
+        self.director.simulation.baton.most_passes = _MOST_PASSES
         self.watcher = Watcher(self.cloud)
         self.seams = Seams(self.cloud, self.director, self._hook)
 
@@ -178,13 +182,8 @@ class _Run:
         simulation = self.cloud.simulation
         assert simulation is not None
         try:
-            self.path.act(self.director, self._begin)
-            self.director.settle()
-            self._over = len(self.seams.passed)
-            self.seams.remove()
-            self.director.finish()
             return Result(
-                violations=tuple(self.director.judge(self.watcher)),
+                violations=self._violations(),
                 struck=not self._left,
                 statuses=tuple(row.status for row in self.cloud.migrations()),
                 digest=hashlib.sha256(repr(simulation.trace).encode()).hexdigest()[:16],
@@ -193,6 +192,19 @@ class _Run:
         finally:
             self.watcher.close()
             self.cloud.stop()
+
+    def _violations(self) -> tuple[invariants.Violation, ...]:
+        try:
+            self.path.act(self.director, self._begin)
+            self.director.settle()
+            self._over = len(self.seams.passed)
+            self.seams.remove()
+            self.director.finish()
+        except sim.Livelock as error:
+            # They answer each other at once, and again, and again: no time-out ever comes.
+            what = f'nothing ends any more: {error.passes} steps at one moment'
+            return (*self.watcher.violations, invariants.Violation('I7', what, self.director.simulation.time))
+        return tuple(self.director.judge(self.watcher))
 
     def boundaries(self) -> list[Boundary]:
         """Return the boundaries on its way, each once; of what only looks, and of who stands by, the first."""

@@ -35,6 +35,17 @@ class Deadlock(RuntimeError):
     """Nothing can run, and no timer is left; the message lists every thread and where it waits."""
 
 
+class Livelock(Deadlock):
+    """Threads wake each other again and again, and the clock stands still.
+
+    :ivar passes: how often the baton was passed at this moment.
+    """
+
+    def __init__(self, passes: int, dump: str) -> None:
+        self.passes = passes
+        super().__init__(f'{passes} passes at the same moment; {dump}')
+
+
 class Process(Protocol):
     """What the baton needs to know of a simulated process."""
 

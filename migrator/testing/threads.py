@@ -34,9 +34,9 @@ from typing import Any
 from migrator import executors
 from migrator.testing.baton import Baton
 from migrator.testing.primitives import MONOTONIC_START, START, SimClock, SimEvent, SimLock
-from migrator.testing.sim_thread import Deadlock, InOrder, Policy, ProcessKilled, Seeded, SimThread
+from migrator.testing.sim_thread import Deadlock, InOrder, Livelock, Policy, ProcessKilled, Seeded, SimThread
 
-__all__ = ['MONOTONIC_START', 'START', 'Deadlock', 'ProcessKilled', 'SimThreads', 'Simulation', 'TimedOut']
+__all__ = ['MONOTONIC_START', 'START', 'Deadlock', 'Livelock', 'ProcessKilled', 'SimThreads', 'Simulation', 'TimedOut']
 
 
 class TimedOut(AssertionError):

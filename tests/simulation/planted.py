@@ -37,7 +37,7 @@ PLANTS: tuple[plant.Plant, ...] = (
     *planted_fence.SHELF,
 )
 
-BY_NAME = {one.name: one for one in (*PLANTS, *planted_fence.WANTED)}
+BY_NAME = {one.name: one for one in PLANTS}
 
 #: What the order is shuffled by, in which cells are tried.
 _SEED = 5

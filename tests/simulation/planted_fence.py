@@ -31,8 +31,6 @@ from migrator.saga.step import Back, Settlement
 from tests.simulation.plant import Shelf, patched
 
 SHELF = Shelf()
-#: What no single fault shows, and no random run has shown yet; not among what must be caught.
-WANTED = Shelf()
 
 _Migrations = migration_rows.Migrations
 _Says, _Act = settle.Says, settle.Act
@@ -106,7 +104,7 @@ def adopter_believes_the_journal() -> Iterator[object]:
         yield there
 
 
-@WANTED.plant('model order')
+@SHELF.plant('model order', 'moves between answers')
 def destination_is_asked_before_the_source() -> Iterator[object]:
     """Where a guest is, is asked of the destination first, so that it may move between the two answers."""
     look, source_word = orders.look_at, live_migrate._source_word
@@ -174,17 +172,17 @@ def paused_without_a_job_has_not_moved() -> Iterator[object]:
         yield there
 
 
-@WANTED.plant('1901707')
-def late_event_replaces_a_newer_one() -> Iterator[object]:
-    """An event that came too late, or too early, was taken for the one that was waited for; here the last one that
-    comes counts, whatever its epoch."""
-    take = OwnedMigration.take_report
+@SHELF.plant('1901707', 'second candidate')
+def event_counts_for_whoever_waits() -> Iterator[object]:
+    """An event that came too early, for the port's binding at another host, was taken for the one that was waited for;
+    here one of a step counts whatever host it is from, and whatever epoch. Were it the epoch alone, nothing would be
+    wrong: a host does each step of a migration once, or again to the same end, so that a late word of it is true."""
 
-    def last(self: OwnedMigration, report: command.Report) -> None:
-        take(self, report)
-        self.reports[report.host, report.step] = report.replace(epoch=self.row.epoch)
+    def heard(m: OwnedMigration, host: str, step: str, record: Any) -> command.Report | None:
+        told = [report for (_, its), report in m.reports.items() if its == step]
+        return told[-1] if told else None
 
-    with patched(OwnedMigration, 'take_report', last) as there:
+    with patched(orders, '_heard', heard) as there:
         yield there
 
 
@@ -256,16 +254,16 @@ def adoption_keeps_the_epoch() -> Iterator[object]:
         yield there
 
 
-@WANTED.plant('model recs')
+@SHELF.plant('model recs', 'restarted twice | host1: message compute_started call #1 | message late')
 def refused_boot_does_not_register_again() -> Iterator[object]:
     """A compute that refuses a message for another boot leaves it at that."""
     with patched(compute_manager.ComputeManager, '_foreign_boot', lambda self: None) as there:
         yield there
 
 
-@WANTED.plant('1721652')
+@SHELF.plant('1721652', 'success | conductor1: rpc step_ended handled #3 | killed for ever')
 def adopter_counts_on_what_the_last_one_knew() -> Iterator[object]:
     """A clean-up at the start counted on what only a running service knows; here who adopts does not look the hosts'
-    boots up."""
+    boots up, nor when they refuse it: it asks and they register, at once and without end."""
     with patched(OwnedMigration, 'reread_boots', lambda self: None) as there:
         yield there

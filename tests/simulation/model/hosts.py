@@ -252,7 +252,7 @@ def tell_stop(
 
 
 def wish_by_stop(row: Row, message: Message, plants: frozenset[str]) -> Row:
-    """Return the row after compute_stopping was committed: Migrations.wish_aborts."""
+    """Return the row after compute_stopping was committed: Migrations.begin_stop."""
     same_boot = row.boot_s == message.first or 'stop-any-boot' in plants
     if row.ended or row.outcome or not same_boot:
         return row

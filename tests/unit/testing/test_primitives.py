@@ -109,5 +109,38 @@ def test_going_round_in_circles_without_time_passing_is_found(simulation, proces
         process = simulation.process('a')
         process.start(spin, name='1')
         process.start(spin, name='2')
-        with pytest.raises(sim.Deadlock, match='1000 passes'):
+        with pytest.raises(sim.Livelock, match='1000 passes at the same moment'):
             simulation.run()
+
+
+@pytest.mark.parametrize('pause', [0.001, 0])
+def test_who_knows_better_says_how_much_may_happen_at_one_moment(pause):
+    with sim.Simulation(1) as simulation:
+        simulation.baton.most_passes = 40
+        process = simulation.process('a')
+        for name in ('1', '2'):
+            process.start(lambda: [process.sleep(pause) for _ in range(5000)], name=name)
+        if pause:
+            simulation.run()
+            return
+        with pytest.raises(sim.Livelock) as raised:
+            simulation.run()
+        assert raised.value.passes == 40
+
+
+def test_threads_that_start_each_other_do_not_run_out_of_stack(simulation, process):
+    left = 300
+    never = process.event()
+
+    def deep(calls):
+        nonlocal left
+        if calls:
+            return deep(calls - 1)
+        left -= 1
+        if left:
+            process.start(deep, 20, name='next')
+        return never.wait()
+
+    process.start(deep, 20, name='first')
+    simulation.run_ready()
+    assert not left
