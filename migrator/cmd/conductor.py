@@ -58,8 +58,11 @@ def begin(process: service.Process) -> None:
     # First: a port that is taken is said before anybody is told of this conductor.
     if conf.conductor.metrics_port is not None:
         _serve_metrics(process, manager.metrics.make_app())
-    process.wait_for('The database', manager.start)
-    process.on_stop(manager.stop)
+    try:
+        process.wait_for('The database', manager.start)
+    finally:
+        # Of a start that did not come to its end, too: its lease is given back.
+        process.on_stop(manager.stop)
     # It can begin without: what needs Placement waits for it, and what does not goes on.
     # By a client of its own, since the conductor's tells of outages that somebody waits for.
     probe = client.PlacementClient(placement.adapter)

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return UNREACHABLE
     logging.basicConfig(handlers=[_LogHandler()], level=logging.WARNING)
     try:
-        _choose_threads()
+        choose_threads()
         # Imported here: a wrong option is told at once, and oslo.messaging has to come after the choice of threads.
         from migrator.cmd import demo_run, demo_serve
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return UNREACHABLE
 
 
-def _choose_threads() -> None:
+def choose_threads() -> None:
     """Have native threads, whatever is installed beside us."""
     # oslo.service imports eventlet wherever that is installed, and it then says that it is deprecated.
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')

@@ -53,7 +53,7 @@ def run(settings: demo_options.Settings, directory: str) -> int:
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
-    console = _console()
+    console = make_console()
     screen = console.is_terminal and not settings.json
     if screen:
         console.print(f'Starting a cloud of {settings.hosts} hosts and {settings.instances} guests ...', style='dim')
@@ -84,7 +84,8 @@ def run(settings: demo_options.Settings, directory: str) -> int:
     return 0 if report.right else WRONG
 
 
-def _console() -> rich.console.Console:
+def make_console() -> rich.console.Console:
+    """Return what stdout is: a terminal, or a file that gets plain lines."""
     if sys.stdout.isatty() and os.environ.get('TERM') != 'dumb':
         return rich.console.Console(highlight=False)
     # Told so, or else variables of the environment could have it write escapes into a file.

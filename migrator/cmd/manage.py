@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,15 @@ from typing import TYPE_CHECKING, Any
 from oslo_config import cfg
 
 from migrator import exception, executors
-from migrator.cmd import manage_command, manage_db, manage_instance, manage_migration, manage_placement, manage_service
+from migrator.cmd import (
+    manage_command,
+    manage_db,
+    manage_instance,
+    manage_migration,
+    manage_placement,
+    manage_service,
+    pipes,
+)
 from migrator.conf import opts
 from migrator.db import options as db_options
 
@@ -41,8 +48,6 @@ if TYPE_CHECKING:  # a command that tells nobody needs nothing of RPC
     from migrator.conductor import rpcapi as conductor_rpcapi
 
 PROG = manage_command.PROG
-#: As a shell has it for a command that SIGPIPE has ended.
-UNREAD = 141
 WRONG, USAGE, UNREACHABLE = manage_command.WRONG, manage_command.USAGE, manage_command.UNREACHABLE
 Asked = manage_command.Asked
 
@@ -108,6 +113,7 @@ def read_conf(files: Sequence[str]) -> cfg.ConfigOpts:
     return conf
 
 
+@pipes.quiet
 def main(
     argv: Sequence[str] | None = None,
     threads: executors.Threads | None = None,
@@ -129,12 +135,9 @@ def main(
     try:
         conf = read_conf(arguments.config_file)
         run: Callable[[Asked], int] = arguments.run
-        status = run(Asked(conf, arguments, threads or executors.NativeThreads(), door))
-        # Here, where it can be caught that nobody reads any more, and not when the interpreter ends.
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:
-        return _unread()
+        return run(Asked(conf, arguments, threads or executors.NativeThreads(), door))
+    except BrokenPipeError:  # no mistake of anybody's: see pipes.quiet
+        raise
     except exception.ConfigurationError as error:
         return _fail(USAGE, error)
     except exception.DatabaseUnreachable as error:
@@ -151,14 +154,6 @@ def main(
         return 130
     except Exception as error:  # noqa: BLE001 -- an operator is told in one line what it was, and never a traceback
         return _fail(WRONG, f'{type(error).__name__}: {_line(error)}')
-
-
-def _unread() -> int:
-    """Say nothing more: who was to read it has what he wanted, as ``head`` does."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
-    return UNREAD
 
 
 def _fail(status: int, error: object) -> int:

@@ -37,6 +37,7 @@ from oslo_utils import uuidutils
 
 from migrator import context as migrator_context
 from migrator import executors
+from migrator.conf import upgrade_levels
 from migrator.db import api as db_api
 from migrator.db import engine as engines
 from migrator.db import options as db_options
@@ -52,6 +53,8 @@ PROG = 'migrator-manage'
 
 #: Columns of a terminal that is none: in a pipe each row is one line, however long.
 _WITHOUT_END = 10_000
+#: The greatest number that an argument may be: it fits into every column and every limit of every database.
+MOST = 999_999_999
 #: What a list shows at most, unless it is told otherwise.
 LIMIT = 1000
 
@@ -103,9 +106,11 @@ class Asked:
         from migrator import rpc
         from migrator.conductor import rpcapi as conductor_rpcapi
 
+        level = upgrade_levels.pin(self.conf, 'conductor', [*conductor_rpcapi.VERSIONS])
         transport = rpc.get_transport(self.conf)
         try:
-            conductor_rpcapi.ConductorAPI(rpc.OsloRPC(transport)).wake(context, migration_uuid, server)
+            door = conductor_rpcapi.ConductorAPI(rpc.OsloRPC(transport), level or conductor_rpcapi.VERSION)
+            door.wake(context, migration_uuid, server)
         finally:
             transport.cleanup()
 
@@ -151,11 +156,11 @@ def uuid(text: str) -> str:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """Return a type of argument: whole numbers from this one on."""
+    """Return a type of argument: whole numbers from this one to :data:`MOST`."""
 
     def whole(text: str) -> int:
         if not re.fullmatch('[0-9]{1,9}', text) or int(text) < least:
-            raise argparse.ArgumentTypeError(f'{text!r} is no whole number of {least} or more')
+            raise argparse.ArgumentTypeError(f'{text[:40]!r} is no whole number from {least} to {MOST}')
         return int(text)
 
     return whole

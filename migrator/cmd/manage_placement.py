@@ -15,16 +15,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from migrator import exception
 from migrator.cmd import manage_command
 from migrator.conductor import audits
+from migrator.placement_client import allocations
 from migrator.placement_client import client as placement_client
 
 Asked = manage_command.Asked
 Verb = manage_command.Verb
 Wrong = audits.Wrong
+
+_RIGHT = 'nothing is wrong with it, or it comes, goes or moves at this moment.'
+_UNHEARD_OF = 'it is neither an instance nor a migration here, and holds nothing in Placement: is it the right uuid?'
 
 
 def audit(asked: Asked) -> int:
@@ -32,19 +38,22 @@ def audit(asked: Asked) -> int:
     found = audits.audit(asked.database, asked.placement())
     lines = [line for wrong in found for line in _told(wrong)]
     lines.append(_sum(found))
-    findings = [finding.as_dict() for wrong in found for finding in wrong.findings]
-    asked.answer({'findings': findings}, _text(lines))
+    asked.answer({'findings': _findings(found)}, _text(lines))
     return manage_command.WRONG if found else manage_command.RIGHT
 
 
 def heal(asked: Asked) -> int:
-    """Put what an audit finds right, each consumer in one write; without ``--yes`` only say what would be done."""
+    """Put what an audit finds right, each consumer in one write; without ``--yes`` only say what would be done.
+
+    Exit 1 if something is left that is wrong, or a consumer was named of whom nobody has heard.
+    """
     given, client = asked.arguments, asked.placement()
     found = audits.audit(asked.database, client)
     strange = sorted(set(given.consumer or ()) - {wrong.consumer for wrong in found})
     if given.consumer:
         found = [wrong for wrong in found if wrong.consumer in given.consumer]
-    lines = [f'{uuid}: nothing is wrong with it, or it comes, goes or moves at this moment.' for uuid in strange]
+    unknown = [uuid for uuid in strange if not _is_known(asked, client, uuid)]
+    lines = [f'{uuid}: {_UNHEARD_OF if uuid in unknown else _RIGHT}' for uuid in strange]
     healed, document = 0, []
     for wrong in found:
         done, says = _heal(asked, client, wrong)
@@ -62,8 +71,22 @@ def heal(asked: Asked) -> int:
         lines += [f'{healed} {"is" if healed == 1 else "are"} put right, {left} left.']
     elif not found and not strange:
         lines += [_sum(found)]
-    asked.answer({'dry_run': not given.yes, 'consumers': document}, _text(lines))
-    return manage_command.WRONG if left else manage_command.RIGHT
+    answer = {'dry_run': not given.yes, 'findings': _findings(found), 'consumers': document, 'unknown': unknown}
+    asked.answer(answer, _text(lines))
+    return manage_command.WRONG if left or unknown else manage_command.RIGHT
+
+
+def _is_known(asked: Asked, client: placement_client.PlacementClient, uuid: str) -> bool:
+    """Whether it is an instance or a migration here, or holds anything."""
+    for get in (asked.database.instances.get, asked.database.migrations.get):
+        with contextlib.suppress(exception.NotFound):
+            get(uuid)
+            return True
+    return bool(allocations.read(client, uuid).allocations)
+
+
+def _findings(found: Iterable[Wrong]) -> list[dict[str, Any]]:
+    return [finding.as_dict() for wrong in found for finding in wrong.findings]
 
 
 def _heal(asked: Asked, client: placement_client.PlacementClient, wrong: Wrong) -> tuple[bool, str]:

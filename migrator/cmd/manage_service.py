@@ -31,6 +31,7 @@ Asked = manage_command.Asked
 Life = conductors.Life
 Service = service_objects.Service
 
+BINARIES = (service_objects.COMPUTE_BINARY, service_objects.CONDUCTOR_BINARY)
 COLUMNS = ('HOST', 'BINARY', 'VERSION', 'STATUS', 'STATE', 'LAST SEEN', 'LEASE', 'REMARK')
 
 
@@ -75,6 +76,8 @@ def _row(document: dict[str, Any], now: datetime.datetime) -> list[object]:
     remarks = []
     if document['forced_down']:
         remarks.append('forced down')
+    if document['last_seen_up'] is None:
+        remarks.append('was stopped')
     if document['disabled_reason']:
         remarks.append(document['disabled_reason'])
     if lease is not None and lease['lives'] > 1:
@@ -112,14 +115,13 @@ def delete(asked: Asked) -> int:
 
 def _which(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('name', metavar='HOST', type=manage_command.name, help='whose service it is')
-    binaries = (service_objects.COMPUTE_BINARY, service_objects.CONDUCTOR_BINARY)
-    help_ = f'{binaries[0]} (the default) or {binaries[1]}'
-    parser.add_argument('--binary', choices=binaries, default=binaries[0], help=help_)
+    help_ = f'{BINARIES[0]} (the default) or {BINARIES[1]}'
+    parser.add_argument('--binary', choices=BINARIES, default=BINARIES[0], help=help_)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--host', metavar='HOST', help='only those of this host')
-    parser.add_argument('--binary', metavar='NAME', help='only these: nova-compute or nova-conductor')
+    parser.add_argument('--binary', choices=BINARIES, help='only these')
 
 
 NOUN: manage_command.Noun = (

@@ -231,8 +231,9 @@ def _hosts(story: Story) -> Iterator[str]:
             yield f'The {role} {host} is forced down: an operator has declared that nothing runs there.'
         elif story.living and not story.is_up(host):  # while no conductor lives nobody can be heard of
             seen = manage_command.ago(service.last_seen_up, story.now)
+            why = 'was stopped' if seen is None else f'is down: it was last heard of {seen}'
             yield (
-                f'The compute service of the {role} {host} is down: it was last heard of {seen or "never"}. Start it; '
+                f'The compute service of the {role} {host} {why}. Start it; '
                 'or, where the host is fenced and nothing can run there, declare that: '
                 f'openstack compute service set --down {host} {service_objects.COMPUTE_BINARY}'
             )

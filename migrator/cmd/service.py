@@ -41,6 +41,8 @@ RIGHT, WRONG, USAGE, UNREACHABLE = range(4)
 
 #: Seconds that a stop may take, whatever hangs.
 STOP_TIMEOUT = 60.0
+#: Seconds of these, twice, for a start that has to end before what it has begun can be stopped.
+START_TIMEOUT = STOP_TIMEOUT / 8
 
 Process = processes.Process
 
@@ -134,9 +136,11 @@ class _Life:
         ended = self._threads.event()
 
         def stop() -> None:
-            self._process.stop()
-            # What is being started yet might otherwise be started after all has been stopped.
-            self._begun.wait(STOP_TIMEOUT / 4)
+            # What is being started is told by now, and comes to its end better with all that it was given still there.
+            if not self._begun.wait(START_TIMEOUT):
+                self._process.stop()
+                # It might otherwise have started something after all has been stopped.
+                self._begun.wait(START_TIMEOUT)
             self._process.stop()
             ended.set()
             self._told.tell()

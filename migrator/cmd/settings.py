@@ -14,6 +14,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,7 +25,10 @@ from oslo_config import cfg, types
 
 from migrator import exception
 from migrator.cmd import logs
+from migrator.conf import compute as compute_conf
 from migrator.conf import service as service_conf
+from migrator.conf import upgrade_levels
+from migrator.objects import service as service_objects
 
 PROJECT = 'migrator'
 #: Where a service that another server runs, and that so has no command line, finds its configuration.
@@ -74,7 +80,7 @@ def complete(conf: cfg.ConfigOpts, registrations: Iterable[Callable[[cfg.ConfigO
     """
     for register in registrations:
         register(conf)
-    for problem in problems(conf):
+    for problem in itertools.chain(problems(conf), unknown_versions(conf)):
         raise problem
 
 
@@ -86,6 +92,28 @@ def problems(conf: cfg.ConfigOpts) -> Iterator[exception.ConfigurationError]:
         except (ValueError, cfg.Error) as error:
             option = f'[{group or "DEFAULT"}] {name}'
             yield _wrong(option, _given(conf, group, name, opt), f'{_reason(error)}; {would_do(opt)} would do.')
+
+
+def unknown_versions(conf: cfg.ConfigOpts) -> Iterator[exception.ConfigurationError]:
+    """Yield which versions are named that this release does not have; the options themselves cannot know them."""
+    checks: list[Callable[[], object]] = []
+    if 'service_version_cap' in conf.compute:
+        checks.append(lambda: compute_conf.service_version(conf, service_objects.CURRENT_VERSION))
+    if upgrade_levels.GROUP in conf:
+        checks += [functools.partial(_pin, conf, of) for of in ('compute', 'conductor')]
+    for check in checks:
+        try:
+            check()
+        except exception.ConfigurationError as error:
+            yield error
+
+
+def _pin(conf: cfg.ConfigOpts, of: str) -> str | None:
+    if conf[upgrade_levels.GROUP][of] == upgrade_levels.AUTO:
+        return None
+    # Only then: a command that looks at the configuration needs nothing else of RPC.
+    known: dict[str, str] = importlib.import_module(f'migrator.{of}.rpcapi').VERSIONS
+    return upgrade_levels.pin(conf, of, [*known])
 
 
 def would_do(opt: cfg.Opt) -> str:

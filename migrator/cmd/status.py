@@ -26,7 +26,7 @@ from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
 
 from migrator import exception, executors
-from migrator.cmd import settings
+from migrator.cmd import pipes, settings
 from migrator.conf import opts
 from migrator.db import api as db_api
 from migrator.db import engine as engines
@@ -93,7 +93,9 @@ class Checks(upgradecheck.UpgradeCommands):
                 f'older than service version {newest}: {", ".join(sorted(older))}. Upgrade them; '
                 'until the last one is, no migration uses what the oldest lacks.',
             )
-        return Result(Code.SUCCESS, f'{len(found)} compute services, all of version {newest}')
+        if not found:
+            return Result(Code.SUCCESS, 'there are no compute services yet')
+        return Result(Code.SUCCESS, f'compute services: {len(found)}, each of version {newest}')
 
     def _migration_uuids(self) -> Result:
         """Whether every migration has a uuid; one in progress that has none is taken up by nobody."""
@@ -125,6 +127,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split('.'))
 
 
+@pipes.quiet
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return its exit status."""
     conf = cfg.ConfigOpts()

@@ -57,7 +57,7 @@ class Metrics:
         ).set_function(lambda: sum(one.row.stuck_reason is not None for one in held()))
 
     def make_app(self) -> App:
-        """Return a WSGI application that tells them at :data:`PATH`, and has nothing anywhere else."""
+        """Return a WSGI application that tells them at :data:`PATH`, to GET and HEAD; it has nothing anywhere else."""
         tell: App = prometheus_client.make_wsgi_app(self.registry)
 
         def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -67,7 +67,22 @@ class Metrics:
             start_response('404 Not Found', [('Content-Type', 'text/plain; charset=utf-8')])
             return [f'There is nothing here but {PATH}.\n'.encode()]
 
-        return app
+        return _with_head(app)
+
+
+def _with_head(app: App) -> App:
+    """Return an application that answers HEAD as this one answers GET, without the body: a probe may ask so."""
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ['REQUEST_METHOD'] != 'HEAD':
+            return app(environ, start_response)
+        begun: list[tuple[str, list[tuple[str, str]]]] = []
+        body = b''.join(app({**environ, 'REQUEST_METHOD': 'GET'}, lambda *what: begun.append(what)))
+        ((status, headers),) = begun
+        start_response(status, [*headers, ('Content-Length', str(len(body)))])
+        return []
+
+    return answer
 
 
 class Audits:

@@ -502,4 +502,4 @@ class OwnedMigration:
         if service.forced_down:
             return True
         silent = self.tools.hosts.silent_for(host) >= down_time
-        return silent and not service.is_up(self.tools.database.services.now(), down_time)
+        return silent and service.is_silent(self.tools.database.services.now(), down_time)

@@ -121,10 +121,14 @@ def _report_unknown_guests(tools: Tools, report: command.HostReport) -> None:
     if not states:
         return
     known = {instance.uuid for instance in tools.database.instances.list({'uuid': list(states)})}
+    known |= {getattr(instance, 'uuid', '') for instance in report.adoptable}
     unknown = [f'{uuid} ({state})' for uuid, state in sorted(states.items()) if uuid not in known]
     if unknown:
         LOG.warning(
-            '%s has guests that no instance is known of: %s. They are left alone.', report.host, ', '.join(unknown)
+            '%s has guests that no instance is known of: %s. They are left alone; [compute] adopt_guests of that host '
+            'would have them taken in.',
+            report.host,
+            ', '.join(unknown),
         )
 
 

@@ -110,7 +110,7 @@ class ConductorEvents:
         self._rpc.cast(migrator_context.admin_context(), target, 'compute_heartbeat', report=report)
 
     def compute_stopping(self, host: str, boot_id: str, cancelled: list[str]) -> None:
-        """Tell any conductor which queued migrations a planned stop has cancelled, within 1 s."""
+        """Tell any conductor of a planned stop, and which queued migrations it has cancelled, within 1 s."""
         target = rpc.Target(TOPIC, version=self._version)
         context = migrator_context.admin_context()
         args: dict[str, Any] = {'host': host, 'boot_id': boot_id, 'cancelled': cancelled}

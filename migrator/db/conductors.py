@@ -83,10 +83,17 @@ class Conductors:
             return bool(found.rowcount)
 
     @engines.retried
-    def retire(self, conductor_id: str) -> None:
-        """End a life: its migrations may be adopted at once."""
+    def retire(self, conductor_id: str, server: str | None = None) -> None:
+        """End a life: its migrations may be adopted at once.
+
+        :param server: has stopped in good order, which is written among the services too, unless another life of that
+            name goes on.
+        """
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(_T.c.id == conductor_id).values(lease_until=types.now()))
+            if server is not None:
+                another = sa.exists().where(_T.c.server == server, _T.c.lease_until > types.now())
+                self._services.write_stopped(session, server, service_objects.CONDUCTOR_BINARY, ~another)
 
     def server_of(self, conductor_id: str) -> str | None:
         """Return the RPC server name of a living conductor, or None."""

@@ -464,8 +464,10 @@ class Migrations:
             return [Named(self._owned(session, uuid), server) for uuid, server in found]
 
     @engines.retried
-    def wish_aborts(self, host: str, boot_id: str, uuids: Sequence[str]) -> builtins.list[str]:
-        """Write the wish to abort for what a planned stop of a source has cancelled in its queue.
+    def begin_stop(
+        self, host: str, boot_id: str, uuids: Sequence[str], services: service_rows.Services
+    ) -> builtins.list[str]:
+        """Write that a boot of a host stops as planned, and the wish to abort for what it has cancelled in its queue.
 
         And the verdict: the source itself says so, and may never be asked again. But not of what an earlier life of it
         was told to move: that one may have begun, and only asking tells.
@@ -483,6 +485,7 @@ class Migrations:
             _T.c.outcome.is_(None),
         ]
         with self._engine.writer() as session:
+            services.write_stopped(session, host, service_objects.COMPUTE_BINARY, table.c.boot_id == boot_id)
             session.execute(
                 sa.update(_T)
                 .where(*open_, _T.c.abort_requested_at.is_(None), same_boot)

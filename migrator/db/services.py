@@ -80,15 +80,29 @@ class Services:
     def heartbeat(self, host: str, boot_id: str) -> bool:
         """Write that a compute is alive in the boot that is known.
 
-        :returns: whether it is that boot; if not, nothing was written and the compute must start anew.
+        :returns: whether it is that boot, and has not stopped; if not, nothing was written and the compute must start
+            anew.
         """
         with self._engine.writer() as session:
             found: Any = session.execute(
                 sa.update(_T)
-                .where(_T.c.host == host, _T.c.binary == service_objects.COMPUTE_BINARY, _T.c.boot_id == boot_id)
+                .where(
+                    _T.c.host == host,
+                    _T.c.binary == service_objects.COMPUTE_BINARY,
+                    _T.c.boot_id == boot_id,
+                    # One that was on its way when the boot stopped does not bring it back.
+                    _T.c.last_seen_up.is_not(None),
+                )
                 .values(last_seen_up=types.now())
             )
             return bool(found.rowcount)
+
+    def write_stopped(self, session: Any, host: str, binary: str, where: Any) -> None:
+        """Write within a transaction under way that a service stops in good order: it is down until it reports again.
+
+        :param where: a condition that it meets; else nothing is written.
+        """
+        session.execute(sa.update(_T).where(_T.c.host == host, _T.c.binary == binary, where).values(last_seen_up=None))
 
     def write_node(self, session: Any, node: ComputeNode) -> None:
         """Write a hypervisor within a transaction under way."""

@@ -38,7 +38,10 @@ CONDUCTOR_BINARY = 'nova-conductor'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Service(base.Versioned):
-    """One row of ``services``. Times are UTC."""
+    """One row of ``services``. Times are UTC.
+
+    :ivar last_seen_up: None: it has stopped in good order, and has not been heard of since.
+    """
 
     id: int = 0
     uuid: str
@@ -59,6 +62,14 @@ class Service(base.Versioned):
         :param now: the database's time.
         :param service_down_time: seconds of silence after which a service counts as down.
         """
-        if self.forced_down or self.last_seen_up is None:
-            return False
-        return abs((now - self.last_seen_up).total_seconds()) <= service_down_time
+        return not self.forced_down and self.last_seen_up is not None and not self.is_silent(now, service_down_time)
+
+    def is_silent(self, now: datetime.datetime, seconds: float) -> bool:
+        """Whether nothing has been heard of it for so long, its own word that it stops being the last.
+
+        One that has stopped in good order is down at once, but may be back at once too.
+
+        :param now: the database's time.
+        """
+        heard = self.last_seen_up or self.updated_at
+        return heard is None or abs((now - heard).total_seconds()) > seconds

@@ -27,7 +27,9 @@ once what it finds undone: done twice, after a time-out, or by two at once, it e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import NoReturn
 
 from migrator import exception
 from migrator.objects import migration as migration_objects
@@ -45,11 +47,12 @@ class Resize:
     """One move of an instance's allocation, until it is confirmed or reverted.
 
     :param pair: its consumers and allocations, as the caller has stored them before the first write: the same for
-        every method, also in another process.
+        every method, also in another process. Uuids are strings as Placement spells them, amounts whole numbers.
     :param strategy: who holds the old allocation: ``migration-owned``, or ``doubled`` for a cloud in which some compute
         service is older than version 2; it cannot move within the same resource providers.
     :param sleep: waits so many seconds, as :meth:`migrator.executors.Threads.sleep` does.
     :raises ValueError: there is no such strategy.
+    :raises ValidationError: of the pair, a uuid or an amount is none, its consumers are one, or its source is nothing.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Resize:
         *,
         sleep: Callable[[float], None],
     ) -> None:
+        _look_at(pair)
         self.pair = pair
         self._strategy = allocations.strategy_for(client, strategy)
         self._sleep = sleep
@@ -166,3 +170,33 @@ def _of(reading: allocations.PairReading) -> int:
     generation = reading.instance.generation
     assert generation is not None, 'an instance that holds something has a generation'
     return generation
+
+
+def _look_at(pair: pairs.Pair) -> None:
+    """Refuse what Placement would not show again as it was given: compared with that, it would be unknown for ever."""
+    _look_at_uuid('pair.instance.uuid', pair.instance.uuid)
+    _look_at_uuid('pair.migration.uuid', pair.migration.uuid)
+    if pair.instance.uuid == pair.migration.uuid:
+        _refuse(
+            'pair.migration.uuid',
+            pair.migration.uuid,
+            'That is the instance: a uuid that no other consumer has would do.',
+        )
+    for path, wanted in (('pair.source', pair.source), ('pair.destination', pair.destination or {})):
+        for provider, held in wanted.items():
+            _look_at_uuid(f'{path}, a resource provider', provider)
+            for name, amount in held.items():
+                # Python takes True for a whole number, and a half would be cut off where it is compared.
+                if type(amount) is not int or amount < 0:
+                    _refuse(f'{path}[{provider!r}][{name!r}]', amount, 'A whole number of 0 or more would do.')
+    if not pairs.normal(pair.source):
+        _refuse('pair.source', dict(pair.source), 'What the instance holds before the move would do.')
+
+
+def _look_at_uuid(path: str, uuid: object) -> None:
+    if not isinstance(uuid, str) or not re.fullmatch('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', uuid):
+        _refuse(path, uuid, 'A uuid would do: a string of 8-4-4-4-12 hexadecimal digits, in lower case.')
+
+
+def _refuse(path: str, value: object, detail: str) -> NoReturn:
+    raise exception.ValidationError(path=path, value=repr(value), detail=detail)

@@ -116,7 +116,7 @@ class World:
         if host in self.hosts and not self.hosts[host].powered:
             return True
         found = [one for one in self.services if one.host == host and one.binary == service_objects.COMPUTE_BINARY]
-        return bool(found) and not found[0].is_up(self.now, self.down_time)
+        return bool(found) and (found[0].forced_down or found[0].is_silent(self.now, self.down_time))
 
     def owes(self, host: str, instance_uuid: str) -> bool:
         """Whether a host owes anything for an instance."""

@@ -151,11 +151,40 @@ def test_what_nobody_knows_is_left_alone_unless_it_is_named(cloud, operator):
 
 
 def test_right_books_have_no_finding(cloud, operator):
-    at_rest(cloud)
+    instance, migration = at_rest(cloud)
     assert operator('placement', 'audit') == (0, 'Every allocation has a living reason.\n')
-    assert operator('placement', 'heal', '--consumer', STRANGER)[1] == (
-        f'{STRANGER}: nothing is wrong with it, or it comes, goes or moves at this moment.\n'
+    for known in (instance.uuid, migration.uuid):
+        assert operator('placement', 'heal', '--consumer', known) == (
+            0,
+            f'{known}: nothing is wrong with it, or it comes, goes or moves at this moment.\n',
+        )
+
+
+@pytest.mark.parametrize('yes', [(), ('--yes',)], ids=['dry run', 'yes'])
+def test_a_consumer_of_whom_nobody_has_heard_is_a_mistake_and_is_told_so(cloud, operator, yes):
+    at_rest(cloud)
+    told = f'{STRANGER}: it is neither an instance nor a migration here, and holds nothing in Placement: is it the'
+    status, text = operator('placement', 'heal', *yes, '--consumer', STRANGER)
+    assert (status, text) == (1, f'{told} right uuid?\n')
+    status, text = operator('--json', 'placement', 'heal', *yes, '--consumer', STRANGER)
+    assert (status, json.loads(text)) == (
+        1,
+        {'dry_run': not yes, 'findings': [], 'consumers': [], 'unknown': [STRANGER]},
     )
+
+
+@pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
+@pytest.mark.parametrize('yes', [(), ('--yes',)], ids=['dry run', 'yes'])
+def test_in_json_a_heal_has_the_findings_that_it_acts_on_as_an_audit_has_them(cloud, operator, yes):
+    consumer, _ = plant(cloud, 'a migration that has ended holds its source')
+    write(cloud, STRANGER, {'host1': {'VCPU': 1}})
+    audited = json.loads(operator('--json', 'placement', 'audit')[1])['findings']
+    assert {one['consumer'] for one in audited} == {consumer, STRANGER}
+    status, text = operator('--json', 'placement', 'heal', *yes, '--consumer', consumer)
+    healed = json.loads(text)
+    assert (status, healed['findings']) == (0, [one for one in audited if one['consumer'] == consumer])
+    assert [(one['consumer'], one['healed']) for one in healed['consumers']] == [(consumer, bool(yes))]
+    assert healed['unknown'] == []
 
 
 def test_a_placement_that_is_away_is_told_and_nothing_is_changed(cloud, operator):

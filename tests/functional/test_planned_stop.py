@@ -88,6 +88,48 @@ def assert_cancelled_by_the_stop(cloud, instances, before):
         assert row.uuid not in after['books']
 
 
+# --- who is told ---------------------------------------------------------------------------------------------------
+
+
+def state(cloud, host):
+    """Return the state of a host's compute service, as the API tells it."""
+    (service,) = cloud.request('GET', f'/os-services?host={host}&binary=nova-compute').json['services']
+    return service['state']
+
+
+def test_a_host_that_is_stopped_is_down_at_once_and_no_destination_until_it_is_back(cloud):
+    instance = cloud.boot('one', 'host1')
+    cloud.simulation.advance(60)  # a conductor that has just begun takes nobody for down
+    stop(cloud, 'host2')
+    assert state(cloud, 'host2') == 'down'
+    cloud.live_migrate(instance, 'host2')
+    cloud.wait()
+    assert seen.migration(cloud, instance)['status'] == 'failed'
+    assert 'its compute service was stopped' in seen.result(cloud, instance)[1]
+    seen.restart(cloud, 'host2')
+    cloud.simulation.run_until(lambda: state(cloud, 'host2') == 'up', timeout=10)
+    assert cloud.live_migrate(instance, 'host2').status_int == 202
+    cloud.wait()
+    seen.completed(cloud, instance, 'host2')
+
+
+def test_what_is_in_progress_waits_for_a_host_that_was_stopped_as_long_as_for_one_that_is_silent(cloud):
+    instance = cloud.boot('one', 'host1')
+    stall = faults(cloud, 'host1').stall('copying', sticky=True)
+    cloud.simulation.advance(100)
+    assert cloud.live_migrate(instance, 'host2').status_int == 202
+    cloud.simulation.run_until(stall.reached.is_set)
+    stop(cloud, 'host2')
+    assert state(cloud, 'host2') == 'down'
+    wishes.go_on(cloud)
+    cloud.simulation.advance(20)
+    assert seen.in_progress(cloud, instance)
+    assert cloud.database.debts.list() == []
+    seen.restart(cloud, 'host2')
+    cloud.wait(LONG)
+    seen.completed(cloud, instance, 'host2')
+
+
 # --- what waits ------------------------------------------------------------------------------------------------------
 
 

@@ -59,19 +59,16 @@ def test_it_waits_for_the_world_and_says_so_once(tmp_path):
 def test_a_hypervisor_that_this_installation_cannot_drive_is_status_2(tmp_path):
     import importlib.util
 
-    if importlib.util.find_spec('libvirt') and importlib.util.find_spec('migrator.virt.libvirt'):
+    if importlib.util.find_spec('libvirt'):
         return
     status, line = refused(tmp_path, 'compute', *configure(tmp_path, '[compute]\ndriver = libvirt', schema=False))
     assert status == 2
     assert "Option [compute] driver is 'libvirt'" in line
 
 
-def test_a_release_without_the_driver_and_an_installation_without_its_module_say_different_things(monkeypatch):
+def test_an_installation_without_the_module_of_libvirt_says_what_to_install(monkeypatch):
     there: set[str] = set()
     monkeypatch.setattr('importlib.util.find_spec', lambda name: name in there or None)
-    with pytest.raises(exception.ConfigurationError, match='this release has no driver for libvirt yet'):
-        compute.check_driver('libvirt')
-    there.add('migrator.virt.libvirt')
     with pytest.raises(exception.ConfigurationError, match='install the extra "libvirt"'):
         compute.check_driver('libvirt')
     there.add('libvirt')
@@ -129,6 +126,17 @@ def test_a_name_that_nobody_answers_to_is_taken(starting, answers):
     assert events.answers == []
 
 
-def test_who_is_told_to_stop_asks_no_more(starting):
+def test_who_is_told_to_stop_asks_no_more_and_starts_nothing(starting):
     starting.stopping.set()
-    compute.check_name(starting, Events())
+    with pytest.raises(process.Stopping):
+        compute.check_name(starting, Events())
+
+
+def test_who_is_told_to_stop_while_he_asks_starts_nothing(starting):
+    class Silent(Events):
+        def compute_answers(self, host, timeout):
+            starting.stopping.set()
+            return super().compute_answers(host, timeout)
+
+    with pytest.raises(process.Stopping):
+        compute.check_name(starting, Silent(SILENT))

@@ -20,7 +20,9 @@ import pytest
 import requests
 from prometheus_client import parser
 
-from migrator.cmd import conductor
+from migrator import exception, executors
+from migrator.cmd import conductor, process, settings
+from migrator.db import api as db_api
 from tests.unit.cmd.processes import configure, refused, running
 
 
@@ -67,6 +69,26 @@ def test_it_is_told_to_stop_while_it_waits_for_the_broker(tmp_path):
         assert 'serves' not in service.text()
 
 
+def test_what_a_start_that_broke_off_has_begun_is_given_back(tmp_path, monkeypatch):
+    conf = settings.read('migrator-conductor', configure(tmp_path))
+    settings.complete(conf, [conductor.register])
+    starting = process.Process('migrator-conductor', conf, executors.NativeThreads())
+
+    def breaks_off(manager):
+        manager.begin_life()
+        starting.stopping.set()
+        raise exception.ServiceUnreachable(service='The message broker', reason='planted')
+
+    monkeypatch.setattr('migrator.conductor.manager.ConductorManager.start', breaks_off)
+    with pytest.raises(process.Stopping):
+        conductor.begin(starting)
+    starting.stop()
+    database = db_api.Database(conf.database.connection, executors.NativeThreads())
+    (life,) = database.conductors.list()
+    assert life.lease_until <= database.services.now()
+    database.close()
+
+
 @pytest.mark.parametrize('backend', ['threading', 'eventlet'])
 def test_told_a_port_it_serves_its_metrics_there_until_it_is_stopped(tmp_path, backend):
     if backend == 'eventlet':
@@ -80,6 +102,9 @@ def test_told_a_port_it_serves_its_metrics_there_until_it_is_stopped(tmp_path, b
         assert answer.headers['Content-Type'].startswith('text/plain; version=0.0.4')
         told = {family.name for family in parser.text_string_to_metric_families(answer.text)}
         assert {'migrator_migrations_held', 'migrator_placement_findings', 'migrator_placement_audits'} <= told
+        probed = requests.head(url, timeout=30)
+        assert (probed.status_code, probed.text) == (200, '')
+        assert probed.headers['Content-Type'] == answer.headers['Content-Type']
         assert requests.get(url.removesuffix('/metrics'), timeout=30).status_code == 404
         service.wait_for('serves')
         service.signal(signal.SIGTERM)

@@ -19,7 +19,9 @@ import datetime
 
 import pytest
 
-from migrator.cmd import manage_command
+from migrator import context as migrator_context
+from migrator import exception, executors
+from migrator.cmd import manage, manage_command
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -69,7 +71,20 @@ def test_a_uuid_is_spelled_as_the_database_has_it():
         manage_command.uuid('web')
 
 
-@pytest.mark.parametrize('text', ['0', '-1', '1.5', '1e3', '', '9999999999', '٣'])
-def test_what_is_no_number_of_one_or_more_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match='is no whole number of 1 or more'):
+@pytest.mark.parametrize('text', ['0', '-1', '1.5', '1e3', '', '9999999999', '9' * 5000, '٣'])
+def test_what_is_no_number_of_one_or_more_is_refused_with_both_bounds(text):
+    with pytest.raises(argparse.ArgumentTypeError) as raised:
         manage_command.at_least(1)(text)
+    assert str(raised.value) == f'{text[:40]!r} is no whole number from 1 to 999999999'
+
+
+def test_the_bounds_themselves_are_right():
+    assert [manage_command.at_least(1)(text) for text in ('1', '999999999')] == [1, manage_command.MOST]
+
+
+def test_a_conductor_is_told_by_a_version_that_is_spoken_or_not_at_all(tmp_path):
+    file = tmp_path / 'migrator.conf'
+    file.write_text('[DEFAULT]\ntransport_url = fake://\n[upgrade_levels]\nconductor = train\n')
+    asked = manage_command.Asked(manage.read_conf([str(file)]), argparse.Namespace(), executors.NativeThreads())
+    with pytest.raises(exception.ConfigurationError, match=r'\[upgrade_levels\] conductor'):
+        asked.wake(migrator_context.admin_context(), 'some-uuid', None)

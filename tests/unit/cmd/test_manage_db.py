@@ -53,8 +53,14 @@ def test_with_a_limit_it_goes_on_where_it_left_off_and_its_status_says_whether_s
     assert operator.says('db', 'online_data_migrations', '--max-count', 70).startswith('Migrations without a uuid: 50')
 
 
-@pytest.mark.parametrize('count', ['0', '-1', 'many'])
+def test_the_greatest_limit_that_is_taken_is_one_that_the_database_takes(operator):
+    insert(operator, 3)
+    done = operator.json('db', 'online_data_migrations', '--max-count', 999999999)
+    assert done == {'migration_uuids': {'needed': 3, 'done': 3, 'left': 0}}
+
+
+@pytest.mark.parametrize('count', ['0', '-1', 'many', '99999999999999999999'])
 def test_a_limit_that_is_no_number_of_rows_is_refused(operator, count):
     status, _ = operator.status('db', 'online_data_migrations', '--max-count', count)
     assert status == 2
-    assert f'{count!r} is no whole number of 1 or more' in operator.err
+    assert f'{count!r} is no whole number from 1 to 999999999' in operator.err

@@ -108,8 +108,8 @@ def test_while_placement_is_away_neither_is_made_and_neither_is_deleted(operator
     [
         (('--host', 'nowhere'), 1, 'Compute host nowhere could not be found'),
         (('--vcpus', 1000), 1, 'Placement refused PUT'),
-        (('--vcpus', 0), 2, "argument --vcpus: '0' is no whole number of 1 or more"),
-        (('--memory', '4G'), 2, "argument --memory: '4G' is no whole number of 1 or more"),
+        (('--vcpus', 0), 2, "argument --vcpus: '0' is no whole number from 1 to 999999999"),
+        (('--memory', '4G'), 2, "argument --memory: '4G' is no whole number from 1 to 999999999"),
         (('--disk', -1), 2, 'argument --disk'),
         (('--uuid', 'web'), 2, "argument --uuid: 'web' is no uuid"),
         (('--name', 'two\nlines'), 2, 'is no name: 1 to 255 printable characters would do'),

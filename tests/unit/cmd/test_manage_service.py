@@ -52,6 +52,15 @@ def test_one_that_is_silent_is_down_and_one_that_was_declared_so_says_it(operato
     assert three['STATE'] == 'up'
 
 
+def test_one_that_was_stopped_is_down_at_once_and_says_it(operator):
+    cloud = operator.cloud
+    cloud.processes['host1'].start(cloud.computes['host1'].cleanup_host, name='stop')
+    cloud.simulation.advance(2)
+    one, two, _three, _conductor = operator.rows('service', 'list')
+    assert (one['STATE'], one['LAST SEEN'], one['REMARK']) == ('down', '-', 'was stopped')
+    assert (two['STATE'], two['REMARK']) == ('up', '-')
+
+
 def test_a_conductor_that_is_dead_has_no_lease_any_more(operator):
     operator.cloud.kill('conductor1')
     operator.cloud.simulation.advance(100)
@@ -82,6 +91,14 @@ def test_in_json_it_is_all_there(operator):
     }  # fmt: skip
     assert service['last_seen_up'].startswith('2026-01-01T00:00:')
     assert service['lease'] is None
+
+
+@pytest.mark.parametrize('verb', [('list',), ('delete', 'host1')])
+def test_a_binary_that_there_cannot_be_is_refused_and_the_known_ones_are_named(operator, verb):
+    assert operator.status('service', *verb, '--binary', 'nope') == (2, '')
+    assert "'nope'" in operator.err
+    assert 'nova-compute' in operator.err
+    assert 'nova-conductor' in operator.err
 
 
 def providers_of(cloud):

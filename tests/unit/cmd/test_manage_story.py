@@ -101,6 +101,12 @@ class TestItsHosts:
             'openstack compute service set --down src nova-compute'
         ]
 
+    def test_one_that_was_stopped_is_named_so(self):
+        (line,) = waits(
+            status='preparing', services=[dataclasses.replace(service('src'), last_seen_up=None), service('dst')]
+        )
+        assert line.startswith('The compute service of the source src was stopped. Start it; or, where the host is')
+
     def test_one_that_is_forced_down_is_named_as_what_it_is(self):
         lines = waits(status='preparing', services=[service('src'), service('dst', forced_down=True)])
         assert lines == ['The destination dst is forced down: an operator has declared that nothing runs there.']

@@ -53,6 +53,23 @@ def test_a_wrong_option_is_named_with_what_it_was_and_what_would_do(text, words,
     assert 'hush' not in line
 
 
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        ('[compute]\nservice_version_cap = 99', ['[compute] service_version_cap is 99', 'from 1 to 4']),
+        ('[upgrade_levels]\ncompute = 9.9', ["[upgrade_levels] compute is '9.9'", 'auto, or 1.0 or 1.1, would do']),
+        ('[upgrade_levels]\nconductor = train', ["[upgrade_levels] conductor is 'train'", 'auto, or 1.0, would do']),
+    ],
+    ids=['cap', 'compute', 'conductor'],
+)
+@pytest.mark.parametrize('module', ['api', 'compute', 'conductor'])
+def test_every_service_refuses_a_version_that_this_release_does_not_have(module, text, words, tmp_path):
+    status, line = refused(tmp_path, module, *configure(tmp_path, text, schema=False))
+    assert status == 2
+    for word in [f'migrator-{module}: ', *words]:
+        assert word in line
+
+
 def test_a_wrong_option_of_the_environment_is_named_too(tmp_path):
     status, line = refused(tmp_path, 'conductor', *configure(tmp_path), OS_CONDUCTOR__LEASE='soon')
     assert status == 2
@@ -119,6 +136,34 @@ sys.exit(service.main(service.Kind('migrator-slow', lambda conf: None, begin), [
             if 'serves' in line or 'stops' in line:
                 child.terminate()
         assert child.wait(timeout=30) == 128 + signal.SIGTERM
+
+
+def test_what_is_being_started_ends_before_what_it_uses_is_taken_from_it(tmp_path):
+    """A compute service whose question was under way lost its broker, and said that the conductor had failed."""
+    script = tmp_path / 'asking.py'
+    script.write_text("""
+import sys, time
+from migrator.cmd import service
+def begin(process):
+    process.on_stop(lambda: print('hung up', flush=True))
+    print('asks', flush=True)
+    process.stopping.wait()
+    time.sleep(0.5)
+    print('was answered', flush=True)
+    process.on_stop(lambda: print('served no more', flush=True))
+sys.exit(service.main(service.Kind('migrator-asking', lambda conf: None, begin), []))
+""")
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env={**os.environ, 'PYTHONPATH': str(ROOT)}
+    ) as child:
+        assert child.stdout is not None
+        said = []
+        for line in child.stdout:
+            if ' INFO ' not in line:
+                said.append(line.strip())
+            if line.strip() == 'asks':
+                child.terminate()
+        assert (child.wait(timeout=30), said) == (0, ['asks', 'was answered', 'served no more', 'hung up'])
 
 
 # --- waiting ---------------------------------------------------------------------------------------------------------

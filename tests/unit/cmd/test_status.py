@@ -22,6 +22,7 @@ from migrator import executors
 from migrator.api import server
 from migrator.cmd import status
 from migrator.db import api as db_api
+from migrator.objects import service
 from tests.unit.cmd.processes import configure
 from tests.unit.db import bare
 
@@ -62,6 +63,20 @@ def test_all_is_well(tmp_path, placement, capsys):
     assert said.count('Result: Success') == 4
 
 
+def test_where_there_are_no_compute_services_it_says_that(tmp_path, placement, capsys):
+    found, said = check(configure(tmp_path, placement('1.39')), capsys)
+    assert (found, 'there are no compute services yet' in said) == (0, True)
+
+
+def test_computes_of_this_release_are_counted(tmp_path, placement, capsys):
+    arguments = configure(tmp_path, placement('1.39'))
+    database = db_api.Database(f'sqlite:///{tmp_path}/migrator.sqlite', executors.NativeThreads())
+    database.services.report('new1', 'nova-compute', service.CURRENT_VERSION, 'boot')
+    database.close()
+    found, said = check(arguments, capsys)
+    assert (found, f'compute services: 1, each of version {service.CURRENT_VERSION}' in said) == (0, True)
+
+
 def test_a_schema_that_is_too_old_and_a_placement_that_is_away_are_failures(tmp_path, capsys):
     found, said = check(configure(tmp_path, schema=False), capsys)
     assert found == 2
@@ -100,8 +115,16 @@ def test_as_json_it_is_one_document(tmp_path, placement, capsys):
     assert [check['result'] for check in document['checks']] == [0] * 4
 
 
-def test_a_wrong_option_is_one_line_and_status_2(tmp_path, capsys):
-    assert status.main([*configure(tmp_path, '[conductor]\nlease = soon'), 'upgrade', 'check']) == 2
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        ('[conductor]\nlease = soon', "Option [conductor] lease is 'soon'"),
+        ('[compute]\nservice_version_cap = 99', 'Option [compute] service_version_cap is 99'),
+        ('[upgrade_levels]\nconductor = 9', "Option [upgrade_levels] conductor is '9'"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_status_2(text, words, tmp_path, capsys):
+    assert status.main([*configure(tmp_path, text, schema=False), 'upgrade', 'check']) == 2
     said = capsys.readouterr().err
-    assert "Option [conductor] lease is 'soon'" in said
+    assert words in said
     assert len(said.splitlines()) == 1

@@ -81,7 +81,7 @@ class TestOfItsOwnChoice:
         [
             ({'disabled': True}, 'host2: it is disabled'),
             ({'forced_down': True}, 'host2: it is forced down'),
-            ({'last_seen_up': None}, 'host2: it has not been heard of'),
+            ({'last_seen_up': None}, 'host2: its compute service was stopped'),
         ],
     )
     def test_a_host_that_is_disabled_or_down_is_passed_over(self, stage: Stage, change: dict, reason: str) -> None:
@@ -99,6 +99,9 @@ class TestOfItsOwnChoice:
             still.database.services.update(still.database.services.get_compute(host).id, last_seen_up=long_ago)
         assert 'host2: it has not been heard of' in why_not(still, exception.NoValidHost)
         assert choose(still, listening_for=59).host == 'host2'
+        for host in ('host2', 'host3'):
+            still.database.services.update(still.database.services.get_compute(host).id, last_seen_up=None)
+        assert choose(still, listening_for=59).host == 'host2', 'it may be back, and nobody has heard it'
         still.database.services.update(still.database.services.get_compute('host2').id, forced_down=True)
         assert choose(still, listening_for=59).host == 'host3', 'forced down is down for everybody'
 

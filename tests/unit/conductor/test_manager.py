@@ -30,6 +30,8 @@ class TestLife:
         assert stage.database.conductors.server_of(owner) == 'conductor1'
         stage.do(stage.cloud.conductors['conductor1'].stop)
         assert stage.database.conductors.server_of(owner) is None
+        (service,) = stage.database.services.list(binary='nova-conductor')
+        assert not service.is_up(stage.database.services.now(), 60)
 
     def test_a_conductor_whose_lease_has_run_out_takes_a_new_id_and_lets_everything_go(self, stage: Stage) -> None:
         owner = stage.tools.owner

@@ -116,6 +116,17 @@ class TestMetrics:
         for path in ('/', '/metrics/', '/favicon.ico', ''):
             assert get(app, path)[0] == '404 Not Found'
 
+    @pytest.mark.parametrize('path', ['/metrics', '/', '/favicon.ico'])
+    def test_to_head_it_answers_as_to_get_without_the_body(self, path: str) -> None:
+        app = metrics.Metrics(list).make_app()
+        status, text = get(app, path)
+        begun: list[Any] = []
+        environ = {'REQUEST_METHOD': 'HEAD', 'PATH_INFO': path, 'QUERY_STRING': '', 'wsgi.input': io.BytesIO()}
+        assert list(app(environ, lambda *what: begun.append(what))) == []
+        ((told, headers),) = begun
+        assert (told, dict(headers)['Content-Length']) == (status, str(len(text.encode())))
+        assert dict(headers)['Content-Type'].startswith('text/plain')
+
     def test_those_of_two_conductors_in_one_process_are_apart_and_the_librarys_own_registry_has_neither(self) -> None:
         one, other = metrics.Metrics(list), metrics.Metrics(list)
         metrics.Audits(one.registry).done([finding('leaked')], NOON, 1.5)

@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import sqlalchemy as sa
 
@@ -218,6 +220,20 @@ class TestReports:
             )
         )  # fmt: skip
         assert (m.seen, m.unsure) == ({}, {('host1', 'live_migration')})
+
+
+def test_a_host_that_has_stopped_in_good_order_is_not_gone_before_it_could_be_back(
+    still: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    m = still.adopt(still.accept())
+    # This conductor has not asked it anything for long, which says nothing of it.
+    monkeypatch.setattr(m.tools.hosts, 'silent_for', lambda host: math.inf)
+    boot = still.cloud.computes['host1'].boot_id
+    still.database.migrations.begin_stop('host1', boot, [], still.database.services)
+    assert not still.database.services.get_compute('host1').is_up(still.database.services.now(), 60)
+    assert not m.is_down('host1')
+    still.cloud.simulation.advance(61)
+    assert m.is_down('host1')
 
 
 def test_a_deleted_instance_leaves_as_much_as_a_host_needs_to_clean_up(still: Stage) -> None:

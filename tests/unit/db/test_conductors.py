@@ -59,6 +59,20 @@ def test_two_lives_of_one_server_have_leases_of_their_own(scene: conftest.Scene)
     assert scene.database.conductors.server_of(second) == 'same'
 
 
+def test_a_server_that_retires_is_down_unless_another_life_of_its_name_goes_on(scene: conftest.Scene) -> None:
+    first, second = scene.conductor('same'), scene.conductor('same')
+    scene.database.services.report('same', 'nova-conductor', 4)
+    scene.database.services.report('same', 'nova-compute', 4)
+
+    def up() -> list[str]:
+        return [one.binary for one in scene.database.services.list() if one.is_up(scene.clock.now(), 60)]
+
+    scene.database.conductors.retire(first, 'same')
+    assert up() == ['nova-conductor', 'nova-compute']
+    scene.database.conductors.retire(second, 'same')
+    assert up() == ['nova-compute']
+
+
 def test_every_life_is_listed_the_one_with_the_latest_lease_first(scene: conftest.Scene) -> None:
     one = scene.conductor('one', lease=15)
     two = scene.conductor('two', lease=30)

@@ -435,18 +435,23 @@ def sent(scene: Scene, boot_id: str) -> migration_objects.Migration:
     return scene.database.migrations.commit(scene.owned(), Write(records=[told]))[0]
 
 
+def stop(scene: Scene, host: str, boot_id: str, uuids: list[str]) -> list[str]:
+    """Have a boot of a host stop as planned, and have cancelled these."""
+    return scene.database.migrations.begin_stop(host, boot_id, uuids, scene.database.services)
+
+
 class TestStops:
     def test_of_what_an_earlier_boot_was_told_a_stop_has_a_wish_and_not_the_last_word(self, scene: Scene) -> None:
         boot = scene.host('host1')
         known = sent(scene, 'an earlier boot')
-        assert scene.database.migrations.wish_aborts('host1', boot, [known.uuid]) == [known.uuid]
+        assert stop(scene, 'host1', boot, [known.uuid]) == [known.uuid]
         row = scene.database.migrations.get(known.uuid)
         assert (row.abort_requested_by, row.abort_verdict) == ('host stop', None)
 
     def test_a_planned_stop_wishes_an_abort_for_what_it_has_cancelled(self, scene: Scene) -> None:
         boot = scene.host('host1')
         known = sent(scene, boot)
-        assert scene.database.migrations.wish_aborts('host1', boot, [known.uuid]) == [known.uuid]
+        assert stop(scene, 'host1', boot, [known.uuid]) == [known.uuid]
         row = scene.database.migrations.get(known.uuid)
         assert (row.abort_requested_at, row.abort_requested_by) == (conftest.START, 'host stop')
         assert row.abort_verdict == 'cancelled: in the queue of its source, which was stopped'
@@ -457,7 +462,7 @@ class TestStops:
         boot = scene.host('host1')
         known = sent(scene, boot)
         scene.database.wishes.request_abort(context.RequestContext(user_id='ada'), known, ['accepted'])
-        assert scene.database.migrations.wish_aborts('host1', boot, [known.uuid]) == [known.uuid]
+        assert stop(scene, 'host1', boot, [known.uuid]) == [known.uuid]
         row = scene.database.migrations.get(known.uuid)
         assert row.abort_requested_by == 'ada'
         assert row.abort_verdict == 'cancelled: in the queue of its source, which was stopped'
@@ -468,8 +473,8 @@ class TestStops:
         settled = write(scene, scene.owned(), status='preparing', outcome='back')
         ended = write(scene, scene.owned(), status='failed')
         mine = scene.owned()
-        assert scene.database.migrations.wish_aborts('host1', boot, [elsewhere.uuid, settled.uuid, ended.uuid]) == []
-        assert scene.database.migrations.wish_aborts('host1', 'an earlier boot', [mine.uuid]) == []
+        assert stop(scene, 'host1', boot, [elsewhere.uuid, settled.uuid, ended.uuid]) == []
+        assert stop(scene, 'host1', 'an earlier boot', [mine.uuid]) == []
         for one in (elsewhere, settled, ended, mine):
             assert scene.database.migrations.get(one.uuid).abort_requested_at is None
 

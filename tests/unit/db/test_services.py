@@ -43,6 +43,24 @@ class TestReports:
         assert scene.database.services.get_compute('host1').last_seen_up == scene.clock.now()
         assert not scene.database.services.heartbeat('unknown', boot)
 
+    def test_one_that_has_stopped_is_down_until_it_reports_again(self, scene: Scene) -> None:
+        boot = scene.host('host1')
+        services, begin_stop = scene.database.services, scene.database.migrations.begin_stop
+
+        def is_up() -> bool:
+            return services.get_compute('host1').is_up(scene.clock.now(), 60)
+
+        begin_stop('host1', 'an earlier boot', [], services)
+        assert is_up()
+        scene.clock.seconds = 10
+        begin_stop('host1', boot, [], services)
+        assert not is_up()
+        assert services.get_compute('host1').updated_at == scene.clock.now(), 'when it stopped is known'
+        assert not services.heartbeat('host1', boot), 'it was sent before'
+        assert not is_up()
+        services.report('host1', 'nova-compute', 4, 'the next boot')
+        assert is_up()
+
     def test_one_host_may_have_services_of_several_kinds(self, scene: Scene) -> None:
         scene.database.services.report('host1', 'nova-compute', 4)
         scene.database.services.report('host1', 'nova-conductor', 4)

@@ -34,6 +34,14 @@ def test_one_that_is_declared_down_is_down_however_lately_it_was_heard_of() -> N
 
 def test_one_that_was_never_heard_of_is_down() -> None:
     assert not service.Service(uuid='s', host='h').is_up(NOW, 60)
+    assert service.Service(uuid='s', host='h').is_silent(NOW, 60)
+
+
+def test_one_that_has_stopped_is_down_at_once_and_silent_later() -> None:
+    stopped = service.Service(uuid='s', host='h', last_seen_up=None, updated_at=NOW)
+    assert not stopped.is_up(NOW, 60)
+    assert not stopped.is_silent(NOW + datetime.timedelta(seconds=60), 60)
+    assert stopped.is_silent(NOW + datetime.timedelta(seconds=61), 60)
 
 
 def test_a_disabled_one_is_up_all_the_same() -> None:

@@ -202,3 +202,47 @@ def test_where_others_write_all_the_time_it_gives_up_after_a_while_with_growing_
     with pytest.raises(exception.PlacementConflict):
         resizes.Resize(placement.PlacementClient(faulty), pair, sleep=pauses.append).move()
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8]
+
+
+UUID = '0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d'
+
+
+@pytest.mark.parametrize('amount', [1.5, 2.0, True, False, '2', -1, None])
+@pytest.mark.parametrize('side', ['source', 'destination'])
+def test_an_amount_that_is_no_whole_number_is_refused_unasked(in_process, client, pair, side, amount):
+    before = len(in_process.requests)
+    wrong = dataclasses.replace(pair, **{side: {UUID: {'VCPU': amount}}})
+    with pytest.raises(exception.ValidationError) as raised:
+        resize_of(client, wrong)
+    assert str(raised.value) == (
+        f"Invalid input for field/attribute pair.{side}['{UUID}']['VCPU']. Value: {amount!r}. "
+        'A whole number of 0 or more would do.'
+    )
+    assert len(in_process.requests) == before
+
+
+@pytest.mark.parametrize('uuid', ['seven', UUID.upper(), UUID.replace('-', ''), '', None])
+@pytest.mark.parametrize('whose', ['pair.instance.uuid', 'pair.migration.uuid', 'pair.source', 'pair.destination'])
+def test_what_is_no_uuid_as_placement_has_them_is_refused_by_its_name(client, pair, whose, uuid):
+    side = whose.split('.')[1]
+    if side in ('instance', 'migration'):
+        wrong = dataclasses.replace(pair, **{side: dataclasses.replace(getattr(pair, side), uuid=uuid)})
+    else:
+        wrong = dataclasses.replace(pair, **{side: {uuid: SMALL}})
+    with pytest.raises(exception.ValidationError, match='in lower case') as raised:
+        resize_of(client, wrong)
+    assert f'field/attribute {whose}' in str(raised.value)
+    assert f'Value: {uuid!r}. A uuid would do' in str(raised.value)
+
+
+def test_one_uuid_for_both_consumers_is_refused(client, pair):
+    with pytest.raises(
+        exception.ValidationError, match=r'pair\.migration\.uuid.* That is the instance: a uuid that no'
+    ):
+        resize_of(client, dataclasses.replace(pair, migration=pair.instance))
+
+
+def test_a_pair_that_says_of_nothing_where_it_comes_from_is_refused(client, pair):
+    for nothing in ({}, {UUID: {}}, {UUID: {'VCPU': 0}}):
+        with pytest.raises(exception.ValidationError, match=r'pair\.source.* What the instance holds before the move'):
+            resize_of(client, dataclasses.replace(pair, source=nothing))

@@ -1,0 +1,47 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Who pipes a command into head gets no traceback for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from migrator import executors
+from migrator.db import engine as engines
+from migrator.db import sync
+from tests.unit.cmd.processes import ROOT
+
+
+@pytest.mark.parametrize('buffered', [{}, {'PYTHONUNBUFFERED': '1'}], ids=['buffered', 'unbuffered'])
+@pytest.mark.parametrize(
+    'command', ['manage migration list', 'manage --help', 'status upgrade check', 'status upgrade check --json']
+)
+def test_a_command_whose_output_nobody_reads_ends_without_a_word(tmp_path, command, buffered):
+    module, *arguments = command.split()
+    database = tmp_path / 'migrator.sqlite'
+    sync.sync(engines.Engine(f'sqlite:///{database}', executors.NativeThreads()))
+    environment = {**os.environ, 'OS_DATABASE__CONNECTION': f'sqlite:///{database}', **buffered}
+    reading, writing = os.pipe()
+    os.close(reading)
+    argv = [sys.executable, '-m', f'migrator.cmd.{module}', *arguments]
+    with os.fdopen(writing, 'wb') as nobody:
+        done = subprocess.run(
+            argv, stdout=nobody, stderr=subprocess.PIPE, env=environment, cwd=ROOT, timeout=60, check=False
+        )
+    assert done.stderr == b''
+    # argparse notices by itself, and thinks nothing of it.
+    assert done.returncode in ((0, 141) if '--help' in command else (141,))

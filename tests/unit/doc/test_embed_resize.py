@@ -1,0 +1,85 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The code of the page on embedding that keeps the books of a resize runs as it stands there, against Placement."""
+
+from __future__ import annotations
+
+import uuid
+import wsgiref.simple_server
+
+import pytest
+
+from migrator.placement_client import allocations, pairs
+from migrator.testing import placement as testing_placement
+
+OLD, NEW = {'VCPU': 1, 'MEMORY_MB': 512}, {'VCPU': 2, 'MEMORY_MB': 1024}
+
+
+class _Quiet(wsgiref.simple_server.WSGIRequestHandler):
+    def log_message(self, *_args):
+        """Say nothing: stderr is the test's."""
+
+
+@pytest.fixture
+def endpoint(tmp_path, threads):
+    with (
+        testing_placement.InProcessPlacement(tmp_path) as placement,
+        wsgiref.simple_server.make_server('127.0.0.1', 0, placement.app, handler_class=_Quiet) as server,
+    ):
+        threads.start(server.serve_forever, name='placement')
+        yield f'http://127.0.0.1:{server.server_port}'
+        server.shutdown()
+
+
+@pytest.fixture
+def example(page):
+    return page('embed_resize')
+
+
+@pytest.fixture
+def placement(tmp_path, endpoint, example):
+    file = tmp_path / 'importer.conf'
+    file.write_text(f'[placement]\nauth_type = none\nendpoint_override = {endpoint}\n')
+    return example.connect(['--config-file', str(file)])
+
+
+@pytest.fixture
+def row(placement):
+    """An instance that holds its old flavor on a host with room for both, and what a service stores of its resize."""
+    host, instance_uuid = str(uuid.uuid4()), str(uuid.uuid4())
+    placement.post('/resource_providers', {'uuid': host, 'name': 'host'})
+    inventories = {'VCPU': {'total': 4}, 'MEMORY_MB': {'total': 2048}}
+    placement.put(
+        f'/resource_providers/{host}/inventories', {'resource_provider_generation': 0, 'inventories': inventories}
+    )
+    instance = pairs.Consumer(uuid=instance_uuid, consumer_type=pairs.INSTANCE, project_id='demo', user_id='ada')
+    allocations.claim(placement, instance, {host: OLD}, generation=None)
+    return {
+        'instance_uuid': instance_uuid,
+        'migration_uuid': str(uuid.uuid4()),
+        'project_id': 'demo',
+        'user_id': 'ada',
+        'old': {host: OLD},
+        'new': {host: NEW},
+    }
+
+
+@pytest.mark.parametrize(('end', 'kept'), [('confirm', 'new'), ('revert', 'old')])
+def test_a_resize_is_moved_and_ended_by_what_the_database_has_of_it_alone(example, placement, row, end, kept):
+    def held():
+        return [allocations.read(placement, row[name]).allocations for name in ('instance_uuid', 'migration_uuid')]
+
+    example.resize_of(placement, row).move()
+    assert held() == [row['new'], row['old']]
+    getattr(example.resize_of(placement, row), end)()
+    assert held() == [row[kept], {}]
