@@ -1,11 +1,15 @@
 # Thin on purpose: a machine with python3, python3-venv, make and git needs nothing else.
 #
 #   make demo [ARGS='--hosts 8 --json']   a whole cloud in one process empties one of its hosts
+#   make demo-libvirt [ARGS=--json]       real guests leave a libvirt host (as root: installs libvirt and QEMU)
 #   make test                             lint, unit tests, functional tests, a short simulation
 #   make test-simulation [SEEDS=3000]     the crash matrix, the model, planted bugs, every step again, random runs
+#   make test-seeds [SEEDS=3000 FIRST=1]  random runs alone, from seed FIRST on
 #   make test-eventlet                    what an importing service has of migrator, in a process that eventlet has patched
 #   make test-real                        against a private RabbitMQ, PostgreSQL and Placement (as root: installs them)
+#   make test-libvirt                     against real guests of QEMU, moved by libvirt (as root: installs them)
 #   make bench [ARGS='--on sqlite --quick'] what a migration costs the control plane, as JSON
+#   make bench-libvirt [ARGS='--runs 20'] how much longer a move takes than by virsh, on real guests (as root)
 #   make lint | docs | genconfig | genpolicy | clean
 #
 # PYTHON=python3.13 picks the interpreter, VENV=DIR the place, JOBS=N the test processes.
@@ -15,6 +19,7 @@ VENV ?= .venv
 JOBS ?= 2
 ARGS ?=
 SEEDS ?= 3000
+FIRST ?= 1
 
 export PYTHON VENV
 # make says "Entering directory" on stdout when another make calls it; `make demo ARGS=--json` promises JSON there
@@ -29,12 +34,16 @@ BOOKS = tests/unit/placement_client $(addprefix tests/functional/,test_audit.py 
 # the tests call `openstack`, `migrator-demo` and others by name
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
 
-.PHONY: demo test test-simulation test-eventlet test-real bench lint docs genconfig genpolicy clean
+.PHONY: demo demo-libvirt test test-simulation test-seeds test-eventlet test-real test-libvirt bench bench-libvirt lint
+.PHONY: docs genconfig genpolicy clean
 .NOTPARALLEL:
 
 demo:
 	@tools/venv.sh demo
 	@$(VENV)/bin/migrator-demo $(ARGS)
+
+demo-libvirt:
+	@tools/demo-libvirt.sh $(ARGS)
 
 test: lint
 	@tools/venv.sh demo test
@@ -46,6 +55,12 @@ test-simulation:
 	@tools/venv.sh demo test
 	MIGRATOR_SEEDS=$(SEEDS) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/simulation $(ARGS)
 
+# Random runs alone, from another seed on.
+test-seeds:
+	@tools/venv.sh demo test
+	MIGRATOR_SEEDS=$(SEEDS) MIGRATOR_FIRST_SEED=$(FIRST) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal \
+	    tests/simulation/test_seeds.py $(ARGS)
+
 # The same files as in the native run, and a few of its own.
 test-eventlet:
 	@tools/venv.sh demo test eventlet
@@ -55,7 +70,7 @@ test-eventlet:
 test-real:
 	-@tools/packages.sh real
 	@tools/venv.sh demo test eventlet postgresql real
-	$(IN_VENV) $(VENV)/bin/python -m pytest tests/real $(ARGS)
+	$(IN_VENV) $(VENV)/bin/python -m pytest tests/real --ignore=tests/real/libvirt $(ARGS)
 	@echo 'What needs the driver for PostgreSQL, or eventlet, which are not there in make test:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest $(addprefix tests/unit/,cmd/test_manage.py cmd/test_conductor.py db/test_engine.py) $(ARGS)
 	@echo 'The books again, Placement being served over HTTP with PostgreSQL behind it:'
@@ -63,9 +78,22 @@ test-real:
 	@echo 'The functional tests again, the services being processes:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest -p tests.real.on_processes --timeout 300 tests/functional $(ARGS)
 
+# Real guests, on two libvirt hosts of the tests' own. The binding needs libvirt's headers; where they are not to be had
+# these tests are left out, saying so.
+test-libvirt:
+	-@tools/packages.sh real libvirt
+	@tools/venv.sh demo test postgresql real
+	-@tools/venv.sh libvirt
+	$(IN_VENV) $(VENV)/bin/python -m pytest tests/real/libvirt tests/unit/virt/libvirt $(ARGS)
+
 bench:
 	@tools/venv.sh demo test postgresql real
 	@$(VENV)/bin/python benchmarks/control_plane.py $(ARGS)
+
+bench-libvirt:
+	-@tools/packages.sh real libvirt >&2
+	@tools/venv.sh demo test postgresql real libvirt
+	@$(VENV)/bin/python benchmarks/libvirt_overhead.py $(ARGS)
 
 lint:
 	@tools/venv.sh demo test lint

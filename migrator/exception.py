@@ -212,6 +212,10 @@ class LiveMigrationAborted(MigratorException):
     """Live migration of instance {instance_uuid} was aborted."""
 
 
+class MoveUnsettled(MigratorException):
+    """Whether the guest has left {host} is not known: {reason}"""
+
+
 class GuestNotFound(MigratorException):
     """Host {host} has no guest {instance_uuid}."""
 

@@ -26,15 +26,21 @@ import collections
 import concurrent.futures
 import datetime
 import random
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from oslo_log import log as logging
 
 LOG = logging.getLogger(__name__)
+
+#: Seconds between two looks of a green thread at a call that lasts, which nothing can tell it of.
+_LOOK_FOR_END = 0.05
+
+T = TypeVar('T')
 
 
 class Clock(Protocol):
@@ -147,6 +153,49 @@ class NativeThreads:
     def start(self, function: Callable[..., Any], *args: Any, name: str) -> None:
         """Start a daemon thread."""
         threading.Thread(target=function, args=args, name=name, daemon=True).start()
+
+
+def is_green() -> bool:
+    """Whether eventlet has patched this process, so that its threads are green."""
+    eventlet = sys.modules.get('eventlet')
+    return eventlet is not None and bool(eventlet.patcher.is_monkey_patched('thread'))
+
+
+def outside_of_the_hub(function: Callable[[], T], lasts: bool = False) -> T:
+    """Return ``function()``, which calls into a C library and may block there; green threads go on meanwhile.
+
+    In a process of native threads it is just called. In a green one it runs in a thread of the system's own, and so
+    must not take a lock or an event of :class:`Threads`.
+
+    :param lasts: whether it may take minutes, so that it must not have one of the few threads that eventlet keeps.
+    """
+    if not is_green():
+        return function()
+    import eventlet
+    from eventlet import tpool
+
+    result: T
+    if not lasts:
+        result = tpool.execute(function)
+        return result
+    ended: list[Callable[[], T]] = []
+
+    def run() -> None:
+        try:
+            value = function()
+        except BaseException as error:  # noqa: BLE001 -- who waits raises it
+            ended.append(lambda error=error: _raise(error))  # type: ignore[misc]
+        else:
+            ended.append(lambda: value)
+
+    eventlet.patcher.original('threading').Thread(target=run, daemon=True).start()
+    while not ended:
+        eventlet.sleep(_LOOK_FOR_END)
+    return ended[0]()
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
 
 
 class _Call:

@@ -24,6 +24,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import exception
+from migrator.cmd import process as processes
 from migrator.cmd import service
 
 if TYPE_CHECKING:  # imported when it is settled what threads are
@@ -71,26 +72,21 @@ def _libvirt(process: service.Process) -> Driver:
 #: What ``[compute] driver`` can name. Each returns the driver of the configured host, not yet connected.
 DRIVERS: dict[str, Callable[[service.Process], Driver]] = {'fake': _fake, 'libvirt': _libvirt}
 
-#: Where libvirt's driver is, in a release that has one.
+#: Where libvirt's driver is.
 LIBVIRT = 'migrator.virt.libvirt.driver'
 
 
 def check_driver(name: str) -> None:
-    """Raise unless this release, as it is installed, has a driver.
+    """Raise unless migrator, as it is installed, has a driver.
 
     :raises migrator.exception.ConfigurationError: it does not; what would do is said.
     """
-    if name != 'libvirt':
+    if name != 'libvirt' or importlib.util.find_spec('libvirt') is not None:
         return
-    if importlib.util.find_spec(LIBVIRT.rpartition('.')[0]) is None:
-        detail = (
-            'this release has no driver for libvirt yet. Set it to fake, whose guests are simulated, or embed '
-            'migrator.compute.manager.ComputeManager with a driver of your own.'
-        )
-    elif importlib.util.find_spec('libvirt') is None:
-        detail = 'the module libvirt cannot be imported: install the extra "libvirt", or set driver to fake.'
-    else:
-        return
+    detail = (
+        'the module libvirt cannot be imported: install the extra "libvirt", or set driver to fake, whose guests are '
+        'simulated.'
+    )
     raise exception.ConfigurationError(option='[compute] driver', value=name, detail=detail)
 
 
@@ -98,11 +94,12 @@ def check_name(process: service.Process, events: rpcapi.ConductorEvents) -> None
     """Raise if another compute service answers under our name; before it is disturbed by any act of ours.
 
     :raises migrator.exception.ConfigurationError: it does.
+    :raises migrator.cmd.process.Stopping: the process was told to stop meanwhile.
     """
     host = process.conf.host
     for _ in range(NAMESAKE_TRIES):
         if process.stopping.is_set():
-            return
+            break
         try:
             taken = events.compute_answers(host, NAMESAKE_TIMEOUT)
         except exception.ServiceUnreachable as error:
@@ -119,13 +116,16 @@ def check_name(process: service.Process, events: rpcapi.ConductorEvents) -> None
                 'own.',
             )
         return
+    if process.stopping.is_set():
+        raise processes.Stopping(host)
 
 
 def register(conf: cfg.ConfigOpts) -> None:
     """Register what a compute host needs: it knows neither the database nor Placement."""
-    from migrator.conf import compute, upgrade_levels
+    from migrator.conf import compute, libvirt, upgrade_levels
 
     compute.register_opts(conf)
+    libvirt.register_opts(conf)
     upgrade_levels.register_opts(conf)
 
 

@@ -21,6 +21,7 @@ from oslo_log import log as logging
 from migrator import executors
 from migrator.objects import command as command_objects
 from migrator.objects import compute_node
+from migrator.objects import instance as instance_objects
 from migrator.virt import driver as virt_driver
 
 LOG = logging.getLogger(__name__)
@@ -56,10 +57,15 @@ class HostInventory:
         self._asking = False
         self._node: compute_node.ComputeNode | None = None
 
-    def report(self, guests: Sequence[command_objects.Guest] = ()) -> command_objects.HostReport:
+    def report(
+        self,
+        guests: Sequence[command_objects.Guest] = (),
+        adoptable: Sequence[instance_objects.Instance] = (),
+    ) -> command_objects.HostReport:
         """Return the host's report, with the node as last seen.
 
         :param guests: every guest that the driver knows; only at start.
+        :param adoptable: those of them that the books are to take in if they do not know them.
         """
         return command_objects.HostReport(
             host=self._host,
@@ -68,6 +74,7 @@ class HostInventory:
             limit=self._limit(),
             node=self._node,
             guests=list(guests),
+            adoptable=list(adoptable),
         )
 
     def refresh(self) -> None:

@@ -98,6 +98,8 @@ def live_migration(
 
     try:
         return outcome(driver.live_migration(instance, destination, migrate_data, has_begun))
+    except exception.LiveMigrationFailed as error:
+        return outcome(Verdict.FAILED, str(error))
     except Exception as error:  # noqa: BLE001 -- the connection may have failed while the job goes on
         LOG.warning('Live migration of instance %s: the driver failed: %s', instance.uuid, error)
         verdict = outlast(driver, threads, instance.uuid)

@@ -148,14 +148,14 @@ class ComputeManager:
         version: int | None = None,
     ) -> None:
         limit = compute_conf.max_concurrent_live_migrations(conf)
-        cap = conf.compute.service_version_cap or service_objects.CURRENT_VERSION
+        cap = compute_conf.service_version(conf, service_objects.CURRENT_VERSION)
         self.conf = conf
         self.host = host
         self.driver = driver
         self.threads = threads
         self.events = events
         self.boot_id = threads.new_uuid()
-        self.version = version or min(service_objects.CURRENT_VERSION, cap)
+        self.version = version or cap
         self._rpc = rpc
         self._served: migrator_rpc.Served | None = None
         self._lock = threads.lock()
@@ -177,7 +177,14 @@ class ComputeManager:
             driver, host, self.boot_id, self.version, lambda: self._queue.limit, threads, self._pool
         )
         self._registration = registration.Registration(
-            threads, events, driver, self._inventory, self._orders, self._apply, conf.report_interval
+            threads,
+            events,
+            driver,
+            self._inventory,
+            self._orders,
+            self._apply,
+            conf.report_interval,
+            adopts=conf.compute.adopt_guests,
         )
 
     # --- life ------------------------------------------------------------------------------------------------------
@@ -187,8 +194,13 @@ class ComputeManager:
         self.driver.init_host(self.host)
         for listed in self.driver.list_guests():
             # What a call of an earlier life may still start has to be a job now, or never.
-            guest = self.driver.settle(listed.instance_uuid)
-            if guest.job:
+            try:
+                guest = self.driver.settle(listed.instance_uuid)
+            except exception.MigratorException as error:
+                LOG.warning('What guest %s does is not known, and it is asked on: %s', listed.instance_uuid, error)
+                guest = listed.replace(job=True)
+            # It is done again where it has failed: a job has one slot.
+            if guest.job and guest.instance_uuid not in self._inherited:
                 inherited = self._inherited[guest.instance_uuid] = _Inherited()
                 self._queue.attach(self._outlast, guest.instance_uuid, inherited)
         self._inventory.refresh()
@@ -220,7 +232,8 @@ class ComputeManager:
         waiting = self._queue.close()
         self._registration.stop()
         self._timeouts.stop()
-        told = self._within(
+        # No conductor that has not answered yet has given this host anything to do.
+        told = not self._registered or self._within(
             STOPPING_TIMEOUT,
             lambda: self.events.compute_stopping(self.host, self.boot_id, waiting if cancel else []),
             'compute-stopping',

@@ -37,6 +37,7 @@ class Registration:
     :param orders: what is opened to commands when the answer has been applied.
     :param apply: applies the answer.
     :param interval: seconds between two heartbeats.
+    :param adopts: whether the books are to take in guests that they do not know.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Registration:
         orders: orders_module.Orders,
         apply: Callable[[Sequence[command_objects.Assignment]], None],
         interval: float,
+        adopts: bool = False,
     ) -> None:
         self._threads = threads
         self._events = events
@@ -55,6 +57,7 @@ class Registration:
         self._inventory = inventory
         self._orders = orders
         self._apply = apply
+        self._adopts = adopts
         self._lock = threads.lock()
         self._calling = False
         self._stopped = threads.event()
@@ -82,16 +85,25 @@ class Registration:
     def _register(self) -> None:
         while not self._stopped.is_set():
             try:
-                report = self._inventory.report(self._driver.list_guests())
+                guests = self._driver.list_guests()
+                report = self._inventory.report(guests, self._adoptable(guests))
                 self._apply(self._events.compute_started(report))
             except Exception as error:  # noqa: BLE001 -- until a conductor has answered there is nothing else to do
-                LOG.warning('This host is not registered yet: %s', error)
-                self._stopped.wait(CALL_AGAIN)
+                # A call that is under way at the stop may lose its broker, and says anything then.
+                if not self._stopped.is_set():
+                    LOG.warning('This host is not registered yet: %s', error)
+                    self._stopped.wait(CALL_AGAIN)
                 continue
             with self._lock:
                 self._calling = False
                 self._orders.starting = False
             return
+
+    def _adoptable(self, guests: Sequence[command_objects.Guest]) -> list[virt_driver.Instance]:
+        if not self._adopts:
+            return []
+        found = (self._driver.get_instance(guest.instance_uuid) for guest in guests)
+        return [instance for instance in found if instance is not None]
 
     def _beat(self) -> None:
         self._inventory.refresh_later()

@@ -146,7 +146,10 @@ def _why_not(place: service_rows.Place, service_down_time: float, named: bool) -
     """Return why a host is no destination now, or None if it is one. Naming a host overrules that it is disabled."""
     if place.service.forced_down:
         return 'it is forced down'
-    if not place.service.is_up(place.seen_at, service_down_time):
+    # One that was stopped, too, may have been started again where nobody could hear it.
+    if service_down_time != math.inf and not place.service.is_up(place.seen_at, service_down_time):
+        if place.service.last_seen_up is None:
+            return 'its compute service was stopped'
         return f'it has not been heard of for {service_down_time:g} s'
     if place.service.disabled and not named:
         return 'it is disabled'

@@ -18,12 +18,21 @@ again sets right what the first one has left.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from oslo_log import log as logging
+
 from migrator import exception
 from migrator.db import api as db_api
+from migrator.objects import command
 from migrator.objects import instance as instance_objects
 from migrator.placement_client import allocations, candidates, pairs, providers
 from migrator.placement_client import client as placement
 
+LOG = logging.getLogger(__name__)
+
+#: Seconds until a guest is tried again that could not be adopted, for Placement or the database was away.
+_AGAIN = 2.0
 #: How often an allocation that somebody else changes meanwhile is read again.
 _TRIES = 5
 
@@ -61,6 +70,46 @@ def create(
         database.instances.delete(instance.uuid)
         raise
     return stored
+
+
+def adopt(
+    database: db_api.Database,
+    client: placement.PlacementClient,
+    report: command.HostReport,
+    sleep: Callable[[float], None],
+) -> list[str]:
+    """Take in the guests that a host has and the database does not know, as its driver tells of them.
+
+    What cannot be taken in now is told in the log, and tried again when the host starts next.
+
+    :param report: of a compute that has started, its node already stored.
+    :param sleep: of its caller's threads.
+    :returns: the uuids of those that were taken in.
+    """
+    adopted = []
+    given = [instance for instance in report.adoptable if isinstance(instance, instance_objects.Instance)]
+    known = {one.uuid for one in database.instances.list({'uuid': [one.uuid for one in given]})}
+    for instance in given:
+        if instance.uuid in known:
+            continue
+        for left in reversed(range(_TRIES)):
+            try:
+                create(database, client, instance)
+            except exception.InstanceExists:
+                break  # somebody was faster
+            except exception.ServiceUnreachable as error:
+                if left:
+                    sleep(_AGAIN)
+                    continue
+                LOG.warning('Guest %s of %s is not adopted: %s', instance.uuid, report.host, error)
+            except exception.MigratorException as error:
+                LOG.warning('Guest %s of %s is not adopted: %s', instance.uuid, report.host, error)
+            else:
+                resources = ', '.join(f'{name} {amount}' for name, amount in instance.flavor.resources().items())
+                LOG.info('Adopted guest %s (%s) of %s: %s', instance.uuid, instance.name, report.host, resources)
+                adopted.append(instance.uuid)
+            break
+    return adopted
 
 
 def _is_half_done(

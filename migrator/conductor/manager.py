@@ -23,7 +23,7 @@ from oslo_log import log as logging
 from migrator import context as migrator_context
 from migrator import exception, executors, rpc
 from migrator.compute import rpcapi as compute_rpcapi
-from migrator.conductor import audits, debts, metrics, owned, periodics, recovery, rpcapi
+from migrator.conductor import audits, debts, instances, metrics, owned, periodics, recovery, rpcapi
 from migrator.conductor import hosts as conductor_hosts
 from migrator.conductor import runner as runners
 from migrator.conductor.tasks import live_migrate
@@ -177,8 +177,10 @@ class ConductorManager:
             pool.shutdown(wait=False)
             if not pool.wait_idle(_STOP_TIMEOUT):
                 LOG.warning('Calls to hosts that do not answer are left behind at the stop of %s', self.tools.server)
+        if not self.tools.owner:
+            return  # its life never began
         try:
-            self.tools.database.conductors.retire(self.tools.owner)
+            self.tools.database.conductors.retire(self.tools.owner, self.tools.server)
         except exception.ServiceUnreachable as error:
             LOG.warning('The lease could not be given back, and will run out: %s', error)
 
@@ -248,6 +250,10 @@ class ConductorManager:
         assignments, raised = recovery.compute_started(self.tools, report)
         for uuid in raised:
             self.runner.wake(uuid, reread=True)
+        if report.adoptable:
+            # Many guests take long, and the host waits for its answer.
+            tools = self.tools
+            self._poll_pool.submit(instances.adopt, tools.database, tools.placement, report, self._threads.sleep)
         return assignments
 
     @rpc.expose
@@ -279,8 +285,9 @@ class ConductorManager:
     def compute_stopping(
         self, context: migrator_context.RequestContext, host: str, boot_id: str, cancelled: list[str]
     ) -> None:
-        """Commit abort wishes for what a planned stop has cancelled in its queue; their owners act on them."""
-        for uuid in self.tools.database.migrations.wish_aborts(host, boot_id, cancelled):
+        """Commit a planned stop, and abort wishes for what it has cancelled in its queue; their owners act on them."""
+        database = self.tools.database
+        for uuid in database.migrations.begin_stop(host, boot_id, cancelled, database.services):
             self.runner.wake(uuid, reread=True)
 
     @rpc.expose

@@ -103,8 +103,8 @@ A whole number of 0 or more; default 60. Those that still run are left to the hy
         help="""
 Starts this service as an older one: it reports this service version, and others treat it so.
 
-A whole number of 1 or more, without a unit; default: this release's own. For rehearsing an upgrade; what a version
-can do is in the operator's guide.
+A whole number from 1 to this release's own, without a unit; default: this release's own. For rehearsing an upgrade;
+what a version can do is in the operator's guide.
 """,
     ),
     cfg.BoolOpt(
@@ -113,7 +113,28 @@ can do is in the operator's guide.
         help="""
 Whether guests that the hypervisor has and the database does not know are taken into the books when the service starts.
 
-True or false; default false: such guests are reported and never touched.
+True or false; default false: such guests are reported and never touched. They are taken in as they are, with a flavor
+of what they have, an allocation of that, and the owner that their definition names (as nova's do), or else
+adopt_project_id and adopt_user_id; nothing about a guest is changed. A guest that Placement has no room for is
+reported, and tried again at the next start.
+""",
+    ),
+    cfg.StrOpt(
+        'adopt_project_id',
+        default='migrator',
+        help="""
+Whose project adopted guests are that name none.
+
+The id of a project, at most 255 characters; default migrator.
+""",
+    ),
+    cfg.StrOpt(
+        'adopt_user_id',
+        default='migrator',
+        help="""
+Whose adopted guests are that name no user.
+
+The id of a user, at most 255 characters; default migrator.
 """,
     ),
 ]
@@ -222,3 +243,21 @@ def live_migration_timeout(conf: cfg.ConfigOpts) -> Timeout:
         if found[name] in (None, ''):
             raise exception.ConfigurationError(option=f'[libvirt] {name}', value='', detail=f'{would_do} would do.')
     return Timeout(found['live_migration_completion_timeout'], found['live_migration_timeout_action'])
+
+
+def service_version(conf: cfg.ConfigOpts, newest: int) -> int:
+    """Return which service version a compute host is to report.
+
+    :param newest: this release's own.
+    :raises migrator.exception.ConfigurationError: what the file says is no whole number from 1 to that.
+    """
+    would_do = f'a whole number from 1 to {newest}, the service version of this release, would do.'
+    try:
+        cap: int | None = conf.compute.service_version_cap
+    except ValueError as error:
+        raise exception.ConfigurationError(
+            f'Option [compute] service_version_cap is not right: {error}; {would_do}'
+        ) from error
+    if cap is not None and cap > newest:
+        raise exception.ConfigurationError(option='[compute] service_version_cap', value=cap, detail=would_do)
+    return cap or newest

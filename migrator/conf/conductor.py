@@ -30,7 +30,7 @@ default_opts: list[cfg.Opt] = [
         min=1,
         mutable=True,
         help='Seconds of silence after which a compute service counts as down. A larger value waits longer before '
-        'anything is decided without the host.',
+        'anything is decided without the host. One that is stopped in good order is no destination from then on.',
     ),
 ]
 conductor_opts: list[cfg.Opt] = [

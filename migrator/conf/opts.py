@@ -19,9 +19,9 @@ from typing import Any
 
 from oslo_config import cfg
 
-from migrator.conf import api, compute, conductor, placement, upgrade_levels
+from migrator.conf import api, compute, conductor, libvirt, placement, upgrade_levels
 
-_MODULES = (api, compute, conductor, placement, upgrade_levels)
+_MODULES = (api, compute, conductor, libvirt, placement, upgrade_levels)
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:

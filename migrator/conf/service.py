@@ -33,7 +33,8 @@ DEFAULT_OPTS: list[cfg.Opt] = [
 What the service's threads are.
 
 One word; default auto. eventlet is for hosts whose other libraries still need it; it is deprecated, serves one
-processor's worth of work, and a call into a C library (libvirt, a database driver) stops everything else meanwhile.
+processor's worth of work, and a call into a C library (a database driver) stops everything else meanwhile; libvirt
+has threads of its own there.
 """,
     ),
 ]
@@ -88,7 +89,7 @@ COMPUTE_OPTS: list[cfg.Opt] = [
         'driver',
         default='libvirt',
         choices=[
-            ('libvirt', 'QEMU/KVM by libvirt; its driver comes with a later release'),
+            ('libvirt', 'QEMU/KVM by libvirt; needs the extra "libvirt"'),
             ('fake', 'Guests that are only reckoned, for tests and tries; see [fake]'),
         ],
         help="""

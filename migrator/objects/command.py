@@ -178,6 +178,7 @@ class HostReport(base.Versioned):
     :ivar limit: max_concurrent_live_migrations.
     :ivar node: name, hypervisor facts and inventory tree.
     :ivar guests: every guest the driver knows; only at start.
+    :ivar adoptable: those of them that the books are to take in if they do not know them: each an instance.
     """
 
     host: str
@@ -186,6 +187,7 @@ class HostReport(base.Versioned):
     limit: int = 1
     node: base.Versioned | None = None
     guests: list[Guest] = dataclasses.field(default_factory=list)
+    adoptable: list[base.Versioned] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ class EventClient(Protocol):
         """Tell any conductor that this host is alive. A cast."""
 
     def compute_stopping(self, host: str, boot_id: str, cancelled: list[str]) -> None:
-        """Tell any conductor which queued migrations a planned stop has cancelled, within 1 s.
+        """Tell any conductor of a planned stop, and which queued migrations it has cancelled, within 1 s.
 
         :param cancelled: migration uuids.
         :raises migrator.exception.ServiceUnreachable: no conductor answered in time; they are queued again at start.

@@ -85,6 +85,11 @@ class FakeWorldDriver(driver.ComputeDriver):
         found: command.Guest = self._ask('get_guest', instance_uuid)
         return found
 
+    def get_instance(self, instance_uuid: str) -> Instance | None:
+        """See :meth:`driver.ComputeDriver.get_instance`."""
+        found: Instance | None = self._ask('get_instance', instance_uuid)
+        return found
+
     def settle(self, instance_uuid: str) -> command.Guest:
         """See :meth:`driver.ComputeDriver.settle`."""
         found: command.Guest = self._ask('settle', instance_uuid)

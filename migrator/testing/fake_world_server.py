@@ -52,6 +52,7 @@ METHODS = {
     'get_node': None,
     'list_guests': None,
     'get_guest': None,
+    'get_instance': None,
     'settle': None,
     'check_can_live_migrate_destination': None,
     'check_can_live_migrate_source': None,

@@ -21,14 +21,25 @@ from __future__ import annotations
 
 import abc
 import enum
+import uuid as uuid_module
 from collections.abc import Callable
 
 from migrator.objects import command, compute_node
 from migrator.objects import instance as instance_objects
 from migrator.objects import migrate_data as migrate_data_objects
 
+Flavor = instance_objects.Flavor
 Instance = instance_objects.Instance
 LiveMigrateData = migrate_data_objects.LiveMigrateData
+
+
+#: What a compute node's uuid is made of, besides its host's name: the same host always has the same.
+_NAMESPACE = uuid_module.UUID('6d1a5f0e-3f3b-4a52-9c54-3a1f6f6d0c55')
+
+
+def node_uuid(host: str) -> str:
+    """Return the uuid of a host's compute node and root provider."""
+    return str(uuid_module.uuid5(_NAMESPACE, host))
 
 
 class Verdict(enum.StrEnum):
@@ -87,6 +98,14 @@ class ComputeDriver(abc.ABC):
     def get_guest(self, instance_uuid: str) -> command.Guest:
         """Return what this host holds of one guest, by the hypervisor's word of this moment (ABSENT if nothing)."""
 
+    def get_instance(self, instance_uuid: str) -> Instance | None:
+        """Return a guest of this host as an instance, so that the books can take it in (adopt_guests): its uuid, its
+        name, and a flavor of what it has. Nothing about the guest is changed.
+
+        :returns: None: there is no such guest, or this driver cannot tell.
+        """
+        return None
+
     @abc.abstractmethod
     def settle(self, instance_uuid: str) -> command.Guest:
         """Wait for, or cancel, whatever a call of an earlier life of this process may still start; then answer.
@@ -143,6 +162,9 @@ class ComputeDriver(abc.ABC):
         :returns: what the hypervisor says of the job's end. COMPLETED: the destination runs the guest, and the
             source's copy can never run again. FAILED, ABORTED: the source runs the guest, or holds it paused.
         :raises migrator.exception.DriverError: no job was started.
+        :raises migrator.exception.LiveMigrationFailed: as FAILED, and why.
+        :raises migrator.exception.MigratorException: another, such as
+            :class:`~migrator.exception.MoveUnsettled`: how it ended, or whether it began, is not known.
         """
 
     @abc.abstractmethod

@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import functools
-import uuid as uuid_module
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -36,13 +35,7 @@ T = TypeVar('T')
 
 #: How often a step that takes long looks at its token, in seconds.
 TOKEN_INTERVAL = 0.1
-#: What a compute node's uuid is made of, besides its host's name: the same host always has the same.
-_NAMESPACE = uuid_module.UUID('6d1a5f0e-3f3b-4a52-9c54-3a1f6f6d0c55')
-
-
-def node_uuid(host: str) -> str:
-    """Return the uuid of a host's compute node and root provider."""
-    return str(uuid_module.uuid5(_NAMESPACE, host))
+node_uuid = driver.node_uuid
 
 
 def _phase(method: Callable[Concatenate[FakeDriver, P], T]) -> Callable[Concatenate[FakeDriver, P], T]:
@@ -123,6 +116,25 @@ class FakeDriver(driver.ComputeDriver):
         """Return one guest; see :meth:`driver.ComputeDriver.get_guest`."""
         with self._world.lock:
             return self.hypervisor.describe(instance_uuid)
+
+    @_phase
+    def get_instance(self, instance_uuid: str) -> Instance | None:
+        """Return a guest as an instance; see :meth:`driver.ComputeDriver.get_instance`."""
+        host = self.hypervisor.host
+        with self._world.lock:
+            guest = self.hypervisor.guests.get(instance_uuid)
+            if guest is None or guest.state == GuestState.WAITING:
+                return None
+            flavor = driver.Flavor(name='adopted', vcpus=guest.vcpus, memory_mb=guest.memory_mb, root_gb=guest.disk_gb)
+        return Instance(
+            uuid=instance_uuid,
+            name=instance_uuid,
+            project_id='migrator',
+            user_id='migrator',
+            host=host,
+            node=host,
+            flavor=flavor,
+        )
 
     @_phase
     def settle(self, instance_uuid: str) -> command.Guest:

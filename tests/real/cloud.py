@@ -259,22 +259,15 @@ class ProcessCloud(face.Face):
                 self.site.configure(name)
         self._changed.clear()
         self.clear_books()
+        forget_rows(self.database)
         with self.database.engine.writer() as connection:
-            for table in reversed(models.Base.metadata.sorted_tables):
-                if table.name not in _KEPT:
-                    connection.execute(sa.delete(table))
             connection.execute(
                 sa.update(models.Service).values(disabled=False, disabled_reason=None, forced_down=False)
             )
 
     def clear_books(self) -> None:
         """Remove every allocation from Placement."""
-        client = self.placement_client
-        consumers: set[str] = set()
-        for provider in providers.list_providers(client):
-            consumers.update(providers.allocations_on(client, provider.uuid))
-        for consumer in sorted(consumers):
-            self.placement.adapter().delete(f'/allocations/{consumer}')
+        clear_books(self.placement_client, self.placement.adapter())
 
     def close(self) -> None:
         """Close the connections."""
@@ -282,6 +275,26 @@ class ProcessCloud(face.Face):
             self.tap.close()
         self.database.close()
         self._http.close()
+
+
+def forget_rows(database: db_api.Database) -> None:
+    """Remove every row but those of services, which go on."""
+    with database.engine.writer() as connection:
+        for table in reversed(models.Base.metadata.sorted_tables):
+            if table.name not in _KEPT:
+                connection.execute(sa.delete(table))
+
+
+def clear_books(client: placement_client.PlacementClient, way: adapter.Adapter) -> None:
+    """Remove every allocation from Placement.
+
+    :param way: to the same Placement, past our own code.
+    """
+    consumers: set[str] = set()
+    for provider in providers.list_providers(client):
+        consumers.update(providers.allocations_on(client, provider.uuid))
+    for consumer in sorted(consumers):
+        way.delete(f'/allocations/{consumer}')
 
 
 class FarReader(reader.Reader):

@@ -101,7 +101,7 @@ class Site:
         self._database_name = f'site_{mark}'
         self.database_url = database.create_database(self._database_name)
         broker.create_vhost(self.vhost)
-        self.hosts = [f'host{number}' for number in range(1, shape.hosts + 1)]
+        self.hosts = self.host_names()
         self.ports: dict[str, int] = {}
         # short: the path of a unix socket has its limit
         self.world_path = str(ground.directory('w') / 's')
@@ -118,13 +118,20 @@ class Site:
         for host in self.hosts:
             self.add('compute', host)
 
+    def host_names(self) -> list[str]:
+        """Return what its hosts are called."""
+        return [f'host{number}' for number in range(1, self.shape.hosts + 1)]
+
     # --- configuration -----------------------------------------------------------------------------------------------
 
     def add(self, kind: str, name: str) -> Service:
         """Add a service, configured and not started."""
-        made = Service(self.ground, kind, name, self.configure(name))
-        self.services[name] = made
+        made = self.services[name] = self.made(kind, name, self.configure(name))
         return made
+
+    def made(self, kind: str, name: str, file: pathlib.Path) -> Service:
+        """Return the process of a service."""
+        return Service(self.ground, kind, name, file)
 
     def user(self, name: str) -> str:
         """Return who a service is at the broker."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import http.server
+import importlib.util
 import json
 import pathlib
 import re
@@ -27,6 +28,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import sqlalchemy as sa
@@ -159,6 +161,18 @@ def test_a_broker_that_is_away_is_named_once_and_waited_for(start):
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert len(said(service)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('when', ['migrator-compute starts', 'migrator-compute serves'])
+def test_a_compute_that_no_conductor_has_answered_yet_stops_as_it_should(start, rabbitmq, vhost, when):
+    with start.running('compute', transport_url=rabbitmq.url(vhost)) as service:
+        service.wait_for(when)
+        time.sleep(1.2)  # it has asked a conductor something by now, and waits for the answer
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+        assert 'conductor failed in' not in service.text()
+        assert [line for line in said(service) if '[fake] world is not set' not in line] == []
 
 
 @pytest.mark.slow
@@ -404,11 +418,12 @@ def test_a_port_in_use_is_one_line_and_who_has_it_goes_on(start):
         assert said(first) == []
 
 
-def test_the_driver_that_is_the_default_and_that_this_release_lacks_says_so(start):
+@pytest.mark.skipif(importlib.util.find_spec('libvirt') is not None, reason='libvirt can be imported here')
+def test_the_driver_that_is_the_default_says_what_it_lacks(start):
     del start.options['compute.driver']
     line = start.refused('compute')
-    assert "Option [compute] driver is 'libvirt': this release has no driver for libvirt yet." in line
-    assert 'Set it to fake' in line
+    assert "Option [compute] driver is 'libvirt': the module libvirt cannot be imported" in line
+    assert 'set driver to fake' in line
 
 
 # --- a clock that jumps ----------------------------------------------------------------------------------------------

@@ -198,6 +198,27 @@ class TestRestart:
         assert (observation.entry, observation.guest.job) == ('', False)
         assert scene.world.effects('job started') == []
 
+    def test_a_start_that_is_repeated_because_the_hypervisor_failed_gives_a_job_one_slot(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scene.guests(1)
+        first = scene.host()
+        first.call(LIVE, 1)
+        scene.until(lambda: scene.alpha.jobs)
+        first.kill()
+        again = scene.host(start=False)
+        really = again.driver.get_node
+
+        def fail() -> None:
+            monkeypatch.setattr(again.driver, 'get_node', really)
+            raise exception.ServiceUnreachable(service='The hypervisor', reason='planted')
+
+        monkeypatch.setattr(again.driver, 'get_node', fail)
+        with pytest.raises(exception.ServiceUnreachable):
+            again.start()
+        again.start()
+        assert again.running == 1
+
     def test_the_report_at_start_names_every_guest(self, scene: Scene) -> None:
         scene.guests(1, 2)
         host = scene.host()

@@ -12,6 +12,10 @@
 
 from __future__ import annotations
 
+import logging
+
+import pytest
+
 from tests.unit.compute import scene as scene_module
 
 Scene = scene_module.Scene
@@ -51,3 +55,20 @@ def test_a_stopped_host_calls_no_more_and_beats_no_more(scene: Scene) -> None:
     scene.simulation.advance(100)
     assert host.events.started == []
     assert host.events.beats == []
+
+
+def test_one_that_stops_before_it_is_known_says_nothing_of_a_call_that_is_lost_and_tells_nobody(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = scene.host(start=False)
+    gate = host.process.event()
+    host.events.hang = gate.wait
+    host.events.unreachable = True
+    host.start()
+    scene.simulation.run_ready()
+    with caplog.at_level(logging.WARNING):
+        host.manager.cleanup_host()
+        gate.set()
+        scene.simulation.run_ready()
+    assert caplog.records == []
+    assert host.events.stopping == []

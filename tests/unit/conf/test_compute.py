@@ -69,3 +69,19 @@ def test_every_option_is_listed_once_and_says_its_type_and_default() -> None:
     for _, options in listed:
         for option in options:
             assert 'default' in str(option.help), option.name
+
+
+@pytest.mark.parametrize(('line', 'version'), [('', 4), ('service_version_cap = 1', 1), ('service_version_cap = 4', 4)])
+def test_a_host_reports_the_version_of_this_release_or_an_older_one(
+    tmp_path: pathlib.Path, line: str, version: int
+) -> None:
+    assert compute.service_version(read(tmp_path / 'cap.conf', f'[compute]\n{line}\n'), 4) == version
+
+
+@pytest.mark.parametrize('value', ['5', '0', '-1', 'old'])
+def test_a_version_that_this_release_does_not_have_is_refused_with_those_that_would_do(
+    tmp_path: pathlib.Path, value: str
+) -> None:
+    conf = read(tmp_path / 'cap.conf', f'[compute]\nservice_version_cap = {value}\n')
+    with pytest.raises(exception.ConfigurationError, match=r'service_version_cap.*from 1 to 4, the service version of'):
+        compute.service_version(conf, 4)

@@ -59,5 +59,7 @@ def bench(page, threads):
 
 
 class TestContract(driver_contract.DriverContract):
+    tells_instances = False
+
     def pause(self, bench):
         bench.alpha.boot(bench.instance.uuid, toyhv.PAUSED)

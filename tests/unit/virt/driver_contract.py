@@ -124,7 +124,12 @@ class Token(driver.CancelToken):
 
 
 class DriverContract:
-    """The promises of :class:`migrator.virt.driver.ComputeDriver`, each a test."""
+    """The promises of :class:`migrator.virt.driver.ComputeDriver`, each a test.
+
+    :cvar tells_instances: whether the driver can tell guests as instances, so that they can be adopted.
+    """
+
+    tells_instances = True
 
     def test_a_running_guest_is_listed_and_is_here_without_a_job(self, bench: Bench) -> None:
         assert bench.at_source() == command.Guest(instance_uuid=bench.instance.uuid, state='running')
@@ -135,6 +140,19 @@ class DriverContract:
         assert bench.at_destination() == command.Guest(instance_uuid=bench.instance.uuid, state='absent')
         assert bench.destination.list_guests() == []
         assert bench.destination.get_progress(bench.instance.uuid) == {}
+
+    def test_a_guest_can_be_told_as_an_instance_and_what_is_none_cannot(self, bench: Bench) -> None:
+        told = bench.source.get_instance(bench.instance.uuid)
+        if not self.tells_instances:
+            assert told is None
+            return
+        assert told is not None
+        assert (told.uuid, told.host) == (bench.instance.uuid, 'alpha')
+        wanted = bench.instance.flavor
+        assert (told.flavor.vcpus, told.flavor.memory_mb) == (wanted.vcpus, wanted.memory_mb)
+        assert bench.destination.get_instance(bench.instance.uuid) is None
+        bench.prepare()
+        assert bench.destination.get_instance(bench.instance.uuid) is None
 
     def test_the_root_provider_is_the_compute_node(self, bench: Bench) -> None:
         node = bench.source.get_node()
@@ -267,6 +285,8 @@ class DriverContract:
         bench.slow()
         call = bench.move(bench.prepare())
         bench.run_until(lambda: call.started)
+        # before it copies there is nothing to tell
+        bench.run_until(lambda: bench.source.get_progress(bench.instance.uuid).get('memory_total'))
         figures = bench.source.get_progress(bench.instance.uuid)
         assert set(figures) == {
             'memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed', 'disk_remaining',

@@ -1,0 +1,112 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Why a guest cannot move from one libvirt host to another: each refusal says what would do.
+
+``facts`` are those of the source, and ``there`` what the destination's check has told.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+from migrator import exception
+from migrator.objects import instance as instance_objects
+from migrator.objects import migrate_data as migrate_data_objects
+from migrator.virt.libvirt import storage
+
+Instance = instance_objects.Instance
+LiveMigrateData = migrate_data_objects.LiveMigrateData
+
+
+def refuse_hypervisor(host: str, facts: dict[str, Any], there: dict[str, Any]) -> None:
+    """Refuse a destination whose hypervisor cannot take the source's guests.
+
+    :param host: the name of the source.
+    :raises migrator.exception.MigrationPreCheckError: it is another kind, the same host, older, or encrypts otherwise.
+    """
+    name = there.get('host')
+    if facts['hypervisor_type'] != there.get('hypervisor_type'):
+        raise exception.MigrationPreCheckError(
+            reason=f'the hypervisor of {host} is {facts["hypervisor_type"]}, and that of {name} is '
+            f'{there.get("hypervisor_type")}'
+        )
+    if facts['hypervisor_uuid'] == there.get('hypervisor_uuid'):
+        raise exception.MigrationPreCheckError(
+            reason=f'{host} and {name} are one host to libvirt, of uuid {facts["hypervisor_uuid"]}; '
+            'set host_uuid in libvirtd.conf'
+        )
+    if facts['hypervisor_version'] > int(there.get('hypervisor_version') or 0):
+        raise exception.MigrationPreCheckError(
+            reason=f'the hypervisor of {name} is older ({there.get("hypervisor_version")}) than that of '
+            f'{host} ({facts["hypervisor_version"]})'
+        )
+    if bool(facts['native_tls']) != bool(there.get('native_tls')):
+        raise exception.MigrationPreCheckError(
+            reason=f'[libvirt] live_migration_with_native_tls is {bool(facts["native_tls"])} at {host}, and '
+            f'{bool(there.get("native_tls"))} at {name}: it has to be the same'
+        )
+
+
+def refuse_passthrough(instance: Instance, xml: ElementTree.Element) -> None:
+    """Refuse a guest that has a device of its host.
+
+    :param xml: its definition.
+    :raises migrator.exception.MigrationPreCheckError: it has one, and no other that stands in for it meanwhile.
+    """
+    for device in xml.findall('devices/hostdev'):
+        if device.find('teaming') is None:
+            kind = device.get('type', 'host')
+            raise exception.MigrationPreCheckError(
+                reason=f'guest {instance.uuid} has a {kind} device of its host, which cannot move: detach it first'
+            )
+
+
+def processor_of(xml: ElementTree.Element, host_cpu: str) -> str:
+    """Return the processor that a guest was started with, as libvirt compares it; '' if it is to be had anywhere.
+
+    :param xml: its definition.
+    :param host_cpu: that of its host, which a guest may have been given as it is.
+    """
+    cpu = xml.find('cpu')
+    if xml.get('type') != 'kvm' or cpu is None:
+        return ''
+    return host_cpu if cpu.get('mode') == 'host-passthrough' else ElementTree.tostring(cpu, encoding='unicode')
+
+
+def block_migration(instance: Instance, migrate_data: LiveMigrateData, disks: list[storage.Disk], sees: bool) -> bool:
+    """Return whether disks are copied; refuse what was asked for and cannot be.
+
+    :param disks: the guest's.
+    :param sees: whether the source sees what the destination has made in instances_path.
+    :raises migrator.exception.MigrationPreCheckError: block_migration says otherwise, or there is no room.
+    """
+    wanted, there = migrate_data.block_migration, migrate_data.destination.get('host')
+    copied = [disk for disk in disks if not disk.shared]
+    if wanted is True and not copied and (disks or sees):
+        raise exception.MigrationPreCheckError(
+            reason=f'{there} sees all disks of guest {instance.uuid}: block_migration False or auto would do'
+        )
+    if wanted is False and copied:
+        names = ', '.join(f'{disk.target} ({disk.path})' for disk in copied)
+        raise exception.MigrationPreCheckError(
+            reason=f'{there} does not see {names} of guest {instance.uuid}: block_migration True or auto would do'
+        )
+    over = migrate_data.disk_over_commit
+    needed = sum(disk.allocation if over else disk.size for disk in copied)
+    left = int(migrate_data.destination.get('disk_available') or 0)
+    if needed > left:
+        raise exception.MigrationPreCheckError(
+            reason=f'{there} has {left // 2**20} MiB left for disks, and {needed // 2**20} MiB are to be copied there'
+        )
+    return bool(copied)

@@ -1,0 +1,546 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The driver of QEMU/KVM by libvirt; each promise is in :mod:`migrator.virt.driver`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from xml.etree import ElementTree
+
+import libvirt
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from migrator import exception, executors
+from migrator.objects import command, compute_node
+from migrator.virt import driver
+from migrator.virt.libvirt import checks, live_migration, records, storage
+from migrator.virt.libvirt import connection as connections
+from migrator.virt.libvirt import guest as guests
+from migrator.virt.libvirt import host as hosts
+
+LOG = logging.getLogger(__name__)
+
+P = ParamSpec('P')
+T = TypeVar('T')
+
+GuestState = command.GuestState
+Instance = driver.Instance
+LiveMigrateData = driver.LiveMigrateData
+Plan = live_migration.Plan
+Verdict = driver.Verdict
+
+#: What the destination's check leaves in instances_path, for the source to look for.
+CHECK_FILE = '.migrator-check-'
+#: An earlier life's call that libvirt has not begun with after so many seconds never will.
+_SETTLED = 35.0
+#: What a guest's memory, and each of its disks that is copied, counts as at least, in GiB; nova's number.
+_LEAST_GIB = 2.0
+#: For so long libvirt has to be idle with a guest until an earlier life's call is taken to be over, in seconds.
+_QUIET = 1.0
+_UNDEFINE = (
+    libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
+    | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
+    | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
+    # Where the storage is shared it is the running guest's.
+    | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM
+)
+_HERE = (GuestState.RUNNING, GuestState.PAUSED)
+#: Somebody's guest, whatever the books say.
+_IN_USE = (*_HERE, GuestState.POSTCOPY_BROKEN)
+
+
+def _on_disk(method: Callable[Concatenate[LibvirtDriver, P], T]) -> Callable[Concatenate[LibvirtDriver, P], T]:
+    """Let what a method cannot do on this host's disk be told as the driver's failures are."""
+
+    @functools.wraps(method)
+    def wrapper(self: LibvirtDriver, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(self, *args, **kwargs)
+        except OSError as error:
+            raise exception.DriverError(host=self.host, phase=method.__name__, reason=str(error)) from error
+
+    return wrapper
+
+
+class LibvirtDriver(driver.ComputeDriver):
+    """Drives the libvirt of this host.
+
+    :param conf: with the options of :mod:`migrator.conf.compute` and :mod:`migrator.conf.libvirt` registered.
+    :param threads: those of the compute process.
+    :param deadline: seconds in which libvirt has to answer a question.
+    """
+
+    def __init__(
+        self, conf: cfg.ConfigOpts, threads: executors.Threads, deadline: float = connections.DEADLINE
+    ) -> None:
+        self.conf = conf
+        self.host = conf.host
+        self._threads = threads
+        self.connection = connections.Connection(conf.libvirt.connection_uri, self.host, threads, deadline)
+        self._kept = records.Records(pathlib.Path(conf.state_path) / 'libvirt' / self.host)
+        self._room = storage.Room(self.host, self._kept)
+        self.moves = live_migration.Moves(self.connection, self._kept, threads, self.get_guest)
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    def init_host(self, host: str) -> None:
+        """Connect; see :meth:`driver.ComputeDriver.init_host`."""
+        if host != self.host:
+            raise exception.DriverError(host=self.host, phase='init_host', reason=f'this is not {host}')
+        try:
+            self._kept.prepare()
+        except OSError as error:
+            raise exception.ConfigurationError(
+                option='[DEFAULT] state_path', value=self.conf.state_path, detail=f'{error}: a directory would do'
+            ) from error
+        self.connection.listen()
+        self.connection.call('init_host', lambda connection: connection.getLibVersion())
+
+    def get_node(self) -> compute_node.ComputeNode:
+        """Return the host's facts; see :meth:`driver.ComputeDriver.get_node`."""
+        return self.connection.call('get_node', lambda connection: hosts.node_of(connection, self.host, self.conf))
+
+    def list_guests(self) -> list[command.Guest]:
+        """Return every guest; see :meth:`driver.ComputeDriver.list_guests`."""
+
+        def ask(connection: Any) -> list[str]:
+            return [domain.UUIDString() for domain in connection.listAllDomains()]
+
+        uuids = self.connection.call('list_guests', ask)
+        found = [self._guest_or_guess(uuid) for uuid in sorted({*uuids, *self._kept.list(records.INCOMING)})]
+        return [guest for guest in found if guest.present]
+
+    def get_guest(self, instance_uuid: str) -> command.Guest:
+        """Return one guest; see :meth:`driver.ComputeDriver.get_guest`."""
+        return self.connection.call('get_guest', lambda connection: self._guest(connection, instance_uuid))
+
+    def get_instance(self, instance_uuid: str) -> Instance | None:
+        """Return a guest as an instance; see :meth:`driver.ComputeDriver.get_instance`."""
+        if self.get_guest(instance_uuid).state == GuestState.WAITING:
+            return None
+        owner = self.conf.compute.adopt_project_id, self.conf.compute.adopt_user_id
+
+        def ask(connection: Any) -> Any:
+            return guests.described(connection, instance_uuid, self.host, *owner)
+
+        found: Instance | None = self.connection.call('get_instance', ask)
+        return found
+
+    def settle(self, instance_uuid: str) -> command.Guest:
+        """Wait until libvirt has begun, or never will, with a move that an earlier life asked for; see
+        :meth:`driver.ComputeDriver.settle`.
+
+        A call that a daemon has taken in waits for the guest's other jobs, 30 s at most; where the guest has none it is
+        begun with at once. So a guest that is idle for :data:`_QUIET` will stay so. The figures of its memory are asked
+        for of the same workers, first come first served: once they are told, that call has been begun with.
+        """
+        if self._kept.read(records.OUTGOING, instance_uuid) is None:
+            return self._guest_or_guess(instance_uuid)
+        guest = self.get_guest(instance_uuid)
+        clock = self._threads.clock
+        until = clock.monotonic() + _SETTLED
+        idle_since = clock.monotonic()
+        while not guest.job and guest.present:
+            now = clock.monotonic()
+            if not self.connection.call('settle', lambda connection: _is_idle(connection, instance_uuid)):
+                idle_since = now
+            if now - idle_since >= _QUIET or now >= until:
+                break
+            self._threads.sleep(_QUIET / 10)
+            guest = self.get_guest(instance_uuid)
+        return self.get_guest(instance_uuid)
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def check_can_live_migrate_destination(
+        self, instance: Instance, block_migration: bool | None, disk_over_commit: bool
+    ) -> LiveMigrateData:
+        """See :meth:`driver.ComputeDriver.check_can_live_migrate_destination`."""
+        guest = self.get_guest(instance.uuid)
+        if guest.state not in (GuestState.ABSENT, GuestState.WAITING):
+            raise exception.MigrationPreCheckError(
+                reason=f'{self.host} has a guest {instance.uuid} already, {guest.state}'
+            )
+
+        def ask(connection: Any) -> dict[str, Any]:
+            return {
+                'hypervisor_type': connection.getType(),
+                'hypervisor_version': connection.getVersion(),
+                'hypervisor_uuid': hosts.host_uuid(connection.getCapabilities()),
+            }
+
+        facts = self.connection.call('check_can_live_migrate_destination', ask)
+        path, token = self._check_file(instance), self._threads.new_uuid()
+        try:
+            os.makedirs(self.conf.instances_path, exist_ok=True)
+            pathlib.Path(path).write_text(token)
+        except OSError as error:
+            raise exception.MigrationPreCheckError(
+                reason=f'instances_path of {self.host} ({self.conf.instances_path}) cannot be written to: {error}'
+            ) from error
+        libvirt_conf = self.conf.libvirt
+        return LiveMigrateData(
+            block_migration=block_migration,
+            disk_over_commit=disk_over_commit,
+            destination={
+                **facts,
+                'host': self.host,
+                'address': libvirt_conf.live_migration_inbound_addr or self.host,
+                'check_file': path,
+                'check_token': token,
+                'disk_available': storage.available(self.conf.instances_path),
+                'post_copy': libvirt_conf.live_migration_permit_post_copy,
+                'native_tls': libvirt_conf.live_migration_with_native_tls,
+            },
+        )
+
+    def check_can_live_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """See :meth:`driver.ComputeDriver.check_can_live_migrate_source`."""
+        guest = self.get_guest(instance.uuid)
+        if guest.state not in _HERE or guest.job:
+            held = 'being migrated already' if guest.job else guest.state
+            raise exception.MigrationPreCheckError(
+                reason=f'guest {instance.uuid} is {held} at {self.host}: running or paused would do'
+            )
+        there = migrate_data.destination
+        check_file = str(there.get('check_file', ''))
+        sees = _holds(check_file, str(there.get('check_token', '')))
+
+        def is_shared(path: str) -> bool:
+            if check_file and storage.is_below(path, os.path.dirname(check_file)):
+                return sees
+            return storage.filesystem_of(path) in storage.SHARED_FILESYSTEMS
+
+        def ask(connection: Any) -> dict[str, Any]:
+            domain, capabilities = connection.lookupByUUIDString(instance.uuid), connection.getCapabilities()
+            return {
+                'hypervisor_type': connection.getType(),
+                'hypervisor_version': connection.getVersion(),
+                'hypervisor_uuid': hosts.host_uuid(capabilities),
+                'host_cpu': hosts.host_cpu(capabilities),
+                'autostart': bool(domain.autostart()),
+                'persistent': bool(domain.isPersistent()),
+                'xml': domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE),
+                'disks': storage.disks_of(domain, is_shared),
+            }
+
+        try:
+            facts = self.connection.call('check_can_live_migrate_source', ask)
+        except OSError as error:
+            raise exception.MigrationPreCheckError(reason=f'a disk of guest {instance.uuid}: {error}') from error
+        facts['native_tls'] = self.conf.libvirt.live_migration_with_native_tls
+        checks.refuse_hypervisor(self.host, facts, there)
+        disks: list[storage.Disk] = facts['disks']
+        xml = ElementTree.fromstring(facts['xml'])  # noqa: S314 -- libvirt wrote it
+        checks.refuse_passthrough(instance, xml)
+        block = checks.block_migration(instance, migrate_data, disks, sees)
+        return migrate_data.replace(
+            block_migration=block,
+            is_shared_storage=not block,
+            source={
+                'host': self.host,
+                'state': guest.state,
+                'autostart': facts['autostart'],
+                'persistent': facts['persistent'],
+                'cpu': checks.processor_of(xml, facts['host_cpu']),
+                'disks': [vars(disk) for disk in disks],
+            },
+        )
+
+    @_on_disk
+    def cleanup_live_migration_destination_check(self, instance: Instance) -> None:
+        """See :meth:`driver.ComputeDriver.cleanup_live_migration_destination_check`."""
+        pathlib.Path(self._check_file(instance)).unlink(missing_ok=True)
+
+    # --- the move ----------------------------------------------------------------------------------------------------
+
+    @_on_disk
+    def pre_live_migration(
+        self, instance: Instance, migrate_data: LiveMigrateData, token: driver.CancelToken
+    ) -> LiveMigrateData:
+        """See :meth:`driver.ComputeDriver.pre_live_migration`."""
+        token.raise_if_cancelled()
+        guest = self.get_guest(instance.uuid)
+        if guest.state not in (GuestState.ABSENT, GuestState.WAITING):
+            raise exception.MigrationPreCheckError(
+                reason=f'{self.host} has a guest {instance.uuid} already, {guest.state}'
+            )
+        self._refuse_processor(migrate_data)
+        # What an earlier departure has left behind: the guest has gone.
+        self._kept.remove(records.OUTGOING, instance.uuid)
+        self._room.begin(instance.uuid)
+        for disk in _disks(migrate_data):
+            token.raise_if_cancelled()
+            if disk.shared:
+                self._room.check(disk, self.conf.instances_path)
+            else:
+                self._room.make(instance.uuid, disk)
+        token.raise_if_cancelled()
+        return migrate_data.replace(destination={**migrate_data.destination, 'ready': True})
+
+    @_on_disk
+    def live_migration(
+        self,
+        instance: Instance,
+        destination: str,
+        migrate_data: LiveMigrateData,
+        started: Callable[[], None],
+    ) -> Verdict:
+        """See :meth:`driver.ComputeDriver.live_migration`."""
+        return self.moves.run(instance.uuid, self._plan(instance, destination, migrate_data), started)
+
+    def attach_live_migration(self, instance_uuid: str) -> Verdict | None:
+        """See :meth:`driver.ComputeDriver.attach_live_migration`."""
+        return self.moves.attach(instance_uuid)
+
+    def live_migration_abort(self, instance: Instance) -> None:
+        """See :meth:`driver.ComputeDriver.live_migration_abort`."""
+        self.moves.abort(instance.uuid)
+
+    def live_migration_force_complete(self, instance: Instance) -> None:
+        """See :meth:`driver.ComputeDriver.live_migration_force_complete`."""
+        self.moves.force_complete(instance.uuid)
+
+    def get_progress(self, instance_uuid: str) -> dict[str, int]:
+        """See :meth:`driver.ComputeDriver.get_progress`."""
+        return self.moves.progress(instance_uuid)
+
+    # --- after -------------------------------------------------------------------------------------------------------
+
+    @_on_disk
+    def post_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`driver.ComputeDriver.post_live_migration_at_source`."""
+        guest = self.get_guest(instance.uuid)
+        if guest.job or guest.state in _IN_USE:
+            raise exception.GuestStillHere(
+                host=self.host, instance_uuid=instance.uuid, action='post_live_migration_at_source'
+            )
+        if guest.state in (GuestState.CUTOVER, GuestState.SHUTDOWN):
+            self._remove('post_live_migration_at_source', instance, (GuestState.CUTOVER, GuestState.SHUTDOWN))
+        for disk in _disks(migrate_data):
+            if not disk.shared and storage.remove_file(disk.path, disk.inode):
+                LOG.info('%s of guest %s was copied away, and is removed', disk.path, instance.uuid)
+                self._remove_directory(disk.path)
+        self._kept.remove(records.OUTGOING, instance.uuid)
+        self.connection.forget(instance.uuid)
+
+    @_on_disk
+    def post_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`driver.ComputeDriver.post_live_migration_at_destination`."""
+        guest = self.get_guest(instance.uuid)
+        if guest.state in (GuestState.ABSENT, GuestState.WAITING, GuestState.CUTOVER):
+            raise exception.GuestNotFound(host=self.host, instance_uuid=instance.uuid)
+        facts = migrate_data.source
+
+        def persist(connection: Any) -> None:
+            domain = connection.lookupByUUIDString(instance.uuid)
+            if not domain.isPersistent() and facts.get('persistent', True):
+                connection.defineXML(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE))
+            if facts.get('autostart') and domain.isPersistent():
+                domain.setAutostart(1)
+
+        self.connection.call('post_live_migration_at_destination', persist)
+        self._room.keep(instance.uuid)
+
+    @_on_disk
+    def rollback_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
+        """See :meth:`driver.ComputeDriver.rollback_live_migration_at_source`."""
+        guest = self.get_guest(instance.uuid)
+        if guest.state in (GuestState.ABSENT, GuestState.WAITING):
+            raise exception.GuestNotFound(host=self.host, instance_uuid=instance.uuid)
+        phase = 'rollback_live_migration_at_source'
+        if guest.job:
+            raise exception.DriverError(host=self.host, phase=phase, reason='its job has not ended')
+        if guest.state == GuestState.CUTOVER:
+            self.connection.call(phase, lambda connection: _resume(connection, instance.uuid))
+        self._kept.remove(records.OUTGOING, instance.uuid)
+
+    @_on_disk
+    def rollback_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
+        """See :meth:`driver.ComputeDriver.rollback_live_migration_at_destination`."""
+        phase = 'rollback_live_migration_at_destination'
+        guest = self.get_guest(instance.uuid)
+        if guest.present and guest.state != GuestState.WAITING:
+            raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=phase)
+        if guest.incoming:
+            self._remove(phase, instance, (GuestState.WAITING,))
+        self._room.remove(instance.uuid)
+        self.cleanup_live_migration_destination_check(instance)
+
+    # --- below -------------------------------------------------------------------------------------------------------
+
+    def _guest_or_guess(self, instance_uuid: str) -> command.Guest:
+        """Return one guest; of one that does not answer, that it is here, for its QEMU may hang, and must not keep the
+        host's other guests from being looked after."""
+        try:
+            return self.get_guest(instance_uuid)
+        except exception.ServiceUnreachable as error:
+            LOG.warning('Guest %s of %s does not tell of itself: %s', instance_uuid, self.host, error)
+            return command.Guest(instance_uuid=instance_uuid, state=GuestState.RUNNING.value)
+
+    def _guest(self, connection: Any, instance_uuid: str) -> command.Guest:
+        moved = self._kept.read(records.OUTGOING, instance_uuid) is not None
+        seen = guests.see(connection, instance_uuid, moved)
+        return guests.told(instance_uuid, seen, self._kept.read(records.INCOMING, instance_uuid) is not None)
+
+    def _remove(self, phase: str, instance: Instance, states: tuple[GuestState, ...]) -> None:
+        """End and forget a domain that is no guest of this host (any more); looked at again, for it may be one by now.
+
+        :raises migrator.exception.GuestStillHere: it is in none of these states.
+        """
+
+        def remove(connection: Any) -> None:
+            guest = self._guest(connection, instance.uuid)
+            if guest.present and (guest.job or guest.state not in states):
+                raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=phase)
+            _remove(connection, instance.uuid)
+
+        self.connection.call(phase, remove)
+
+    def _check_file(self, instance: Instance) -> str:
+        return os.path.join(os.path.abspath(self.conf.instances_path), f'{CHECK_FILE}{instance.uuid}')
+
+    def _refuse_processor(self, migrate_data: LiveMigrateData) -> None:
+        """Refuse a guest whose processor this host does not have; one that is emulated is to be had anywhere."""
+        facts = migrate_data.source
+        cpu = str(facts.get('cpu') or '')
+        if not cpu:
+            return
+
+        def ask(connection: Any) -> int:
+            return int(connection.compareCPU(cpu, 0))
+
+        if self.connection.call('pre_live_migration', ask) == libvirt.VIR_CPU_COMPARE_INCOMPATIBLE:
+            raise exception.MigrationPreCheckError(
+                reason=f'the processor of {self.host} lacks what the guest was started with at {facts.get("host")}: '
+                f'{cpu}'
+            )
+
+    def _plan(self, instance: Instance, destination: str, migrate_data: LiveMigrateData) -> Plan:
+        conf, there = self.conf.libvirt, migrate_data.destination
+        if there.get('host') != destination:
+            raise exception.DriverError(
+                host=self.host,
+                phase='live_migration',
+                reason=f'{destination} cannot be reached: what is known is how to reach {there.get("host")}',
+            )
+        address = str(there.get('address') or destination)
+        parameters: dict[str, Any] = {libvirt.VIR_MIGRATE_PARAM_URI: f'tcp://{_in_url(address)}'}
+        flags = (
+            libvirt.VIR_MIGRATE_LIVE
+            | libvirt.VIR_MIGRATE_PEER2PEER
+            | libvirt.VIR_MIGRATE_PERSIST_DEST
+            | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
+        )
+        if not migrate_data.source.get('persistent', True):
+            flags &= ~(libvirt.VIR_MIGRATE_PERSIST_DEST | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE)
+        disks = _disks(migrate_data)
+        copied = [disk.target for disk in disks if not disk.shared]
+        if copied:
+            flags |= libvirt.VIR_MIGRATE_NON_SHARED_DISK
+            parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = copied
+        seen = [disk for disk in disks if disk.shared and disk.kind in ('file', 'block')]
+        if any(disk.kind == 'file' for disk in seen) and all(disk.uncached for disk in seen):
+            # Libvirt judges by the file system; here it was seen that both hosts have the very directory.
+            flags |= libvirt.VIR_MIGRATE_UNSAFE
+        if conf.live_migration_bandwidth:
+            parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = conf.live_migration_bandwidth
+        parallel = conf.live_migration_parallel_connections
+        if parallel > 1:
+            flags |= libvirt.VIR_MIGRATE_PARALLEL
+            parameters[libvirt.VIR_MIGRATE_PARAM_PARALLEL_CONNECTIONS] = parallel
+        elif conf.live_migration_permit_post_copy and there.get('post_copy'):
+            flags |= libvirt.VIR_MIGRATE_POSTCOPY
+        elif conf.live_migration_permit_auto_converge:
+            flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE
+        if conf.live_migration_with_native_tls:
+            flags |= libvirt.VIR_MIGRATE_TLS
+        template = conf.live_migration_uri or f'qemu+{conf.live_migration_scheme or "tcp"}://%s/system'
+        uri = template.replace('%s', _in_url(address))
+        amounts = [instance.flavor.memory_mb / 1024, *(disk.size / 2**30 for disk in disks if not disk.shared)]
+        downtimes = live_migration.downtimes(
+            conf.live_migration_downtime,
+            conf.live_migration_downtime_steps,
+            conf.live_migration_downtime_delay,
+            sum(max(_LEAST_GIB, amount) for amount in amounts),
+        )
+        return Plan(uri, parameters, flags, downtimes)
+
+    def _remove_directory(self, path: str) -> None:
+        directory = os.path.dirname(path)
+        if os.path.dirname(directory) == os.path.abspath(self.conf.instances_path):
+            # The guest's own, unless somebody has put something else there.
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+
+
+def _is_idle(connection: Any, instance_uuid: str) -> bool:
+    domain = guests.find(connection, instance_uuid)
+    if domain is None:
+        return True
+    try:
+        state, *_rest = domain.controlInfo(0)
+    except libvirt.libvirtError as error:
+        # It does not run, for its host has lost its power, say: nothing can be under way.
+        if connections.code_of(error) in (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN):
+            return True
+        raise
+    # It asks QEMU, so that it waits behind whatever else is asked of the guest.
+    with contextlib.suppress(libvirt.libvirtError):
+        domain.memoryStats()
+    return bool(state == libvirt.VIR_DOMAIN_CONTROL_OK)
+
+
+def _resume(connection: Any, instance_uuid: str) -> None:
+    domain = connection.lookupByUUIDString(instance_uuid)
+    state, reason = domain.state()
+    # Its user had paused it, and libvirt has kept that; or it runs already.
+    if state == libvirt.VIR_DOMAIN_PAUSED and reason != libvirt.VIR_DOMAIN_PAUSED_USER:
+        domain.resume()
+
+
+def _remove(connection: Any, instance_uuid: str) -> None:
+    """End and forget a domain that is no guest of this host (any more)."""
+    domain = guests.find(connection, instance_uuid)
+    if domain is None:
+        return
+    try:
+        if domain.isActive():
+            domain.destroy()
+        if domain.isPersistent():
+            domain.undefineFlags(_UNDEFINE)
+    except libvirt.libvirtError as error:
+        if connections.code_of(error) != libvirt.VIR_ERR_NO_DOMAIN:
+            raise
+
+
+def _holds(path: str, token: str) -> bool:
+    """Whether a file is the very one that the other host has made: one of this host may have its name."""
+    try:
+        return pathlib.Path(path).read_text() == token
+    except OSError:
+        return False
+
+
+def _disks(migrate_data: LiveMigrateData) -> list[storage.Disk]:
+    return [storage.Disk.of(facts) for facts in migrate_data.source.get('disks', [])]
+
+
+def _in_url(address: str) -> str:
+    return f'[{address}]' if ':' in address and not address.startswith('[') else address

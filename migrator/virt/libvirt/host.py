@@ -1,0 +1,103 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a libvirt host is, and what it has for guests."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from xml.etree import ElementTree
+
+from oslo_config import cfg
+
+from migrator.objects import compute_node
+from migrator.virt import driver
+
+_GIB = 2**30
+
+
+def node_of(connection: Any, host: str, conf: cfg.ConfigOpts) -> compute_node.ComputeNode:
+    """Return a host's facts and its resource provider.
+
+    :param connection: a ``libvirt.virConnect``.
+    :param host: the name of this compute host.
+    :param conf: with the options of :mod:`migrator.conf.libvirt`.
+    """
+    uuid = driver.node_uuid(host)
+    _model, memory_mb, processors, *_rest = connection.getInfo()
+    inventory = {
+        'VCPU': _amount(processors, conf.reserved_host_cpus, conf.cpu_allocation_ratio),
+        'MEMORY_MB': _amount(memory_mb, conf.reserved_host_memory_mb, conf.ram_allocation_ratio),
+        'DISK_GB': _amount(
+            _disk_gib(conf.instances_path), -(-conf.reserved_host_disk_mb // 1024), conf.disk_allocation_ratio
+        ),
+    }
+    root = compute_node.ProviderInventory(
+        uuid=uuid, name=host, inventory={name: amount for name, amount in inventory.items() if amount['total']}
+    )
+    return compute_node.ComputeNode(
+        uuid=uuid,
+        host=host,
+        node=host,
+        hypervisor_type=connection.getType(),
+        hypervisor_version=connection.getVersion(),
+        host_ip=conf.libvirt.live_migration_inbound_addr or '127.0.0.1',
+        cpu_info=cpu_info(connection.getCapabilities()),
+        providers=[root],
+    )
+
+
+def cpu_info(capabilities: str) -> dict[str, Any]:
+    """Return the processor that libvirt's capabilities tell of, in the words of nova's API."""
+    cpu = ElementTree.fromstring(capabilities).find('host/cpu')  # noqa: S314 -- libvirt wrote it
+    if cpu is None:
+        return {}
+    found: dict[str, Any] = {name: cpu.findtext(name) for name in ('arch', 'model', 'vendor') if cpu.findtext(name)}
+    topology = cpu.find('topology')
+    if topology is not None:
+        found['topology'] = {
+            name: int(topology.get(name, 1)) for name in ('sockets', 'cores', 'threads') if topology.get(name)
+        }
+    found['features'] = sorted(feature.get('name', '') for feature in cpu.findall('feature'))
+    return found
+
+
+def host_uuid(capabilities: str) -> str:
+    """Return by what uuid libvirt tells hosts apart."""
+    return ElementTree.fromstring(capabilities).findtext('host/uuid') or ''  # noqa: S314 -- libvirt wrote it
+
+
+def host_cpu(capabilities: str) -> str:
+    """Return the processor that libvirt's capabilities tell of, as libvirt compares it; '' if they tell of none."""
+    cpu = ElementTree.fromstring(capabilities).find('host/cpu')  # noqa: S314 -- libvirt wrote it
+    return ElementTree.tostring(cpu, encoding='unicode') if cpu is not None else ''
+
+
+def _disk_gib(instances_path: str) -> int:
+    # Before the first guest it may not be there, and its parent tells as well.
+    directory = os.path.abspath(instances_path)
+    while not os.path.isdir(directory):
+        directory = os.path.dirname(directory)
+    numbers = os.statvfs(directory)
+    return numbers.f_blocks * numbers.f_frsize // _GIB
+
+
+def _amount(total: int, reserved: int, ratio: float) -> dict[str, Any]:
+    return {
+        'total': total,
+        'reserved': min(reserved, total),
+        'min_unit': 1,
+        'max_unit': max(total, 1),
+        'step_size': 1,
+        'allocation_ratio': ratio,
+    }

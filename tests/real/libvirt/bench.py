@@ -1,0 +1,110 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The bench of the driver contract, on two hosts of the lab; the drivers are in the test's own process."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from oslo_config import cfg
+
+from migrator import executors
+from migrator.conf import compute as compute_conf
+from migrator.conf import libvirt as libvirt_conf
+from migrator.objects import instance as instance_objects
+from migrator.virt.libvirt import driver as libvirt_driver
+from tests.real.libvirt.lab import guests, hosts
+from tests.unit.virt import driver_contract
+
+#: MiB of a guest that is copied in about a second; and how fast, in MiB/s, it takes some ten seconds.
+MEMORY, WORK, SLOW = 128, 100, 8
+
+
+def configuration(lab: hosts.Lab, host: hosts.Host, folder: pathlib.Path, **options: Any) -> cfg.ConfigOpts:
+    """Return what a driver of a host is given.
+
+    :param folder: for what it keeps, and the instances of none but itself.
+    :param options: of [libvirt], to be other than usual.
+    """
+    conf = cfg.ConfigOpts()
+    compute_conf.register_opts(conf)
+    libvirt_conf.register_opts(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    conf.set_override('host', host.name)
+    conf.set_override('state_path', str(folder / host.name))
+    conf.set_override('connection_uri', host.uri, group='libvirt')
+    conf.set_override('live_migration_uri', lab.uri_of_any, group='libvirt')
+    for name, value in options.items():
+        conf.set_override(name, value, group='libvirt')
+    return conf
+
+
+def instance_of(guest: guests.Guest, host: str) -> instance_objects.Instance:
+    """Return a guest as the books have it."""
+    return instance_objects.Instance(
+        uuid=guest.uuid,
+        name=guest.name,
+        project_id='project',
+        user_id='user',
+        host=host,
+        node=host,
+        flavor=instance_objects.Flavor(name='small', vcpus=1, memory_mb=MEMORY, root_gb=0),
+    )
+
+
+class LibvirtBench(driver_contract.Bench):
+    """Two hosts of a lab, a guest on the first, and real time."""
+
+    def __init__(self, lab: hosts.Lab, folder: pathlib.Path, **options: Any) -> None:
+        self.lab = lab
+        self.alpha, self.beta = lab.hosts['alpha'], lab.hosts['beta']
+        self.folder = folder
+        self.options = options
+        self.confs = {host.name: configuration(lab, host, folder, **options) for host in (self.alpha, self.beta)}
+        self.source = self.driver('alpha')
+        self.destination = self.driver('beta')
+        self.destination_host = 'beta'
+        self.guest = lab.start_guest(self.alpha, 'guest-1', memory_mib=MEMORY, work=WORK, audit=0)
+        self.instance = instance_of(self.guest, 'alpha')
+
+    def driver(self, host: str) -> libvirt_driver.LibvirtDriver:
+        """Return a driver of a host, as a new life of its compute service makes it."""
+        made = libvirt_driver.LibvirtDriver(self.confs[host], executors.NativeThreads())
+        made.init_host(host)
+        return made
+
+    def start(self, function: Callable[..., Any], *args: Any) -> None:
+        threading.Thread(target=function, args=args, daemon=True).start()
+
+    def run_until(self, predicate: Callable[[], Any]) -> None:
+        until = time.monotonic() + 60
+        while not predicate():
+            assert time.monotonic() < until, 'it has not come to pass within 60 s'
+            time.sleep(0.01)
+
+    def slow(self) -> None:
+        self.confs['alpha'].set_override('live_migration_bandwidth', SLOW, group='libvirt')
+
+    def listeners(self) -> int:
+        assert isinstance(self.source, libvirt_driver.LibvirtDriver)
+        # one that calls again, and one that attaches
+        return int(self.source.moves.listeners(self.instance.uuid) >= 2)
+
+    def close(self) -> None:
+        for each in (self.source, self.destination):
+            assert isinstance(each, libvirt_driver.LibvirtDriver)
+            each.connection.close()

@@ -1,0 +1,201 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The demo from its first line to its last: the lab and the cloud begin, the story is told, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import time
+from typing import TextIO
+
+import rich.box
+import rich.console
+import rich.table
+import rich.text
+
+from migrator import exception
+from migrator.cmd import demo_run as plain_demo
+from migrator.cmd import demo_screen
+from tests.real.libvirt import demo_cloud, demo_story
+from tests.real.libvirt.lab import hosts
+from tests.real.servers import process
+
+PROG = 'migrator-demo-libvirt'
+WRONG = 1
+
+_GOOD, _BAD = 'bold green', 'bold red'
+
+
+class _Teller:
+    """Says what happens: above the table on a terminal, line by line elsewhere.
+
+    :param out: where lines go without a terminal.
+    """
+
+    def __init__(self, console: rich.console.Console, screen: bool, out: TextIO) -> None:
+        self.console = console
+        self.screen = screen
+        self._out = out
+        self._began: float | None = None
+
+    def say(self, text: str) -> None:
+        """Say it."""
+        if self.screen:
+            self.console.print(f'{text} ...', style='dim', markup=False)
+        else:
+            # as the lines of the migrations, which count from the first of them
+            seconds = '' if self._began is None else f'{time.monotonic() - self._began:8.3f} s  '
+            print(f'{seconds}{text}', file=self._out, flush=True)
+
+    def view(self) -> demo_screen.View:
+        """Return what shows the migrations, the first of which is asked for next."""
+        self._began = time.monotonic()
+        if not self.screen:
+            return demo_screen.Lines(self._out)
+        title = (
+            f'Emptying {demo_cloud.SOURCE}: {len(demo_cloud.CAST)} guests of {demo_cloud.MEMORY} MiB, '
+            f'{demo_cloud.AT_ONCE} at a time, {demo_cloud.BANDWIDTH} MiB/s each'
+        )
+        return demo_screen.Screen(self.console, title)
+
+
+class _LogHandler(logging.Handler):
+    """Prints to what stderr is at the moment: while the screen is up, that is above the table."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f'{PROG}: {record.levelname.lower()}: {record.getMessage()}', file=sys.stderr)
+
+
+def run(as_json: bool) -> int:
+    """Run it; return the exit status.
+
+    :raises KeyboardInterrupt: interrupted; nothing is left.
+    """
+    logging.basicConfig(handlers=[_LogHandler()], level=logging.WARNING)
+    console = plain_demo.make_console()
+    teller = _Teller(console, console.is_terminal and not as_json, sys.stderr if as_json else sys.stdout)
+    try:
+        report = _play(teller)
+    except (process.ServerError, exception.MigratorException, OSError) as error:
+        print(f'{PROG}: {error}', file=sys.stderr)
+        return WRONG
+    if as_json:
+        print(json.dumps(report.as_json(), indent=2))
+    else:
+        _show(console, report)
+    sys.stdout.flush()
+    return 0 if report.right else WRONG
+
+
+def _play(teller: _Teller) -> demo_story.Report:
+    """Build the stage, tell the story, and take everything away again, whatever has happened."""
+    teller.say(f'Starting two libvirt hosts, {demo_cloud.SOURCE} and {demo_cloud.DESTINATION}')
+    lab = hosts.Lab()
+    cloud: demo_cloud.LibvirtCloud | None = None
+    try:
+        lab.start_host(demo_cloud.SOURCE, wait=False)
+        lab.start_host(demo_cloud.DESTINATION, wait=False)
+        for host in lab.hosts.values():
+            host.wait()
+        teller.say(f'Starting {len(demo_cloud.CAST)} guests on {demo_cloud.SOURCE}')
+        those = demo_cloud.start_guests(lab)
+        teller.say('Starting migrator around them: the guests come into its books by adoption')
+        cloud = demo_cloud.LibvirtCloud(lab)
+        cloud.start_computes(adopted=len(those))
+        with teller.view() as view:
+            report = demo_story.Story(cloud, those, teller.say).run(view)
+        cloud.stop()
+        return report
+    except KeyboardInterrupt:
+        _hear_no_more()
+        print(f'{PROG}: interrupted, stopping ...', file=sys.stderr)
+        # What is now taken away under the services' hands they would complain of.
+        logging.disable(logging.CRITICAL)
+        if cloud is not None:
+            cloud.drop()
+        raise
+    finally:
+        _hear_no_more()
+        lab.close()
+
+
+def _hear_no_more() -> None:
+    """Let no second signal get between here and the end, which is near."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+# --- the summary -----------------------------------------------------------------------------------------------------
+
+
+def _show(console: rich.console.Console, report: demo_story.Report) -> None:
+    console.print()
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD if console.is_terminal else None)
+    table.add_column('Guest', no_wrap=True)
+    table.add_column('What happened')
+    table.add_column('Seconds', justify='right', no_wrap=True)
+    table.add_column('Downtime', justify='right', no_wrap=True)
+    table.add_column('Verdict')
+    for move in report.moves:
+        verdict = rich.text.Text('; '.join(move.wrong), style=_BAD)
+        if not move.wrong:
+            verdict = rich.text.Text(_praise(move, report), style=_GOOD)
+        table.add_row(
+            move.guest.name,
+            rich.text.Text(move.what),
+            _number(move.seconds, 1),
+            '' if move.downtime is None else f'{move.downtime * 1000:.0f} ms',
+            verdict,
+        )
+    console.print(table)
+    console.print(
+        'Downtime: the longest that a guest, which says something every 20 ms, was not heard while it was moved.',
+        style='dim',
+    )
+    console.print()
+    for text in report.wrong:
+        console.print(text, style=_BAD, markup=False)
+    for finding in report.findings:
+        console.print(
+            f'{finding["consumer_type"]} {finding["consumer"]} on {finding["provider"]}: {finding["verdict"]}: '
+            f'{finding["reason"]}',
+            style=_BAD,
+            markup=False,
+        )
+    looked, count = report.looked_at, len(report.findings)
+    console.print(
+        f'Audit: {looked["allocations"]} allocations of {looked["consumers"]} consumers in Placement, held against '
+        f'{looked["instances"]} instances and {looked["migrations"]} migrations: '
+        f'{count or "no"} finding{"" if count == 1 else "s"}.',
+        style=_BAD if count else _GOOD,
+    )
+    if report.right:
+        console.print(
+            f'{demo_cloud.SOURCE} is empty after {report.seconds:.0f} s, and no guest has noticed.', style=_GOOD
+        )
+    else:
+        console.print('Something is not as it should be.', style=_BAD)
+
+
+def _praise(move: demo_story.Move, report: demo_story.Report) -> str:
+    counted = report.counted[move.guest.name]
+    if move.plan == 'aborted':
+        return f'went on at {demo_cloud.SOURCE} as it was'
+    return f'counted on to {counted["last"]}, no page wrong'
+
+
+def _number(seconds: float | None, digits: int) -> str:
+    return '' if seconds is None else f'{seconds:.{digits}f}'

@@ -1,0 +1,329 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Guests: each a tiny program (``guest.c``) that counts, looks after its memory, and says so on its serial port.
+
+Each host has a file with what the guest said *there*. So what came of the guest is told from outside, without asking
+libvirt: two hosts that both heard it say the same thing had two of it, and a page that is not what it was is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import threading
+import time
+import uuid as uuids
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+from xml.sax.saxutils import escape
+
+from tests.real.libvirt.lab import machine
+from tests.real.servers import process
+
+if TYPE_CHECKING:
+    from tests.real.libvirt.lab import hosts
+
+#: Where a host has what its guests say, as it is seen there.
+CONSOLES = '/var/lib/libvirt/console'
+
+#: Ticks a second.
+HZ = 100
+
+#: So many ticks may be between two that were heard. (A line that is on its way while the guest is moved can be lost.)
+GAP = HZ
+
+_TICK = re.compile(rb'^T (\d+) A (\d+) P (\d+) W (\d+) B (\d+)\r?\n', re.MULTILINE)
+_BOOT = re.compile(rb'^BOOT\r?\n', re.MULTILINE)
+
+_DOMAIN = """
+<domain type='{kind}'>
+  <name>{name}</name>
+  <uuid>{uuid}</uuid>
+  <memory unit='MiB'>{memory_mib}</memory>
+  <vcpu>1</vcpu>
+  <os>
+    <type arch='x86_64' machine='pc'>hvm</type>
+    <kernel>{kernel}</kernel>
+    <cmdline>mem={work} rate={rate} period={period} audit={audit} fill={fill}</cmdline>
+  </os>
+  <features><acpi/></features>
+  <devices>
+    <emulator>{emulator}</emulator>
+    <controller type='usb' model='none'/>
+    <memballoon model='none'/>{disks}
+    <serial type='file'><source path='{console}' append='on'/></serial>
+  </devices>
+</domain>
+"""
+
+_DISK = """
+    <disk type='file' device='disk'>
+      <driver name='qemu' type='qcow2' cache='{cache}'/>
+      <source file='{path}'/>
+      <target dev='vd{letter}' bus='virtio'/>
+    </disk>"""
+
+
+def console(name: str) -> str:
+    """Return where a host has what a guest says, as it is seen there."""
+    return f'{CONSOLES}/{name}.log'
+
+
+class Tick(NamedTuple):
+    """What a guest says of itself."""
+
+    #: How long it has lived, in hundredths of a second.
+    tick: int
+    #: How often it has looked at all its pages.
+    audits: int
+    #: How often it has rewritten all of them, and one.
+    passes: int
+    #: MiB that it has rewritten.
+    written: int
+    #: Pages that did not hold what was last put there.
+    bad: int
+
+
+class Guest:
+    """A guest, wherever it is.
+
+    :param lab: on whose hosts it is.
+    :param name: as its host knows it.
+    :param uuid: the same; some, if none is given.
+    :param memory_mib: how much memory it has.
+    :param work: how much of that it fills, and looks after, in MiB.
+    :param rate: how much of that it rewrites, in MiB a second.
+    :param disks: paths of images, as its host sees them; they are vda, vdb and so on. It does nothing with them.
+    :param cache: how its disks are cached.
+    :param persistent: whether its host knows it also while it does not run.
+    :param audit: ticks from one look at all its pages to the next; 0: none, it looks only at those that it rewrites.
+        One that is moved by post-copy would ask for all its pages at once.
+    :param period: ticks from one word of it to the next.
+    :param fill: whether it fills its memory with noise; otherwise that is zeros but for two words a page.
+    """
+
+    def __init__(
+        self,
+        lab: hosts.Lab,
+        name: str,
+        *,
+        uuid: str | None = None,
+        memory_mib: int = 256,
+        work: int = 200,
+        rate: int = 0,
+        disks: Sequence[str] = (),
+        cache: str = 'none',
+        persistent: bool = True,
+        audit: int = HZ,
+        period: int = 2,
+        fill: bool = True,
+    ) -> None:
+        # its first 2 MiB are its program's
+        assert work + 2 <= memory_mib, f'{memory_mib} MiB of memory do not hold {work} MiB of work'
+        self.lab = lab
+        self.name = name
+        self.uuid = uuid or str(uuids.uuid4())
+        self.rate = rate
+        self.audit = audit
+        self.persistent = persistent
+        #: What an operator would have written who knows nothing of us.
+        self.xml = _DOMAIN.format(
+            kind='kvm' if machine.accelerated() else 'qemu',
+            name=escape(name),
+            uuid=self.uuid,
+            memory_mib=memory_mib,
+            kernel=lab.kernel,
+            work=work,
+            rate=rate,
+            period=period,
+            audit=audit,
+            fill=int(fill),
+            emulator=lab.emulator,
+            disks=''.join(
+                _DISK.format(cache=cache, path=escape(path), letter=chr(ord('a') + number))
+                for number, path in enumerate(disks)
+            ),
+            console=console(name),
+        )
+
+    def start(self, host: hosts.Host, wait: bool = True) -> None:
+        """Start it for the first time, or anew, and return when it counts, or at once."""
+        for each in self.lab.hosts.values():
+            each.console(self.name).unlink(missing_ok=True)
+        if self.persistent:
+            host.virsh('define', '/dev/stdin', given=self.xml)
+            host.virsh('start', self.uuid)
+        else:
+            host.virsh('create', '/dev/stdin', given=self.xml)
+        if wait:
+            process.wait_until(lambda: self.last_tick(host), f'{self.name} to count on {host.name}', 60)
+
+    # --- what it says ------------------------------------------------------------------------------------------------
+
+    def said(self, host: hosts.Host) -> bytes:
+        """Return all that it has said on a host."""
+        try:
+            return host.console(self.name).read_bytes()
+        except FileNotFoundError:
+            return b''
+
+    def ticks(self, host: hosts.Host) -> list[Tick]:
+        """Return what it has said of itself on a host."""
+        return [Tick(*map(int, found)) for found in _TICK.findall(self.said(host))]
+
+    def last_tick(self, host: hosts.Host) -> Tick | None:
+        """Return what it has said last on a host; None: nothing."""
+        return next(iter(self.ticks(host)[-1:]), None)
+
+    def watch(self) -> Watch:
+        """Return a clock for how long it says nothing; a context manager."""
+        return Watch(self)
+
+    # --- what came of it ---------------------------------------------------------------------------------------------
+
+    def survived(self, source: hosts.Host, destination: hosts.Host, timeout: float = 60.0) -> None:
+        """Check that it came from one host to another as it was, and lives there.
+
+        Each page is looked at after its arrival, which takes a second or two; with neither ``audit`` nor ``rate`` none
+        is.
+
+        :raises AssertionError: it did not: what it said has a gap, a step back or something twice; it was started
+            anew; a page is not what it was; or it does not go on, or elsewhere.
+        """
+        elsewhere = [tick for tick, name in self._heard() if name != destination.name]
+        assert self.ticks(source), f'{self.name} was never on {source.name}'
+        self._lives(destination, max(elsewhere), timeout)
+
+    def unharmed(self, host: hosts.Host, timeout: float = 60.0) -> None:
+        """Check that it lives on a host, and always did, or since it came there; as :meth:`survived`."""
+        heard = self._heard()
+        self._lives(host, max(heard)[0] if heard else Tick(0, 0, 0, 0, 0), timeout)
+
+    def _lives(self, host: hosts.Host, since: Tick, timeout: float) -> None:
+        """Check that it lives on a host, waiting until it has looked at all its pages since."""
+        until = time.monotonic() + timeout
+        while True:
+            self._sound()
+            last = self.last_tick(host)
+            # the next look, or pass, that ends may have begun before
+            if last is not None and last.tick > since.tick and last.audits >= since.audits + 2 * bool(self.audit):
+                if self.audit or not self.rate or last.passes >= since.passes + 2:
+                    return
+            assert time.monotonic() < until, (
+                f'{self.name} does not go on at {host.name}, where it said {last} last; the last that it said anywhere '
+                f'is {max(self._heard(), default=None)}'
+            )
+            time.sleep(0.05)
+
+    def _heard(self) -> list[tuple[Tick, str]]:
+        return [(tick, each.name) for each in self.lab.hosts.values() for tick in self.ticks(each)]
+
+    def _sound(self) -> None:
+        """Check what it has said until now, on all hosts."""
+        began = [each.name for each in self.lab.hosts.values() for _ in _BOOT.findall(self.said(each))]
+        assert len(began) == 1, f'{self.name} began {len(began)} times: on {began}'
+        for each in self.lab.hosts.values():
+            ticks = self.ticks(each)
+            for one, next_ in itertools.pairwise(ticks):
+                assert one.tick < next_.tick, f'{self.name} went back on {each.name}, from {one} to {next_}'
+        heard = sorted(self._heard())
+        for (one, here), (next_, there) in itertools.pairwise(heard):
+            assert one.tick < next_.tick, (
+                f'{self.name} said {one} on {here} and {next_} on {there}: there were two of it, or it was taken back'
+            )
+            assert next_.tick - one.tick <= GAP, f'{self.name} has a gap: {one} on {here}, then {next_} on {there}'
+        # where it was in between it was for more than a word or two; two of it need not say the same words
+        stays = [(name, len(list(words))) for name, words in itertools.groupby(heard, key=lambda each: each[1])]
+        assert all(words > 2 for _, words in stays[1:-1]), f'{self.name} was in two places at once: {stays}'
+        for one, here in heard:
+            assert one.bad == 0, f'{self.name} has bad pages, first told on {here}: {one}'
+
+
+class Watch(threading.Thread):
+    """Listens to a guest, on all hosts; a context manager.
+
+    Its finest grain is the guest's: some 20 ms from word to word.
+    """
+
+    #: Seconds from one look to the next.
+    INTERVAL = 0.005
+
+    def __init__(self, guest: Guest) -> None:
+        super().__init__(name=f'watch-{guest.name}', daemon=True)
+        self._consoles = [host.console(guest.name) for host in guest.lab.hosts.values()]
+        self._ended = threading.Event()
+        self._longest = 0.0
+        self._last = time.monotonic()
+
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._ended.set()
+        self.join()
+
+    @property
+    def longest_silence(self) -> float:
+        """The most seconds that it said nothing, which is what somebody outside of it sees of its downtime."""
+        return max(self._longest, 0.0 if self._ended.is_set() else time.monotonic() - self._last)
+
+    def run(self) -> None:
+        """Listen until the context is left."""
+        before = self._sizes()
+        self._last = time.monotonic()
+        ended = False
+        while not ended:
+            ended = self._ended.wait(self.INTERVAL)
+            sizes, now = self._sizes(), time.monotonic()
+            # what it is silent about in the end counts too: it may have died
+            if sizes != before or ended:
+                self._longest = max(self._longest, now - self._last)
+                before, self._last = sizes, now
+
+    def _sizes(self) -> list[int]:
+        sizes = []
+        for each in self._consoles:
+            size = 0
+            with contextlib.suppress(FileNotFoundError):
+                size = each.stat().st_size
+            sizes.append(size)
+        return sizes
+
+
+# --- images ----------------------------------------------------------------------------------------------------------
+
+
+def make_image(path: pathlib.Path, mib: int, data_mib: int = 0) -> None:
+    """Make a qcow2 image, noise in its first part, nothing in the others."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix='.raw') as raw:
+        for _ in range(data_mib):
+            raw.write(os.urandom(1 << 20))
+        raw.truncate(mib << 20)
+        raw.flush()
+        process.run(['qemu-img', 'convert', '-f', 'raw', '-O', 'qcow2', raw.name, str(path)], path.parent)
+
+
+def same_image(one: pathlib.Path, other: pathlib.Path) -> bool:
+    """Whether two images hold the same; a guest may have them open."""
+    done = subprocess.run(
+        ['qemu-img', 'compare', '--force-share', str(one), str(other)], capture_output=True, text=True, check=False
+    )
+    if done.returncode > 1:
+        raise process.ServerError(f'{one} and {other} cannot be compared: {done.stderr}')
+    return done.returncode == 0

@@ -1,0 +1,70 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A driver in a process of its own, for the tests that kill it, or patch it: ``life.py SETTINGS``.
+
+SETTINGS is JSON: ``patched``, whether eventlet patches the process; ``default`` and ``libvirt``, its options;
+``instance`` and ``migrate_data``, what a conductor would send. It prints a line for each thing that it has done.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+
+def main(settings: dict[str, object]) -> None:
+    """Prepare the destination, and move the guest."""
+    if settings['patched']:
+        import eventlet
+
+        eventlet.monkey_patch()
+    from oslo_config import cfg
+
+    from migrator import executors
+    from migrator.conf import compute as compute_conf
+    from migrator.conf import libvirt as libvirt_conf
+    from migrator.objects import base
+    from migrator.virt.libvirt import driver as libvirt_driver
+
+    conf = cfg.ConfigOpts()
+    compute_conf.register_opts(conf)
+    libvirt_conf.register_opts(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    for name, value in settings['default'].items():  # type: ignore[attr-defined]
+        conf.set_override(name, value)
+    for name, value in settings['libvirt'].items():  # type: ignore[attr-defined]
+        conf.set_override(name, value, group='libvirt')
+    threads = executors.NativeThreads()
+    driver = libvirt_driver.LibvirtDriver(conf, threads)
+    driver.init_host(conf.host)
+    instance, data = (base.from_primitive(settings[name]) for name in ('instance', 'migrate_data'))
+    ticks = 0
+    stopped = threads.event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not stopped.is_set():
+            threads.sleep(0.05)
+            ticks += 1
+
+    threads.start(tick, name='tick')
+    print('calls', flush=True)
+    began = time.monotonic()
+    verdict = driver.live_migration(instance, 'beta', data, lambda: print('started', flush=True))
+    stopped.set()
+    print(verdict, ticks, round(time.monotonic() - began, 1), driver.get_guest(instance.uuid).state, flush=True)
+
+
+if __name__ == '__main__':
+    main(json.loads(sys.argv[1]))

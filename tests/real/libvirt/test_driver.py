@@ -1,0 +1,207 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What libvirt's driver promises besides the contract: of daemons that hang, and of lives that end."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+libvirt = pytest.importorskip('libvirt', reason='the module libvirt is not installed')
+
+from migrator import exception, executors  # noqa: E402 -- what is tested needs libvirt
+from migrator.objects import base  # noqa: E402
+from migrator.virt.libvirt import driver as libvirt_driver  # noqa: E402
+from tests.real.libvirt import bench as benches  # noqa: E402
+from tests.real.libvirt import life  # noqa: E402
+from tests.real.libvirt.lab import hosts  # noqa: E402
+
+TREE = pathlib.Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def bench(fresh: hosts.Lab, tmp_path: pathlib.Path) -> Iterator[benches.LibvirtBench]:
+    made = benches.LibvirtBench(fresh, tmp_path)
+    yield made
+    made.close()
+
+
+def another_life(bench: benches.LibvirtBench, patched: bool = False) -> subprocess.Popen[str]:
+    """Start a process that moves the guest; the destination is ready."""
+    conf = bench.confs['alpha']
+    settings = {
+        'patched': patched,
+        'default': {'host': 'alpha', 'state_path': conf.state_path},
+        'libvirt': {
+            name: conf.libvirt[name] for name in ('connection_uri', 'live_migration_uri', 'live_migration_bandwidth')
+        },
+        'instance': base.to_primitive(bench.instance),
+        'migrate_data': base.to_primitive(bench.prepare()),
+    }
+    command = [sys.executable, '-W', 'ignore', life.__file__, json.dumps(settings)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={'PYTHONPATH': str(TREE)})
+
+
+def test_a_daemon_that_hangs_is_told_of_in_time_and_answers_again(bench: benches.LibvirtBench) -> None:
+    driver = libvirt_driver.LibvirtDriver(bench.confs['alpha'], executors.NativeThreads(), deadline=1.0)
+    driver.init_host('alpha')
+    bench.alpha.stop_daemon()
+    began = time.monotonic()
+    with pytest.raises(exception.ServiceUnreachable, match='has not answered get_guest within 1 s'):
+        driver.get_guest(bench.instance.uuid)
+    with pytest.raises(exception.ServiceUnreachable, match='has not answered live_migration_abort'):
+        driver.live_migration_abort(bench.instance)
+    assert time.monotonic() - began < 10, 'a deadline is a second'
+    assert bench.at_destination().state == 'absent'
+    bench.alpha.continue_daemon()
+    bench.run_until(lambda: bench.at_source().state == 'running')
+    assert driver.get_guest(bench.instance.uuid).state == 'running'
+    driver.connection.close()
+
+
+def test_a_daemon_that_is_away_is_told_of_and_found_again(bench: benches.LibvirtBench) -> None:
+    bench.alpha.kill_daemon(comes_back=False)
+    with pytest.raises(exception.ServiceUnreachable, match='libvirt of alpha'):
+        bench.source.get_guest(bench.instance.uuid)
+    with pytest.raises(exception.ServiceUnreachable, match='libvirt of alpha'):
+        bench.source.attach_live_migration(bench.instance.uuid)
+    bench.alpha.start_daemon()
+    assert bench.at_source().state == 'running'
+
+
+def test_a_move_whose_daemon_is_killed_has_no_verdict_before_it_is_asked_again(bench: benches.LibvirtBench) -> None:
+    bench.slow()
+    call = bench.move(bench.prepare())
+    bench.run_until(lambda: call.started)
+    bench.alpha.kill_daemon(comes_back=False)
+    bench.run_until(lambda: call.ended)
+    assert isinstance(call.error, exception.ServiceUnreachable)
+    bench.alpha.start_daemon()
+    bench.run_until(lambda: not bench.at_source().job)
+    assert bench.at_source().state == 'running'
+    assert bench.source.attach_live_migration(bench.instance.uuid) is None
+
+
+def test_a_check_file_that_was_left_behind_is_not_taken_for_a_new_one(bench: benches.LibvirtBench) -> None:
+    left = bench.destination.check_can_live_migrate_destination(bench.instance, None, False).destination['check_file']
+    old = pathlib.Path(left).read_text()
+    data = bench.destination.check_can_live_migrate_destination(bench.instance, True, False)
+    # Both drivers are in one process here, and see the same; what a source that shares nothing may have is an old one.
+    pathlib.Path(left).write_text(old)
+    # Were it taken for the new one, block migration would be refused.
+    assert bench.source.check_can_live_migrate_source(bench.instance, data).block_migration is False
+    bench.destination.cleanup_live_migration_destination_check(bench.instance)
+    assert list(pathlib.Path(left).parent.iterdir()) == []
+
+
+def test_records_of_an_earlier_way_in_or_out_do_not_change_what_is_said(bench: benches.LibvirtBench) -> None:
+    """As where a post step never ran, for its host was away, and the guest has come back since."""
+    driver = bench.source
+    assert isinstance(driver, libvirt_driver.LibvirtDriver)
+    driver._kept.write('incoming', bench.instance.uuid, {'files': {}, 'directories': []})
+    assert bench.at_source().state == 'running'
+    bench.slow()
+    call = bench.move(bench.prepare())
+    bench.run_until(lambda: call.started)
+    bench.alpha.virsh('suspend', bench.instance.uuid)
+    assert bench.at_source().state == 'paused for cut-over'
+    bench.alpha.kill_daemon(comes_back=False)
+    bench.run_until(lambda: call.ended)
+    bench.alpha.start_daemon()
+    bench.run_until(lambda: not bench.at_source().job)
+    # Libvirt resumes what it had paused, and not what was paused for it.
+    assert bench.at_source().state in ('running', 'paused for cut-over')
+    bench.source.rollback_live_migration_at_source(bench.instance, None)
+    assert bench.at_source().state == 'running'
+
+
+@pytest.mark.parametrize('seconds', [0.0, 0.01, 0.05, 0.3])
+def test_what_a_killed_life_had_asked_for_is_a_job_by_then_or_never(
+    bench: benches.LibvirtBench, seconds: float
+) -> None:
+    bench.slow()
+    process = another_life(bench)
+    assert process.stdout is not None
+    assert process.stdout.readline() == 'calls\n'
+    time.sleep(seconds)
+    process.kill()
+    process.wait()
+    settled = bench.source.settle(bench.instance.uuid)
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        assert bench.at_source().job == settled.job
+        time.sleep(0.05)
+    if settled.job:
+        bench.source.live_migration_abort(bench.instance)
+        bench.run_until(lambda: not bench.at_source().job)
+    bench.source.rollback_live_migration_at_source(bench.instance, None)
+    assert bench.at_source().state == 'running'
+    bench.destination.rollback_live_migration_at_destination(bench.instance, None)
+    assert not bench.at_destination().present
+
+
+def test_a_later_life_aborts_what_an_earlier_one_has_begun(bench: benches.LibvirtBench) -> None:
+    bench.slow()
+    process = another_life(bench)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ['calls\n', 'started\n']
+    process.kill()
+    process.wait()
+    call = bench.in_thread(bench.source.attach_live_migration, bench.instance.uuid)
+    bench.run_until(lambda: bench.at_source().job)
+    bench.source.live_migration_abort(bench.instance)
+    bench.run_until(lambda: call.ended)
+    assert call.result() == 'aborted'
+    assert bench.at_source().state == 'running'
+
+
+def test_in_a_process_that_eventlet_has_patched_other_green_threads_go_on(bench: benches.LibvirtBench) -> None:
+    pytest.importorskip('eventlet')
+    bench.confs['alpha'].set_override('live_migration_bandwidth', 30, group='libvirt')
+    process = another_life(bench, patched=True)
+    said, _ = process.communicate(timeout=100)
+    lines = said.splitlines()
+    assert lines[:2] == ['calls', 'started']
+    verdict, ticks, seconds, state = lines[2].split()
+    assert (verdict, state) == ('completed', 'absent')
+    # twenty a second, if nothing held them up; a call that blocked the hub would have left next to none
+    assert int(ticks) > float(seconds) * 5
+    bench.guest.survived(bench.alpha, bench.beta)
+
+
+@pytest.mark.parametrize(
+    ('option', 'value', 'flag'),
+    [
+        ('live_migration_parallel_connections', 2, libvirt.VIR_MIGRATE_PARALLEL),
+        ('live_migration_permit_auto_converge', True, libvirt.VIR_MIGRATE_AUTO_CONVERGE),
+        ('live_migration_permit_post_copy', True, libvirt.VIR_MIGRATE_POSTCOPY),
+    ],
+)
+def test_what_may_be_made_use_of_is_asked_for(
+    bench: benches.LibvirtBench, option: str, value: object, flag: int
+) -> None:
+    for conf in bench.confs.values():
+        conf.set_override(option, value, group='libvirt')
+    call = bench.move(bench.prepare())
+    bench.run_until(lambda: call.ended)
+    assert call.result() == 'completed'
+    begun = re.findall(r'qemuMigrationSrcBeginPhase.*flags=0x([0-9a-f]+)', bench.alpha.said_by_libvirt())
+    assert int(begun[-1], 16) & flag
+    bench.guest.survived(bench.alpha, bench.beta)

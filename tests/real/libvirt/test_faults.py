@@ -1,0 +1,131 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What breaks while a real guest moves: a QEMU, a host, a daemon, the compute service; and how it comes right."""
+
+from __future__ import annotations
+
+from tests.real.libvirt import site as sites
+from tests.real.libvirt.lab import guests, hosts
+from tests.real.libvirt.test_moves import a_guest
+
+
+def under_way(cloud: sites.Cloud, **settings: object) -> tuple[guests.Guest, object]:
+    """Return a guest whose copy lasts, and its migration."""
+    guest = a_guest(cloud, **{'rate': 2, **settings})
+    cloud.slow()
+    migration = cloud.live_migrate(guest)
+    cloud.runs(migration, copied_mib=10)
+    return guest, migration
+
+
+def test_a_destination_whose_qemu_does_not_start(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+    beta.fault_qemu('no such luck')
+    guest = a_guest(cloud)
+    migration = cloud.live_migrate(guest)
+    assert cloud.ended(migration) == 'failed'
+    guest.unharmed(alpha)
+    cloud.check(guest, 'alpha')
+    beta.fault_qemu(None)
+    assert cloud.ended(cloud.live_migrate(guest)) == 'completed'
+    guest.survived(alpha, beta)
+    cloud.check(guest, 'beta')
+
+
+def test_a_destination_that_loses_its_power_in_mid_copy(
+    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+) -> None:
+    guest, migration = under_way(cloud)
+    beta.power_off()
+    assert cloud.ended(migration) == 'failed'
+    guest.unharmed(alpha)
+    beta.power_on()
+    cloud.start_compute('beta')
+    cloud.check(guest, 'alpha')
+
+
+def test_a_source_that_loses_its_power_in_mid_copy(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+    guest, migration = under_way(cloud)
+    alpha.power_off()
+    alpha.power_on()
+    cloud.start_compute('alpha')
+    cloud.wait(lambda: not cloud.migration(migration).in_progress, 'the migration to end')
+    assert cloud.migration(migration).status == 'failed'
+    # as after any loss of power: it is off, and where it was
+    assert alpha.virsh('domstate', guest.uuid).strip() == 'shut off'
+    assert beta.domains() == []
+    alpha.virsh('start', guest.uuid)
+    cloud.check(guest, 'alpha')
+
+
+def test_a_source_whose_libvirt_is_killed_in_mid_copy(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+    guest, migration = under_way(cloud)
+    alpha.kill_daemon()
+    assert cloud.ended(migration) == 'failed'
+    guest.unharmed(alpha)
+    cloud.check(guest, 'alpha')
+
+
+def test_a_compute_that_is_killed_in_mid_copy_finds_the_job_again(
+    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+) -> None:
+    guest, migration = under_way(cloud)
+    cloud.site.services['alpha'].kill()
+    cloud.start_compute('alpha')
+    assert cloud.progress(migration)
+    assert cloud.ended(migration) == 'completed'
+    guest.survived(alpha, beta)
+    cloud.check(guest, 'beta')
+
+
+def test_a_job_that_was_found_again_can_be_aborted(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+    guest, migration = under_way(cloud, rate=20)
+    cloud.site.services['alpha'].kill()
+    cloud.start_compute('alpha')
+    cloud.abort(migration)
+    assert cloud.ended(migration) == 'cancelled'
+    guest.unharmed(alpha)
+    cloud.check(guest, 'alpha')
+
+
+def test_a_job_that_has_ended_while_its_compute_was_away(
+    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+) -> None:
+    guest, migration = under_way(cloud)
+    cloud.site.services['alpha'].kill()
+    cloud.wait(lambda: guest.uuid not in alpha.domains(), 'the guest to have left')
+    cloud.start_compute('alpha')
+    assert cloud.ended(migration) == 'completed'
+    guest.survived(alpha, beta)
+    cloud.check(guest, 'beta')
+
+
+def test_a_compute_that_is_killed_at_cut_over(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+    guest, migration = under_way(cloud)
+    # Paused with a job, as at cut-over, and for as long as the rest takes at this speed.
+    alpha.virsh('suspend', guest.uuid)
+    cloud.site.services['alpha'].kill()
+    cloud.start_compute('alpha')
+    assert cloud.ended(migration) == 'completed'
+    guest.survived(alpha, beta)
+    cloud.check(guest, 'beta')
+
+
+def test_both_computes_killed_in_mid_copy(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+    guest, migration = under_way(cloud)
+    for name in ('alpha', 'beta'):
+        cloud.site.services[name].kill()
+    for name in ('alpha', 'beta'):
+        cloud.start_compute(name)
+    assert cloud.ended(migration) == 'completed'
+    guest.survived(alpha, beta)
+    cloud.check(guest, 'beta')

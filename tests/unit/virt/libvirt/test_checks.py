@@ -1,0 +1,91 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Why a guest cannot move there, and what is said of it."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+pytest.importorskip('libvirt')
+
+from migrator import exception
+from migrator.objects import migrate_data as migrate_data_objects
+from migrator.virt.libvirt import checks, storage
+from tests.unit.virt.fake_bench import an_instance
+
+parse = ElementTree.fromstring
+
+HERE = {'hypervisor_type': 'QEMU', 'hypervisor_version': 7002000, 'hypervisor_uuid': 'a', 'native_tls': False}
+THERE = {**HERE, 'hypervisor_uuid': 'b', 'host': 'beta', 'disk_available': 100 * 2**20}
+LOCAL = storage.Disk(target='vda', kind='file', path='/a', size=60 * 2**20, allocation=2**20, shared=False)
+SHARED = storage.Disk(target='vda', kind='file', path='/a', size=60 * 2**20)
+
+
+def refused(change, match):
+    with pytest.raises(exception.MigrationPreCheckError, match=match):
+        checks.refuse_hypervisor('alpha', HERE, {**THERE, **change})
+
+
+def test_another_hypervisor_is_refused_and_says_what_is_other():
+    checks.refuse_hypervisor('alpha', HERE, THERE)
+    checks.refuse_hypervisor('alpha', HERE, {**THERE, 'hypervisor_version': 8000000})
+    refused({'hypervisor_type': 'Xen'}, 'that of beta is Xen')
+    refused({'hypervisor_uuid': 'a'}, 'set host_uuid in libvirtd.conf')
+    refused({'hypervisor_version': 6000000}, 'of beta is older')
+    refused({'native_tls': True}, 'live_migration_with_native_tls is False at alpha, and True at beta')
+
+
+def test_a_device_of_the_host_is_refused_unless_another_stands_in_for_it():
+    xml = "<domain><devices><hostdev type='pci'>{}</hostdev></devices></domain>"
+    with pytest.raises(exception.MigrationPreCheckError, match='pci device of its host'):
+        checks.refuse_passthrough(an_instance(), parse(xml.format('')))
+    checks.refuse_passthrough(an_instance(), parse(xml.format("<teaming type='transient'/>")))
+
+
+@pytest.mark.parametrize(
+    ('xml', 'cpu'),
+    [
+        ("<domain type='qemu'><cpu><model>x</model></cpu></domain>", ''),
+        ("<domain type='kvm'/>", ''),
+        ("<domain type='kvm'><cpu><model>x</model></cpu></domain>", '<cpu><model>x</model></cpu>'),
+        ("<domain type='kvm'><cpu mode='host-passthrough'/></domain>", '<cpu>the host</cpu>'),
+    ],
+)
+def test_the_processor_that_a_guest_was_started_with(xml, cpu):
+    assert checks.processor_of(parse(xml), '<cpu>the host</cpu>') == cpu
+
+
+def data(wanted, over=False):
+    return migrate_data_objects.LiveMigrateData(block_migration=wanted, disk_over_commit=over, destination=THERE)
+
+
+def test_what_is_copied_is_what_is_not_shared_and_was_not_ruled_out():
+    guest = an_instance()
+    assert checks.block_migration(guest, data(None), [LOCAL, SHARED], sees=False)
+    assert checks.block_migration(guest, data(True), [LOCAL, SHARED], sees=True)
+    assert not checks.block_migration(guest, data(None), [SHARED], sees=True)
+    assert not checks.block_migration(guest, data(False), [], sees=False)
+    assert not checks.block_migration(guest, data(True), [], sees=False)
+    with pytest.raises(exception.MigrationPreCheckError, match='block_migration False or auto would do'):
+        checks.block_migration(guest, data(True), [SHARED], sees=True)
+    with pytest.raises(exception.MigrationPreCheckError, match=r'does not see vda \(/a\).* True or auto would do'):
+        checks.block_migration(guest, data(False), [LOCAL], sees=False)
+
+
+def test_disks_that_do_not_fit_are_refused_by_their_size_or_by_what_they_hold():
+    two = [LOCAL, LOCAL]
+    with pytest.raises(exception.MigrationPreCheckError, match='beta has 100 MiB left for disks, and 120 MiB'):
+        checks.block_migration(an_instance(), data(None), two, sees=False)
+    assert checks.block_migration(an_instance(), data(None, over=True), two, sees=False)

@@ -1,0 +1,93 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What libvirt says of a guest, in a driver's words: each state of a domain, at either end of a move."""
+
+from __future__ import annotations
+
+import pytest
+
+libvirt = pytest.importorskip('libvirt')
+
+from migrator.objects import command  # noqa: E402 -- what is tested needs libvirt
+from migrator.virt.libvirt import guest as guests  # noqa: E402
+
+UUID = '00000000-0000-4000-8000-000000000001'
+OUT = libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT
+PAUSED, RUNNING = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_RUNNING
+
+
+def say(state, reason=0, prepared=False, **facts):
+    return guests.told(UUID, guests.Seen(state, reason, **facts), prepared)
+
+
+@pytest.mark.parametrize(
+    ('seen', 'prepared', 'state', 'more'),
+    [
+        ((None,), False, 'absent', {}),
+        ((None,), True, 'waiting', {}),
+        ((RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED), False, 'running', {}),
+        ((RUNNING, libvirt.VIR_DOMAIN_RUNNING_MIGRATED), True, 'running', {}),
+        ((RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY), True, 'running', {'post_copy': True}),
+        ((RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY_FAILED), True, 'post-copy broken off', {'post_copy': True}),
+        ((libvirt.VIR_DOMAIN_BLOCKED,), False, 'running', {}),
+        ((libvirt.VIR_DOMAIN_SHUTDOWN,), False, 'running', {}),
+        ((libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED), False, 'shutdown', {}),
+        ((libvirt.VIR_DOMAIN_CRASHED,), False, 'shutdown', {}),
+        ((libvirt.VIR_DOMAIN_PMSUSPENDED,), False, 'paused', {}),
+        ((PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER), False, 'paused', {}),
+        ((PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR), False, 'paused', {}),
+        ((PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY), False, 'paused for cut-over', {'post_copy': True}),
+        ((PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED), False, 'post-copy broken off', {'post_copy': True}),
+        # At the source it is handed over; at the destination it has not been yet.
+        ((PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION), False, 'paused for cut-over', {}),
+        ((PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION), True, 'waiting', {'incoming': True}),
+        ((PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP), True, 'waiting', {'incoming': True}),
+    ],
+)
+def test_every_state_of_a_domain(seen, prepared, state, more):
+    wanted = command.Guest(instance_uuid=UUID, state=state, **more)
+    assert say(*seen, prepared=prepared) == wanted
+
+
+def test_what_another_than_migrator_moves_here_is_no_guest_yet_either():
+    assert say(PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION, receiving=True).state == 'waiting'
+
+
+def test_a_move_that_goes_out_is_a_job_and_another_job_is_none():
+    assert say(RUNNING, operation=OUT).job
+    assert say(PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION, prepared=True, operation=OUT).state == 'paused for cut-over'
+    assert not say(RUNNING, operation=libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP).job
+
+
+def test_what_this_host_has_begun_to_move_is_none_that_arrives():
+    seen = say(PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION, prepared=True, moved=True)
+    assert (seen.state, seen.incoming) == ('paused for cut-over', False)
+
+
+@pytest.mark.parametrize('reason', [libvirt.VIR_DOMAIN_PAUSED_USER, libvirt.VIR_DOMAIN_PAUSED_IOERROR])
+def test_qemu_is_asked_whether_it_has_sent_a_guest_that_was_paused_before(monkeypatch, reason):
+    class Domain:
+        def state(self):
+            return [PAUSED, reason]
+
+        def jobStats(self):  # noqa: N802 -- libvirt's name
+            return {'type': libvirt.VIR_DOMAIN_JOB_NONE}
+
+    monkeypatch.setattr(guests, 'find', lambda *_: Domain())
+    monkeypatch.setattr(guests, '_has_sent', lambda _domain: True)
+    assert guests.told(UUID, guests.see(None, UUID, moved=True), False).state == 'paused for cut-over'
+    assert guests.told(UUID, guests.see(None, UUID), False).state == 'paused'
+
+
+def test_a_guest_that_its_user_had_paused_and_that_was_sent_is_not_here_any_more():
+    assert say(PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER, sent=True).state == 'paused for cut-over'

@@ -1,0 +1,248 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A host's records, and what is made for a guest's disks: in files of the test's own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from migrator import exception
+from migrator.virt.libvirt import records, storage
+
+UUID = '00000000-0000-4000-8000-000000000001'
+
+
+@pytest.fixture
+def kept(tmp_path):
+    made = records.Records(tmp_path / 'kept')
+    made.prepare()
+    return made
+
+
+@pytest.fixture
+def room(kept):
+    return storage.Room('beta', kept)
+
+
+def a_disk(path, **facts):
+    return storage.Disk(target='vda', kind='file', path=str(path), size=2**20, **{'shared': False, **facts})
+
+
+@pytest.fixture
+def qemu_img(tmp_path, monkeypatch):
+    """What makes an image, in place of qemu-img, which need not be here."""
+    if shutil.which('qemu-img'):
+        return
+    script = tmp_path / 'bin' / 'qemu-img'
+    script.parent.mkdir()
+    script.write_text('#!/bin/sh\ntruncate -s "$6" "$5"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv('PATH', f'{script.parent}:{os.environ["PATH"]}')
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_written_is_read_until_it_is_removed(kept):
+    assert kept.read(records.INCOMING, UUID) is None
+    kept.write(records.INCOMING, UUID, {'files': {}})
+    kept.write(records.INCOMING, UUID, {'files': {'/a': 1}})
+    assert kept.read(records.INCOMING, UUID) == {'files': {'/a': 1}}
+    assert kept.list(records.INCOMING) == [UUID]
+    assert kept.list(records.OUTGOING) == []
+    kept.remove(records.INCOMING, UUID)
+    kept.remove(records.INCOMING, UUID)
+    assert kept.read(records.INCOMING, UUID) is None
+
+
+def test_a_record_is_of_a_guest_and_of_nothing_else(kept):
+    with pytest.raises(ValueError, match='instance_uuid'):
+        kept.write(records.INCOMING, '../elsewhere', {})
+
+
+# --- disks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures('qemu_img')
+def test_an_image_is_made_once_and_removed_with_its_directories(room, kept, tmp_path):
+    disk = a_disk(tmp_path / 'images' / 'guest' / 'disk')
+    room.begin(UUID)
+    room.make(UUID, disk)
+    inode = os.stat(disk.path).st_ino
+    room.make(UUID, disk)
+    assert os.stat(disk.path).st_ino == inode
+    assert os.listdir(tmp_path / 'images' / 'guest') == ['disk']
+    for _ in range(2):
+        room.remove(UUID)
+        assert not (tmp_path / 'images').exists()
+        assert kept.read(records.INCOMING, UUID) is None
+
+
+@pytest.mark.usefixtures('qemu_img')
+def test_a_file_of_somebody_else_is_neither_overwritten_nor_removed(room, tmp_path):
+    disk = a_disk(tmp_path / 'disk')
+    (tmp_path / 'disk').write_text('mine')
+    room.begin(UUID)
+    with pytest.raises(exception.MigrationPreCheckError, match='exists at beta already'):
+        room.make(UUID, disk)
+    room.remove(UUID)
+    assert (tmp_path / 'disk').read_text() == 'mine'
+
+
+@pytest.mark.usefixtures('qemu_img')
+def test_what_was_put_in_place_of_what_was_made_is_not_removed(room, tmp_path):
+    disk = a_disk(tmp_path / 'disk')
+    room.begin(UUID)
+    room.make(UUID, disk)
+    (tmp_path / 'new').write_text('restored by an operator')
+    os.replace(tmp_path / 'new', tmp_path / 'disk')
+    room.remove(UUID)
+    assert (tmp_path / 'disk').exists()
+
+
+@pytest.mark.usefixtures('qemu_img')
+def test_what_a_lost_process_had_half_made_is_removed(room, kept, tmp_path):
+    draft = tmp_path / f'disk.{UUID}.draft'
+    kept.write(records.INCOMING, UUID, {'files': {str(tmp_path / 'disk'): 0}, 'directories': []})
+    draft.write_text('half')
+    (tmp_path / 'disk').write_text("somebody else's, meanwhile")
+    room.remove(UUID)
+    assert not draft.exists()
+    assert (tmp_path / 'disk').exists()
+
+
+@pytest.mark.usefixtures('qemu_img')
+def test_what_has_arrived_is_kept(room, kept, tmp_path):
+    disk = a_disk(tmp_path / 'disk')
+    room.begin(UUID)
+    room.make(UUID, disk)
+    room.keep(UUID)
+    room.remove(UUID)
+    assert (tmp_path / 'disk').exists()
+    assert kept.list(records.INCOMING) == []
+
+
+def test_an_image_that_cannot_be_made_says_why(room, tmp_path, monkeypatch):
+    monkeypatch.setenv('PATH', '/nowhere')
+    room.begin(UUID)
+    with pytest.raises(exception.DriverError, match='qemu-img'):
+        room.make(UUID, a_disk(tmp_path / 'disk'))
+    room.remove(UUID)
+    assert sorted(os.listdir(tmp_path)) == ['kept']
+
+
+def test_a_disk_that_is_shared_by_word_only_is_told_of(room, tmp_path):
+    with pytest.raises(exception.MigrationPreCheckError, match='mount it there'):
+        room.check(a_disk(tmp_path / 'disk', shared=True), str(tmp_path))
+    (tmp_path / 'disk').touch()
+    room.check(a_disk(tmp_path / 'disk', shared=True), str(tmp_path))
+    room.check(storage.Disk(target='vda', kind='network'), str(tmp_path))
+
+
+def test_another_file_where_the_source_has_a_shared_disk_is_not_taken_for_it(room, tmp_path, monkeypatch):
+    disk = tmp_path / 'data' / 'disk'
+    disk.parent.mkdir()
+    disk.touch()
+    monkeypatch.setattr(storage, 'filesystem_of', lambda _path: 'ext4')
+    with pytest.raises(exception.MigrationPreCheckError, match='ext4'):
+        room.check(a_disk(disk, shared=True, inode=1), str(tmp_path / 'instances'))
+    room.check(a_disk(disk, shared=True, inode=disk.stat().st_ino), str(tmp_path / 'instances'))
+    monkeypatch.setattr(storage, 'filesystem_of', lambda _path: 'nfs4')
+    room.check(a_disk(disk, shared=True, inode=1), str(tmp_path / 'instances'))
+
+
+def test_only_the_very_file_is_removed(tmp_path):
+    file = tmp_path / 'disk'
+    file.touch()
+    inode = file.stat().st_ino
+    assert not storage.remove_file(str(file), inode + 1)
+    assert not storage.remove_file(str(file), 0)
+    assert storage.remove_file(str(file), inode)
+    assert not storage.remove_file(str(file), inode)
+
+
+MOUNTS = r"""
+21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+30 21 0:30 / /var/lib/nova rw - nfs4 filer:/nova rw
+31 30 0:31 / /var/lib/nova/local rw - xfs /dev/sdb rw
+32 21 0:32 / /var/lib/with\040space rw - ceph mon:/ rw
+33 21 0:33 / /var/lib/over rw - ext4 /dev/sdc rw
+34 21 0:34 / /var/lib/over rw - fuse.glusterfs gluster:/v rw
+""".lstrip()
+
+
+@pytest.mark.parametrize(
+    ('path', 'kind'),
+    [
+        ('/var/lib/libvirt/images/a', 'ext4'),
+        ('/var/lib/nova/instances/a', 'nfs4'),
+        ('/var/lib/nova', 'nfs4'),
+        ('/var/lib/novae', 'ext4'),
+        ('/var/lib/nova/local/a', 'xfs'),
+        ('/var/lib/with space/a', 'ceph'),
+        ('/var/lib/over/a', 'fuse.glusterfs'),
+    ],
+)
+def test_the_file_system_of_a_path(tmp_path, path, kind):
+    (tmp_path / 'mountinfo').write_text(MOUNTS)
+    assert storage.filesystem_of(path, str(tmp_path / 'mountinfo')) == kind
+
+
+def test_room_left_is_told_and_is_none_where_there_is_no_directory(tmp_path):
+    assert storage.available(str(tmp_path)) > 0
+    assert storage.available(str(tmp_path / 'nowhere')) == 0
+
+
+def test_what_is_below_a_directory_is_told_wherever_links_lead(tmp_path):
+    (tmp_path / 'real').mkdir()
+    (tmp_path / 'link').symlink_to(tmp_path / 'real')
+    (tmp_path / 'real' / 'out').symlink_to('/dev/null')
+    assert storage.is_below(str(tmp_path / 'link' / 'disk'), str(tmp_path / 'real'))
+    assert storage.is_below(str(tmp_path / 'real' / 'disk'), str(tmp_path / 'link'))
+    assert not storage.is_below(str(tmp_path / 'really' / 'disk'), str(tmp_path / 'real'))
+    assert not storage.is_below(str(tmp_path / 'real' / 'out'), str(tmp_path / 'real'))
+
+
+def test_a_disk_behind_a_link_is_removed_with_it(tmp_path):
+    (tmp_path / 'disk').touch()
+    (tmp_path / 'link').symlink_to(tmp_path / 'disk')
+    assert storage.remove_file(str(tmp_path / 'link'), (tmp_path / 'disk').stat().st_ino)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize('name', ['wwid', 'device/wwid', 'dm/uuid'])
+def test_a_block_device_is_known_by_what_the_kernel_calls_it(tmp_path, name):
+    number = os.stat('/dev/null').st_rdev
+    file = tmp_path / f'{os.major(number)}:{os.minor(number)}' / name
+    file.parent.mkdir(parents=True)
+    file.write_text('naa.600140512345\n')
+    assert storage.identity_of('/dev/null', str(tmp_path)) == 'naa.600140512345'
+    assert storage.identity_of('/dev/zero', str(tmp_path)) == ''
+    assert storage.identity_of('/nowhere', str(tmp_path)) == ''
+
+
+@pytest.mark.parametrize(('was', 'is_'), [('naa.1', 'naa.2'), ('', ''), ('naa.1', ''), ('', 'naa.1')])
+def test_a_device_of_the_same_name_that_may_be_another_is_refused(room, monkeypatch, was, is_):
+    monkeypatch.setattr(storage, 'identity_of', lambda _path: is_)
+    with pytest.raises(exception.MigrationPreCheckError, match='cannot be shown to be the same device at beta'):
+        room.check(storage.Disk(target='vdb', kind='block', path='/dev/null', identity=was), '/instances')
+    monkeypatch.setattr(storage, 'identity_of', lambda _path: 'naa.1')
+    room.check(storage.Disk(target='vdb', kind='block', path='/dev/null', identity='naa.1'), '/instances')
+
+
+def test_what_a_newer_host_tells_of_a_disk_besides_is_ignored():
+    disk = storage.Disk(target='vda', kind='file', path='/a', size=1)
+    assert storage.Disk.of({**vars(disk), 'novelty': 1}) == disk
