@@ -301,7 +301,8 @@ class Director:
             self.wait(_SWEEPS)
         else:
             # A guest that writes faster than its link carries moves until its time-out ends it.
-            self.until(self._all_stuck, _LONGEST_MOVE)
+            if any(hypervisor.jobs for hypervisor in self.cloud.world.hypervisors.values()):
+                self.until(self._all_stuck, _LONGEST_MOVE)
 
     def finish(self) -> None:
         """Let what is still on its way arrive, and everything come to rest: faults have stopped."""

@@ -31,6 +31,9 @@ from tests.simulation.planted import PLANTS
 #: What may stand where a plant is from, besides a number of the museum: see :mod:`tests.simulation.plant`.
 _MODEL = frozenset(['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'lateget', 'xf', 'xb', 'order', 'fixfail', 'recs'])
 
+# What a plant keeps from ever ending takes long.
+pytestmark = pytest.mark.timeout(900)
+
 _RECORDED = sorted({name for one in PLANTS for name in one.cells})
 
 
