@@ -14,7 +14,21 @@
 
 from __future__ import annotations
 
-from oslo_config import cfg
+from typing import Any
+
+from oslo_config import cfg, types
+
+
+class _Ratio(types.Float):
+    """An allocation ratio, for which nova has 0.0 where it is not set."""
+
+    def __init__(self, unset: float) -> None:
+        super().__init__(min=0.0)
+        self._unset = unset
+
+    def __call__(self, value: Any) -> float | int:
+        return super().__call__(value) or self._unset
+
 
 DEFAULT_OPTS = [
     cfg.StrOpt(
@@ -39,34 +53,34 @@ its file system: on NFS, Ceph and the like it is shared, on others it is not. Th
 DISK_GB.
 """,
     ),
-    cfg.FloatOpt(
+    cfg.Opt(
         'cpu_allocation_ratio',
+        type=_Ratio(4.0),
         default=4.0,
-        min=0.01,
         help="""
 How many vCPUs guests may have for each processor of the host.
 
-A number above 0; default 4.0.
+A number above 0; default 4.0, also for 0.0, which is nova's word for unset.
 """,
     ),
-    cfg.FloatOpt(
+    cfg.Opt(
         'ram_allocation_ratio',
+        type=_Ratio(1.0),
         default=1.0,
-        min=0.01,
         help="""
 How much memory guests may have for each MiB of the host's.
 
-A number above 0; default 1.0.
+A number above 0; default 1.0, also for 0.0, which is nova's word for unset.
 """,
     ),
-    cfg.FloatOpt(
+    cfg.Opt(
         'disk_allocation_ratio',
+        type=_Ratio(1.0),
         default=1.0,
-        min=0.01,
         help="""
 How much disk guests may have for each GiB that instances_path has.
 
-A number above 0; default 1.0.
+A number above 0; default 1.0, also for 0.0, which is nova's word for unset.
 """,
     ),
     cfg.IntOpt(

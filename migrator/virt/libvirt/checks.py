@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
 
@@ -72,16 +73,35 @@ def refuse_passthrough(instance: Instance, xml: ElementTree.Element) -> None:
             )
 
 
+def refuse_local_volumes(instance: Instance, volumes: dict[str, str], is_shared: Callable[[str], bool]) -> None:
+    """Refuse a guest with a disk that is a file of a storage pool of its host alone: such a one is not copied, for
+    where the destination has it is its own pool's business.
+
+    :param volumes: where those disks are: target -> path.
+    :param is_shared: tells of a file's path whether the destination sees it.
+    :raises migrator.exception.MigrationPreCheckError: it has one.
+    """
+    for target, path in volumes.items():
+        if not is_shared(path):
+            raise exception.MigrationPreCheckError(
+                reason=f'disk {target} of guest {instance.uuid} is a volume of a storage pool, {path}, which hosts do '
+                'not share, and a volume is not copied: have the definition name it as a file'
+            )
+
+
 def processor_of(xml: ElementTree.Element, host_cpu: str) -> str:
-    """Return the processor that a guest was started with, as libvirt compares it; '' if it is to be had anywhere.
+    """Return the processor that a destination has to have for a guest, as libvirt compares hosts; '' if that does not
+    tell.
+
+    A processor that a guest has by its model's name is of KVM's making, with features that no host has; libvirt itself
+    compares that, when QEMU starts at the destination.
 
     :param xml: its definition.
     :param host_cpu: that of its host, which a guest may have been given as it is.
     """
     cpu = xml.find('cpu')
-    if xml.get('type') != 'kvm' or cpu is None:
-        return ''
-    return host_cpu if cpu.get('mode') == 'host-passthrough' else ElementTree.tostring(cpu, encoding='unicode')
+    given = xml.get('type') == 'kvm' and cpu is not None and cpu.get('mode') in ('host-passthrough', 'maximum')
+    return host_cpu if given else ''
 
 
 def block_migration(instance: Instance, migrate_data: LiveMigrateData, disks: list[storage.Disk], sees: bool) -> bool:

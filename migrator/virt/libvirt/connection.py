@@ -304,10 +304,12 @@ class Connection:
 
     def _on_event(self, _connection: Any, domain: Any, *args: Any) -> None:
         uuid, event = domain.UUIDString(), args[-1]
-        if event == libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE and tuple(args[:2]) == (
-            libvirt.VIR_DOMAIN_EVENT_STOPPED,
-            libvirt.VIR_DOMAIN_EVENT_STOPPED_MIGRATED,
-        ):
+        what = tuple(args[:2]) if event == libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE else ()
+        if what == (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED_MIGRATED):
+            # It is about to go, which is no news for anybody; and whatever asked QEMU now would have it stand still
+            # for longer.
+            return
+        if what == (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_MIGRATED):
             with self._lock:
                 self._moved.add(uuid)
         self.waker.wake(uuid)

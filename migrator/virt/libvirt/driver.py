@@ -57,8 +57,9 @@ _UNDEFINE = (
     libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
     | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
     | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
-    # Where the storage is shared it is the running guest's.
+    # Where the storage is shared they are the running guest's.
     | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM
+    | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_TPM
 )
 _HERE = (GuestState.RUNNING, GuestState.PAUSED)
 #: Somebody's guest, whatever the books say.
@@ -134,13 +135,12 @@ class LibvirtDriver(driver.ComputeDriver):
         """Return a guest as an instance; see :meth:`driver.ComputeDriver.get_instance`."""
         if self.get_guest(instance_uuid).state == GuestState.WAITING:
             return None
+        facts = self.connection.call('get_instance', lambda connection: guests.facts_of(connection, instance_uuid))
+        if facts is None:
+            return None
         owner = self.conf.compute.adopt_project_id, self.conf.compute.adopt_user_id
-
-        def ask(connection: Any) -> Any:
-            return guests.described(connection, instance_uuid, self.host, *owner)
-
-        found: Instance | None = self.connection.call('get_instance', ask)
-        return found
+        space = [size for path, size in facts.disks if storage.is_beside(path, self.conf.instances_path)]
+        return guests.described(facts, self.host, *owner, space)
 
     def settle(self, instance_uuid: str) -> command.Guest:
         """Wait until libvirt has begun, or never will, with a move that an earlier life asked for; see
@@ -186,7 +186,10 @@ class LibvirtDriver(driver.ComputeDriver):
             }
 
         facts = self.connection.call('check_can_live_migrate_destination', ask)
-        path, token = self._check_file(instance), self._threads.new_uuid()
+        token = self._threads.new_uuid()
+        # A host that has once found that a file is not there may believe so for a minute, over NFS: so each has a name
+        # of its own.
+        path = f'{self._check_file(instance)}-{token}'
         try:
             os.makedirs(self.conf.instances_path, exist_ok=True)
             pathlib.Path(path).write_text(token)
@@ -237,18 +240,20 @@ class LibvirtDriver(driver.ComputeDriver):
                 'autostart': bool(domain.autostart()),
                 'persistent': bool(domain.isPersistent()),
                 'xml': domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE),
-                'disks': storage.disks_of(domain, is_shared),
+                'disks': [storage.measured(domain, disk) for disk in storage.named(domain.XMLDesc(0))],
+                'volumes': guests.volumes_of(connection, domain.XMLDesc(0)),
             }
 
-        try:
-            facts = self.connection.call('check_can_live_migrate_source', ask)
-        except OSError as error:
-            raise exception.MigrationPreCheckError(reason=f'a disk of guest {instance.uuid}: {error}') from error
+        facts = self.connection.call('check_can_live_migrate_source', ask)
         facts['native_tls'] = self.conf.libvirt.live_migration_with_native_tls
         checks.refuse_hypervisor(self.host, facts, there)
-        disks: list[storage.Disk] = facts['disks']
         xml = ElementTree.fromstring(facts['xml'])  # noqa: S314 -- libvirt wrote it
         checks.refuse_passthrough(instance, xml)
+        try:
+            disks = [storage.located(disk, is_shared) for disk in facts['disks']]
+            checks.refuse_local_volumes(instance, facts['volumes'], is_shared)
+        except OSError as error:
+            raise exception.MigrationPreCheckError(reason=f'a disk of guest {instance.uuid}: {error}') from error
         block = checks.block_migration(instance, migrate_data, disks, sees)
         return migrate_data.replace(
             block_migration=block,
@@ -260,13 +265,16 @@ class LibvirtDriver(driver.ComputeDriver):
                 'persistent': facts['persistent'],
                 'cpu': checks.processor_of(xml, facts['host_cpu']),
                 'disks': [vars(disk) for disk in disks],
+                'logs': storage.logs_of(xml),
             },
         )
 
     @_on_disk
     def cleanup_live_migration_destination_check(self, instance: Instance) -> None:
         """See :meth:`driver.ComputeDriver.cleanup_live_migration_destination_check`."""
-        pathlib.Path(self._check_file(instance)).unlink(missing_ok=True)
+        mine = pathlib.Path(self._check_file(instance))
+        for path in mine.parent.glob(f'{mine.name}*'):
+            path.unlink(missing_ok=True)
 
     # --- the move ----------------------------------------------------------------------------------------------------
 
@@ -291,6 +299,9 @@ class LibvirtDriver(driver.ComputeDriver):
                 self._room.check(disk, self.conf.instances_path)
             else:
                 self._room.make(instance.uuid, disk)
+        for path in migrate_data.source.get('logs', []):
+            if storage.is_below(path, self.conf.instances_path):
+                self._room.make_place(instance.uuid, path)
         token.raise_if_cancelled()
         return migrate_data.replace(destination={**migrate_data.destination, 'ready': True})
 
@@ -303,7 +314,9 @@ class LibvirtDriver(driver.ComputeDriver):
         started: Callable[[], None],
     ) -> Verdict:
         """See :meth:`driver.ComputeDriver.live_migration`."""
-        return self.moves.run(instance.uuid, self._plan(instance, destination, migrate_data), started)
+        return self.moves.run(
+            instance.uuid, lambda guest: self._plan(guest, instance, destination, migrate_data), started
+        )
 
     def attach_live_migration(self, instance_uuid: str) -> Verdict | None:
         """See :meth:`driver.ComputeDriver.attach_live_migration`."""
@@ -432,7 +445,25 @@ class LibvirtDriver(driver.ComputeDriver):
                 f'{cpu}'
             )
 
-    def _plan(self, instance: Instance, destination: str, migrate_data: LiveMigrateData) -> Plan:
+    def _refuse_other_disks(self, instance: Instance, disks: list[storage.Disk]) -> None:
+        def ask(connection: Any) -> list[storage.Disk]:
+            return storage.named(connection.lookupByUUIDString(instance.uuid).XMLDesc(0))
+
+        now = sorted(disk.source for disk in self.connection.call('live_migration', ask))
+        if now != sorted(disk.source for disk in disks):
+            names = ', '.join(f'{target} ({path or kind})' for target, kind, path in now) or 'none'
+            raise exception.DriverError(
+                host=self.host,
+                phase='live_migration',
+                reason=f'the disks of guest {instance.uuid} are others than when it was checked, namely {names}: '
+                'ask for the migration again',
+            )
+
+    def _plan(self, guest: command.Guest, instance: Instance, destination: str, migrate_data: LiveMigrateData) -> Plan:
+        """Say how a guest moves that is here now; hours may have passed since it was checked.
+
+        :raises migrator.exception.DriverError: it must not move so.
+        """
         conf, there = self.conf.libvirt, migrate_data.destination
         if there.get('host') != destination:
             raise exception.DriverError(
@@ -451,12 +482,13 @@ class LibvirtDriver(driver.ComputeDriver):
         if not migrate_data.source.get('persistent', True):
             flags &= ~(libvirt.VIR_MIGRATE_PERSIST_DEST | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE)
         disks = _disks(migrate_data)
+        self._refuse_other_disks(instance, disks)
         copied = [disk.target for disk in disks if not disk.shared]
         if copied:
             flags |= libvirt.VIR_MIGRATE_NON_SHARED_DISK
             parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = copied
-        seen = [disk for disk in disks if disk.shared and disk.kind in ('file', 'block')]
-        if any(disk.kind == 'file' for disk in seen) and all(disk.uncached for disk in seen):
+        seen = [disk for disk in disks if disk.shared]
+        if any(disk.kind == 'file' for disk in seen) and all(disk.coherent for disk in seen):
             # Libvirt judges by the file system; here it was seen that both hosts have the very directory.
             flags |= libvirt.VIR_MIGRATE_UNSAFE
         if conf.live_migration_bandwidth:
@@ -465,7 +497,8 @@ class LibvirtDriver(driver.ComputeDriver):
         if parallel > 1:
             flags |= libvirt.VIR_MIGRATE_PARALLEL
             parameters[libvirt.VIR_MIGRATE_PARAM_PARALLEL_CONNECTIONS] = parallel
-        elif conf.live_migration_permit_post_copy and there.get('post_copy'):
+        elif conf.live_migration_permit_post_copy and there.get('post_copy') and guest.state == GuestState.RUNNING:
+            # QEMU has none for a guest that its user has paused.
             flags |= libvirt.VIR_MIGRATE_POSTCOPY
         elif conf.live_migration_permit_auto_converge:
             flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -32,11 +33,12 @@ import libvirt_qemu
 from migrator.objects import command
 from migrator.objects import instance as instance_objects
 from migrator.virt.libvirt import connection as connections
+from migrator.virt.libvirt import storage
 
 GuestState = command.GuestState
 
-#: What nova writes of a guest's owner into its definition.
-_NOVA = '{http://openstack.org/xmlns/libvirt/nova/1.1}'
+#: Where nova writes a guest's owner into its definition, and where it did for guests that have run for very long.
+_NOVA = tuple(f'{{http://openstack.org/xmlns/libvirt/nova/{version}}}' for version in ('1.1', '1.0'))
 #: How long libvirt is to hold a name, in bytes; Placement and the database hold no more of one either.
 _NAME = 255
 #: QEMU has sent everything, and waits to be ended; its guest may run elsewhere.
@@ -171,33 +173,81 @@ def _paused(seen: Seen, prepared: bool) -> tuple[GuestState, bool, bool]:
     return (GuestState.CUTOVER if seen.sent else GuestState.PAUSED), False, False
 
 
+def volumes_of(connection: Any, definition: str) -> dict[str, str]:
+    """Return where the volumes of storage pools are that are a guest's writable disks: target -> path, of files only.
+
+    :param connection: a ``libvirt.virConnect``.
+    """
+    found = {}
+    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
+    for disk in storage.named(definition):
+        source = xml.find(f"devices/disk/target[@dev='{disk.target}']/../source")
+        if disk.kind != 'volume' or source is None:
+            continue
+        pool = connection.storagePoolLookupByName(source.get('pool', ''))
+        volume = pool.storageVolLookupByName(source.get('volume', ''))
+        if volume.info()[0] == libvirt.VIR_STORAGE_VOL_FILE:
+            found[disk.target] = str(volume.path())
+    return found
+
+
 # --- what it is ------------------------------------------------------------------------------------------------------
 
 
-def described(connection: Any, instance_uuid: str, host: str, project_id: str, user_id: str) -> Any:
-    """Return a guest as an instance, from its definition; None: there is none, or what is there is no guest yet.
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What a guest is.
 
-    :param project_id: whose it is, where its definition does not say so, as nova's do.
-    :param user_id: likewise.
+    :ivar state: of ``VIR_DOMAIN_*``.
+    :ivar memory_kib: the most it may have.
+    :ivar disks: (path, size in bytes) of each that is a file of its own.
+    """
+
+    uuid: str
+    name: str
+    state: int
+    memory_kib: int
+    xml: ElementTree.Element
+    disks: tuple[tuple[str, int], ...] = ()
+
+
+def facts_of(connection: Any, instance_uuid: str) -> Facts | None:
+    """Return what a guest is; None: there is none.
+
+    :param connection: a ``libvirt.virConnect``.
     """
     domain = find(connection, instance_uuid)
     if domain is None:
         return None
     xml = ElementTree.fromstring(domain.XMLDesc(0))  # noqa: S314 -- libvirt wrote it
-    project, user = _owner(xml)
     state, _reason = domain.state()
+    return Facts(instance_uuid, domain.name(), state, domain.maxMemory(), xml, tuple(_sizes(domain, xml)))
+
+
+def described(
+    facts: Facts, host: str, project_id: str, user_id: str, space: Sequence[int]
+) -> instance_objects.Instance:
+    """Return a guest as an instance.
+
+    :param project_id: whose it is, where its definition does not say so, as nova's do.
+    :param user_id: likewise.
+    :param space: what its disks take of the host's, in bytes each.
+    """
+    project, user = _owner(facts.xml)
     vm_state, power_state = {
         libvirt.VIR_DOMAIN_PAUSED: ('paused', 3),
         libvirt.VIR_DOMAIN_SHUTOFF: ('stopped', 4),
         libvirt.VIR_DOMAIN_CRASHED: ('stopped', 4),
-    }.get(state, ('active', 1))
-    gib = sum(-(-size // 2**30) for size in _sizes(domain, xml))
+    }.get(facts.state, ('active', 1))
     flavor = instance_objects.Flavor(
-        name='adopted', vcpus=_processors(xml), memory_mb=-(-domain.maxMemory() // 1024), root_gb=gib
+        name='adopted',
+        vcpus=_processors(facts.xml),
+        memory_mb=-(-facts.memory_kib // 1024),
+        root_gb=sum(-(-size // 2**30) for size in space),
     )
     return instance_objects.Instance(
-        uuid=instance_uuid,
-        name=domain.name()[:_NAME],
+        uuid=facts.uuid,
+        name=facts.name[:_NAME],
         project_id=project or project_id,
         user_id=user or user_id,
         host=host,
@@ -216,21 +266,22 @@ def _processors(xml: ElementTree.Element) -> int:
 
 
 def _owner(xml: ElementTree.Element) -> tuple[str | None, str | None]:
-    owner = xml.find(f'metadata/{_NOVA}instance/{_NOVA}owner')
-    if owner is None:
-        return None, None
-    found = [owner.find(f'{_NOVA}{name}') for name in ('project', 'user')]
-    project, user = (element.get('uuid') if element is not None else None for element in found)
-    return project, user
+    for nova in _NOVA:
+        owner = xml.find(f'metadata/{nova}instance/{nova}owner')
+        if owner is not None:
+            found = [owner.find(f'{nova}{name}') for name in ('project', 'user')]
+            project, user = (element.get('uuid') if element is not None else None for element in found)
+            return project, user
+    return None, None
 
 
-def _sizes(domain: Any, xml: ElementTree.Element) -> list[int]:
-    sizes = []
+def _sizes(domain: Any, xml: ElementTree.Element) -> Iterator[tuple[str, int]]:
     for disk in xml.findall('devices/disk'):
         target, source = disk.find('target'), disk.find('source')
-        if disk.get('device', 'disk') != 'disk' or target is None or source is None or disk.get('type') == 'network':
+        if disk.get('device', 'disk') != 'disk' or disk.get('type') != 'file' or target is None or source is None:
+            continue
+        if disk.find('shareable') is not None:
             continue
         # A disk that cannot be looked at must not keep a guest from being adopted.
         with contextlib.suppress(libvirt.libvirtError):
-            sizes.append(int(domain.blockInfo(target.get('dev'))[0]))
-    return sizes
+            yield source.get('file', ''), int(domain.blockInfo(target.get('dev'))[0])

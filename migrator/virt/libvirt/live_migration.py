@@ -48,6 +48,8 @@ FIGURES = (
     'memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed', 'disk_remaining',
 )  # fmt: skip
 _HERE = (GuestState.RUNNING, GuestState.PAUSED)
+#: In place of a job's figures: its post-copy has broken off, and libvirt keeps it until somebody ends the guest.
+_BROKEN: dict[str, Any] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,9 +113,10 @@ class Moves:
             move = self._moves.get(instance_uuid)
             return move.listeners if move is not None else 0
 
-    def run(self, instance_uuid: str, plan: Plan, started: Callable[[], None]) -> Verdict:
+    def run(self, instance_uuid: str, planned: Callable[[command.Guest], Plan], started: Callable[[], None]) -> Verdict:
         """Move a guest, or wait for the job that moves it already; see :meth:`.driver.ComputeDriver.live_migration`.
 
+        :param planned: says how a guest is moved that is as it is now; raises a DriverError if it must not be.
         :raises migrator.exception.DriverError: no job was started.
         :raises migrator.exception.LiveMigrationFailed: the job failed, and the guest is here as before.
         :raises migrator.exception.MoveUnsettled: the guest may have moved.
@@ -131,8 +134,10 @@ class Moves:
                 # A job that was there a moment ago may have moved it.
                 reason = f'guest {instance_uuid} is {guest.state}'
                 raise exception.MoveUnsettled(host=self._connection.host, reason=reason)
+            plan = planned(guest)
             self._connection.listen()
-            self._kept.write(records.OUTGOING, instance_uuid, {'uri': plan.uri})
+            widest = max((value for _after, value in plan.downtimes), default=0)
+            self._kept.write(records.OUTGOING, instance_uuid, {'uri': plan.uri, 'widest': widest})
             # What an arrival has left behind: it must not be taken for one that is still to come.
             self._kept.remove(records.INCOMING, instance_uuid)
             with self._connection.waker.listen(instance_uuid) as news:
@@ -257,6 +262,9 @@ class Moves:
                 return
             try:
                 stats = self._stats(instance_uuid)
+                if stats is _BROKEN:
+                    reason = f'the post-copy of guest {instance_uuid} has broken off'
+                    raise exception.MoveUnsettled(host=self._connection.host, reason=reason)
                 if not stats:
                     continue
                 if not move.begun.is_set():
@@ -269,6 +277,8 @@ class Moves:
                 if due:
                     self._widen(instance_uuid, due[-1])
                     widened = widened[len(due) :]
+            except exception.MoveUnsettled:
+                raise
             except exception.MigratorException as error:
                 # The call itself says how it ends; until then this is but a look that failed.
                 LOG.warning('The job of guest %s could not be looked at: %s', instance_uuid, error)
@@ -303,11 +313,20 @@ class Moves:
 
     def _outlast(self, instance_uuid: str) -> Verdict | None:
         self._connection.listen()
+        widest = int((self._kept.read(records.OUTGOING, instance_uuid) or {}).get('widest', 0))
         with self._connection.waker.listen(instance_uuid) as news:
             while True:
                 guest = self._look(instance_uuid)
+                if guest.state == GuestState.POSTCOPY_BROKEN:
+                    # Libvirt keeps its job until a person has ended the guest.
+                    return None
                 if not guest.job:
                     break
+                if widest:
+                    # How far its steps had come is not known any more, and it has had time for all of them.
+                    with contextlib.suppress(exception.DriverError):
+                        self._widen(instance_uuid, widest)
+                    widest = 0
                 if instance_uuid in self._hastened:
                     self._hasten(instance_uuid)
                 news.wait(connections.LOOK)
@@ -320,12 +339,14 @@ class Moves:
     # --- libvirt -----------------------------------------------------------------------------------------------------
 
     def _stats(self, instance_uuid: str) -> dict[str, Any]:
-        """Return the figures of the job that goes out; {} without one."""
+        """Return the figures of the job that goes out; {} without one, and :data:`_BROKEN` where it never ends."""
 
         def ask(connection: Any) -> dict[str, Any]:
-            domain = guests.find(connection, instance_uuid)
-            if domain is None or not guests.see(connection, instance_uuid).job:
+            domain, seen = guests.find(connection, instance_uuid), guests.see(connection, instance_uuid)
+            if domain is None or not seen.job:
                 return {}
+            if guests.told(instance_uuid, seen, False).state == GuestState.POSTCOPY_BROKEN:
+                return _BROKEN
             try:
                 return dict(domain.jobStats())
             except libvirt.libvirtError as error:
@@ -338,20 +359,22 @@ class Moves:
     def _ask(self, phase: str, instance_uuid: str, function: Callable[[Any], Any]) -> bool:
         """Ask something of a guest's job; return whether there was one, and not too late for it."""
 
-        def ask(connection: Any) -> bool:
+        def ask(connection: Any) -> tuple[bool, str]:
             domain = guests.find(connection, instance_uuid)
             if domain is None or not guests.see(connection, instance_uuid).job:
-                return False
+                return False, ''
             try:
                 function(domain)
             except libvirt.libvirtError as error:
                 if connections.code_of(error) in (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN):
-                    LOG.info('%s of guest %s came to nothing: %s', phase, instance_uuid, error)
-                    return False
+                    return False, str(error)
                 raise
-            return True
+            return True, ''
 
-        return self._connection.call(phase, ask)
+        done, why = self._connection.call(phase, ask)
+        if why:
+            LOG.info('%s of guest %s came to nothing: %s', phase, instance_uuid, why)
+        return done
 
     def _widen(self, instance_uuid: str, milliseconds: int) -> None:
         LOG.debug('Guest %s may stand still for %d ms now', instance_uuid, milliseconds)

@@ -49,6 +49,7 @@ class Disk:
 
     :ivar target: its name in the guest, such as ``vda``.
     :ivar kind: of its source: ``file``, ``block``, ``network`` or another of libvirt's words.
+    :ivar protocol: of a network disk, such as ``rbd``; '' for another.
     :ivar path: of a file or a block device; '' for another.
     :ivar format: ``qcow2``, ``raw`` ...
     :ivar size: what the guest sees of it, in bytes.
@@ -61,6 +62,7 @@ class Disk:
 
     target: str
     kind: str
+    protocol: str = ''
     path: str = ''
     format: str = 'raw'
     size: int = 0
@@ -76,18 +78,19 @@ class Disk:
         return cls(**{field.name: facts[field.name] for field in dataclasses.fields(cls) if field.name in facts})
 
     @property
-    def uncached(self) -> bool:
-        """Whether two hosts that see it see the same."""
-        return self.cache in _UNCACHED
+    def source(self) -> tuple[str, str, str]:
+        """What it is, as far as the guest's definition tells: two looks at one disk find the same."""
+        return self.target, self.kind, self.path
+
+    @property
+    def coherent(self) -> bool:
+        """Whether it is known that two hosts that see it see the same, as nothing of it is held by the host's cache."""
+        return self.protocol == 'rbd' or (self.kind in ('file', 'block', 'network') and self.cache in _UNCACHED)
 
 
-def disks_of(domain: Any, is_shared: Callable[[str], bool]) -> list[Disk]:
-    """Return a guest's writable disks.
-
-    :param domain: a ``libvirt.virDomain``.
-    :param is_shared: tells of a file's path whether the destination sees it.
-    """
-    xml = ElementTree.fromstring(domain.XMLDesc(0))  # noqa: S314 -- libvirt wrote it
+def named(definition: str) -> list[Disk]:
+    """Return a guest's writable disks as its definition names them, without a look at what is named."""
+    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
     found = []
     for element in xml.findall('devices/disk'):
         target, source = element.find('target'), element.find('source')
@@ -100,24 +103,55 @@ def disks_of(domain: Any, is_shared: Callable[[str], bool]) -> list[Disk]:
         disk = Disk(
             target=target.get('dev', ''),
             kind=kind,
+            protocol=source.get('protocol', '') if kind == 'network' else '',
             path=source.get('file') or source.get('dev') or '',
             format=(driver.get('type') if driver is not None else None) or 'raw',
             cache=(driver.get('cache') if driver is not None else None) or 'default',
+            # Of a file it is found out, unless it says so itself.
+            shared=kind != 'file' or element.find('shareable') is not None,
         )
-        if kind == 'file':
-            size, allocation, _physical = domain.blockInfo(disk.target)
-            shareable = element.find('shareable') is not None
-            disk = dataclasses.replace(
-                disk,
-                size=size,
-                allocation=allocation,
-                inode=os.stat(disk.path).st_ino,
-                shared=shareable or is_shared(disk.path),
-            )
-        elif kind == 'block':
-            disk = dataclasses.replace(disk, identity=identity_of(disk.path))
         found.append(disk)
     return found
+
+
+def measured(domain: Any, disk: Disk) -> Disk:
+    """Return a disk with its size, if it is one that may have to be copied.
+
+    :param domain: its guest, a ``libvirt.virDomain``.
+    """
+    if disk.kind != 'file':
+        return disk
+    size, allocation, _physical = domain.blockInfo(disk.target)
+    return dataclasses.replace(disk, size=size, allocation=allocation)
+
+
+def logs_of(xml: ElementTree.Element) -> list[str]:
+    """Return the files that a guest's consoles are written to.
+
+    :param xml: its definition.
+    """
+    found = set()
+    for device in (each for kind in ('serial', 'console', 'parallel') for each in xml.findall(f'devices/{kind}')):
+        log, source = device.find('log'), device.find('source')
+        if log is not None:
+            found.add(log.get('file', ''))
+        if device.get('type') == 'file' and source is not None:
+            found.add(source.get('path', ''))
+    return sorted(found - {''})
+
+
+def located(disk: Disk, is_shared: Callable[[str], bool]) -> Disk:
+    """Return a disk with what this host's file systems say of it.
+
+    :param is_shared: tells of a file's path whether the destination sees it.
+    :raises OSError: it cannot be looked at.
+    """
+    if disk.kind == 'file':
+        shared = disk.shared or is_shared(disk.path)
+        return dataclasses.replace(disk, inode=os.stat(disk.path).st_ino, shared=shared)
+    if disk.kind == 'block':
+        return dataclasses.replace(disk, identity=identity_of(disk.path))
+    return disk
 
 
 def filesystem_of(path: str, mounts: str = '/proc/self/mountinfo') -> str:
@@ -155,6 +189,16 @@ def is_below(path: str, directory: str) -> bool:
     """Whether a path is in a directory, wherever symbolic links lead."""
     real = os.path.realpath(directory)
     return os.path.commonpath([real, os.path.realpath(path)]) == real
+
+
+def is_beside(path: str, directory: str) -> bool:
+    """Whether a file takes its space from the file system that a directory is on."""
+    while not os.path.isdir(directory):
+        directory = os.path.dirname(os.path.abspath(directory))
+    try:
+        return os.stat(path).st_dev == os.stat(directory).st_dev
+    except OSError:
+        return False
 
 
 def available(directory: str) -> int:
@@ -231,11 +275,7 @@ class Room:
                 reason=f'{disk.path} (disk {disk.target}) exists at {self._host} already, and is not overwritten: '
                 'move it away'
             )
-        missing = [str(parent) for parent in reversed(path.parents) if not parent.exists()]
-        if missing:
-            facts['directories'] = [*facts['directories'], *missing]
-            self._kept.write(records.INCOMING, instance_uuid, facts)
-            path.parent.mkdir(parents=True, exist_ok=True)
+        self._make_directory(instance_uuid, facts, path.parent)
         # Its draft has a name that nobody else uses, so that it may be removed whoever asks.
         draft = self._draft(disk.path, instance_uuid)
         draft.unlink(missing_ok=True)
@@ -252,6 +292,25 @@ class Room:
             ) from None
         draft.unlink()
 
+    def make_place(self, instance_uuid: str, path: str) -> None:
+        """Make the directory in which QEMU, or libvirt for it, will make a file, such as a console's log.
+
+        :raises OSError: it cannot be made.
+        """
+        facts = self._kept.read(records.INCOMING, instance_uuid) or {'files': {}, 'directories': []}
+        self._make_directory(instance_uuid, facts, pathlib.Path(path).parent)
+        if str(pathlib.Path(path).parent) in facts['directories'] and path not in facts.get('logs', []):
+            # It did not exist before its directory did, so that whatever appears there is this guest's.
+            facts['logs'] = [*facts.get('logs', []), path]
+            self._kept.write(records.INCOMING, instance_uuid, facts)
+
+    def _make_directory(self, instance_uuid: str, facts: dict[str, Any], directory: pathlib.Path) -> None:
+        missing = [str(each) for each in reversed([directory, *directory.parents]) if not each.exists()]
+        if missing:
+            facts['directories'] = [*facts['directories'], *missing]
+            self._kept.write(records.INCOMING, instance_uuid, facts)
+            directory.mkdir(parents=True, exist_ok=True)
+
     def keep(self, instance_uuid: str) -> None:
         """The guest has arrived: what was made is its own now."""
         self._kept.remove(records.INCOMING, instance_uuid)
@@ -264,6 +323,8 @@ class Room:
         for path, inode in facts['files'].items():
             self._draft(path, instance_uuid).unlink(missing_ok=True)
             remove_file(path, inode)
+        for log in facts.get('logs', []):
+            pathlib.Path(log).unlink(missing_ok=True)
         for directory in reversed(facts['directories']):
             # One that others use meanwhile stays.
             with contextlib.suppress(OSError):

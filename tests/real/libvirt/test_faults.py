@@ -129,3 +129,26 @@ def test_both_computes_killed_in_mid_copy(cloud: sites.Cloud, alpha: hosts.Host,
     assert cloud.ended(migration) == 'completed'
     guest.survived(alpha, beta)
     cloud.check(guest, 'beta')
+
+
+def test_a_post_copy_that_breaks_off_waits_for_a_person_and_holds_up_no_other_guest(
+    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+) -> None:
+    for name in ('alpha', 'beta'):
+        cloud.set_option(name, libvirt__live_migration_permit_post_copy=True, libvirt__live_migration_bandwidth=8)
+    guest, other = a_guest(cloud, rate=40, audit=0), a_guest(cloud, 'guest-2')
+    migration = cloud.live_migrate(guest)
+    cloud.runs(migration, copied_mib=10)
+    alpha.virsh('qemu-monitor-command', guest.uuid, '--hmp', 'migrate_set_parameter max-postcopy-bandwidth 1M')
+    before = alpha.said_by_libvirt().count('switched to post-copy')
+    cloud.force_complete(migration)
+    cloud.wait(lambda: alpha.said_by_libvirt().count('switched to post-copy') > before, 'post-copy')
+    beta.virsh('destroy', guest.uuid)
+    assert cloud.ended(migration).startswith('stuck: ')
+    cloud.set_option('alpha')
+    assert cloud.ended(cloud.live_migrate(other)) == 'completed'
+    other.survived(alpha, beta)
+    # A compute that comes anew does not wait for it either.
+    cloud.site.services['alpha'].kill()
+    cloud.start_compute('alpha')
+    assert cloud.ended(cloud.live_migrate(a_guest(cloud, 'guest-3'))) == 'completed'

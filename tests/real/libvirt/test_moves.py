@@ -64,6 +64,18 @@ def test_a_guest_whose_user_has_paused_it_moves_and_stays_paused(
     guest.survived(alpha, beta)
 
 
+def test_a_paused_guest_moves_also_where_post_copy_is_permitted(
+    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+) -> None:
+    for name in ('alpha', 'beta'):
+        cloud.set_option(name, libvirt__live_migration_permit_post_copy=True)
+    guest = a_guest(cloud)
+    alpha.virsh('suspend', guest.uuid)
+    assert cloud.ended(cloud.live_migrate(guest)) == 'completed'
+    beta.virsh('resume', guest.uuid)
+    guest.survived(alpha, beta)
+
+
 def test_a_disk_that_both_hosts_see_is_not_copied(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     cloud.restart_computes(instances_path=cloud.lab.shared)
     disk = cloud.lab.make_disk(None, 'shared', 64, 8)
@@ -103,6 +115,43 @@ def test_a_file_in_the_way_of_a_copy_is_not_overwritten(
     assert (beta.images / 'local.qcow2').read_text() == "somebody else's"
     guest.unharmed(alpha)
     cloud.check(guest, 'alpha')
+
+
+def test_a_volume_of_a_pool_that_only_its_host_has_is_not_taken_for_a_shared_one(
+    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+) -> None:
+    """Each host has a volume of that name, and they are two."""
+    cloud.restart_computes(instances_path=cloud.lab.shared)
+    for number, host in enumerate((alpha, beta)):
+        cloud.lab.make_disk(host, 'volume', 16, number)
+        host.virsh('pool-create-as', 'pool', 'dir', '--target', hosts.IMAGES)
+    guest = a_guest(cloud, disks=[cloud.lab.make_disk(None, 'shared', 16), 'pool/volume.qcow2'])
+    migration = cloud.live_migrate(guest)
+    assert cloud.ended(migration) == 'failed'
+    assert 'volume of a storage pool' in str(cloud.migration(migration).failure)
+    guest.unharmed(alpha)
+    cloud.check(guest, 'alpha')
+    for host in (alpha, beta):
+        host.virsh('pool-destroy', 'pool')
+    cloud.restart_computes()
+
+
+def test_a_console_is_logged_where_only_its_host_has_a_directory(
+    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+) -> None:
+    log = alpha.images / 'instance-1' / 'console.log'
+    log.parent.mkdir()
+    guest = a_guest(cloud, log=f'{hosts.IMAGES}/instance-1/console.log')
+    assert log.read_bytes()
+    beta.fault_qemu('no such luck')
+    assert cloud.ended(cloud.live_migrate(guest)) == 'failed'
+    cloud.check(guest, 'alpha')
+    assert not list(beta.images.iterdir())
+    beta.fault_qemu(None)
+    assert cloud.ended(cloud.live_migrate(guest)) == 'completed'
+    guest.survived(alpha, beta)
+    cloud.check(guest, 'beta')
+    assert (beta.images / 'instance-1' / 'console.log').read_bytes()
 
 
 def test_an_abort_in_mid_copy_leaves_everything_as_it_was(

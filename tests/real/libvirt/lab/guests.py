@@ -66,10 +66,19 @@ _DOMAIN = """
     <emulator>{emulator}</emulator>
     <controller type='usb' model='none'/>
     <memballoon model='none'/>{disks}
-    <serial type='file'><source path='{console}' append='on'/></serial>
+    <serial type='file'><source path='{console}' append='on'/>{log}</serial>
   </devices>
 </domain>
 """
+
+_LOG = "<log file='{path}' append='on'/>"
+
+_VOLUME = """
+    <disk type='volume' device='disk'>
+      <driver name='qemu' type='qcow2' cache='{cache}'/>
+      <source pool='{pool}' volume='{volume}'/>
+      <target dev='vd{letter}' bus='virtio'/>
+    </disk>"""
 
 _DISK = """
     <disk type='file' device='disk'>
@@ -82,6 +91,13 @@ _DISK = """
 def console(name: str) -> str:
     """Return where a host has what a guest says, as it is seen there."""
     return f'{CONSOLES}/{name}.log'
+
+
+def _disk(path: str, cache: str, letter: str) -> str:
+    if path.startswith('/'):
+        return _DISK.format(cache=cache, path=escape(path), letter=letter)
+    pool, _, volume = path.partition('/')
+    return _VOLUME.format(cache=cache, pool=escape(pool), volume=escape(volume), letter=letter)
 
 
 class Tick(NamedTuple):
@@ -108,7 +124,9 @@ class Guest:
     :param memory_mib: how much memory it has.
     :param work: how much of that it fills, and looks after, in MiB.
     :param rate: how much of that it rewrites, in MiB a second.
-    :param disks: paths of images, as its host sees them; they are vda, vdb and so on. It does nothing with them.
+    :param disks: paths of images, as its host sees them, or ``POOL/VOLUME``; they are vda, vdb and so on. It does
+        nothing with them.
+    :param log: the path of a file, as its host sees it, to which libvirt writes what it says, too.
     :param cache: how its disks are cached.
     :param persistent: whether its host knows it also while it does not run.
     :param audit: ticks from one look at all its pages to the next; 0: none, it looks only at those that it rewrites.
@@ -127,6 +145,7 @@ class Guest:
         work: int = 200,
         rate: int = 0,
         disks: Sequence[str] = (),
+        log: str = '',
         cache: str = 'none',
         persistent: bool = True,
         audit: int = HZ,
@@ -154,10 +173,8 @@ class Guest:
             audit=audit,
             fill=int(fill),
             emulator=lab.emulator,
-            disks=''.join(
-                _DISK.format(cache=cache, path=escape(path), letter=chr(ord('a') + number))
-                for number, path in enumerate(disks)
-            ),
+            disks=''.join(_disk(path, cache, chr(ord('a') + number)) for number, path in enumerate(disks)),
+            log=_LOG.format(path=escape(log)) if log else '',
             console=console(name),
         )
 

@@ -59,12 +59,20 @@ def test_a_device_of_the_host_is_refused_unless_another_stands_in_for_it():
     [
         ("<domain type='qemu'><cpu><model>x</model></cpu></domain>", ''),
         ("<domain type='kvm'/>", ''),
-        ("<domain type='kvm'><cpu><model>x</model></cpu></domain>", '<cpu><model>x</model></cpu>'),
+        # It has features of KVM's making, 'hypervisor' among them, that no host has.
+        ("<domain type='kvm'><cpu mode='custom'><model>x</model><feature name='hypervisor'/></cpu></domain>", ''),
         ("<domain type='kvm'><cpu mode='host-passthrough'/></domain>", '<cpu>the host</cpu>'),
+        ("<domain type='kvm'><cpu mode='maximum'/></domain>", '<cpu>the host</cpu>'),
     ],
 )
 def test_the_processor_that_a_guest_was_started_with(xml, cpu):
     assert checks.processor_of(parse(xml), '<cpu>the host</cpu>') == cpu
+
+
+def test_a_volume_of_the_hosts_own_pool_is_refused():
+    checks.refuse_local_volumes(an_instance(), {'vdb': '/nfs/one.qcow2'}, lambda path: path.startswith('/nfs'))
+    with pytest.raises(exception.MigrationPreCheckError, match=r'vdb .* volume of a storage pool, /pool/one\.qcow2'):
+        checks.refuse_local_volumes(an_instance(), {'vdb': '/pool/one.qcow2'}, lambda path: path.startswith('/nfs'))
 
 
 def data(wanted, over=False):

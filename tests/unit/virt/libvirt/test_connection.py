@@ -125,3 +125,25 @@ def test_who_wants_to_hear_events_does_not_wait_for_a_silent_daemon_for_long(spe
         assert time.monotonic() - began < 5
     connection.close()
     assert connection._pool.running == 1
+
+
+class Domain:
+    def UUIDString(self):  # noqa: N802 -- libvirt's name
+        return 'guest'
+
+
+@pytest.mark.parametrize(
+    ('event', 'detail', 'woken'),
+    [
+        (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED_MIGRATED, False),
+        (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED_POSTCOPY_FAILED, True),
+        (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_MIGRATED, True),
+    ],
+)
+def test_nobody_asks_qemu_anything_while_a_guest_stands_still_to_go(speaks, event, detail, woken):
+    connection = a_connection(10)
+    with connection.waker.listen('guest') as news:
+        connection._on_event(None, Domain(), event, detail, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE)
+        assert news.is_set() == woken
+    gone = (event, detail) == (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_MIGRATED)
+    assert connection.has_moved('guest') == gone

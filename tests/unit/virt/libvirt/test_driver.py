@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import pytest
@@ -30,7 +31,7 @@ from migrator.objects import instance as instance_objects  # noqa: E402
 from migrator.objects import migrate_data as migrate_data_objects  # noqa: E402
 from migrator.virt.driver import Verdict  # noqa: E402
 from migrator.virt.libvirt import driver as drivers  # noqa: E402
-from migrator.virt.libvirt import live_migration, records  # noqa: E402
+from migrator.virt.libvirt import live_migration, records, storage  # noqa: E402
 
 UUID = '00000000-0000-4000-8000-000000000001'
 PLAN = live_migration.Plan('qemu+tcp://beta/system', {}, 0)
@@ -92,14 +93,14 @@ def test_that_it_left_once_does_not_tell_where_it_is_now(driver, monkeypatch, ho
         assert driver.moves.attach(UUID) is None
     else:
         with pytest.raises(exception.MoveUnsettled):
-            driver.moves.run(UUID, PLAN, lambda: None)
+            driver.moves.run(UUID, lambda _guest: PLAN, lambda: None)
 
 
 @pytest.mark.parametrize('state', ['paused for cut-over', 'absent'])
 def test_a_guest_that_a_job_has_just_left_or_taken_is_not_told_as_failed(driver, monkeypatch, state):
     says(driver, monkeypatch, a_guest(state))
     with pytest.raises(exception.MoveUnsettled):
-        driver.moves.run(UUID, PLAN, lambda: None)
+        driver.moves.run(UUID, lambda _guest: PLAN, lambda: None)
 
 
 # --- what may be ended, and what may go on ---------------------------------------------------------------------------
@@ -173,7 +174,7 @@ def test_a_guest_that_goes_out_is_none_that_is_still_to_come(driver, monkeypatch
     asked = threading.Event()
     monkeypatch.setattr(driver.connection, 'do', lambda *_, **__: asked.set())
     monkeypatch.setattr(driver.moves, '_stats', lambda _uuid: {})
-    assert driver.moves.run(UUID, PLAN, lambda: None) is Verdict.COMPLETED
+    assert driver.moves.run(UUID, lambda _guest: PLAN, lambda: None) is Verdict.COMPLETED
     assert asked.is_set()
     assert driver._kept.read(records.INCOMING, UUID) is None
 
@@ -186,27 +187,157 @@ def test_a_guest_that_comes_back_is_none_that_goes_out(driver, instance, monkeyp
     assert driver._kept.read(records.INCOMING, UUID) is not None
 
 
-# --- disks -----------------------------------------------------------------------------------------------------------
+# --- how it moves ----------------------------------------------------------------------------------------------------
+
+
+def definition(*disks):
+    """Return the definition of a guest with disks: (kind, protocol, cache)."""
+    made = ''.join(
+        f"<disk type='{kind}'><driver cache='{cache}'/><source file='/a{number}' protocol='{protocol}'/>"
+        f"<target dev='vd{number}'/></disk>"
+        for number, (kind, protocol, cache) in enumerate(disks)
+    )
+    return f'<domain><devices>{made}</devices></domain>'
+
+
+class Defined:
+    """A connection to a daemon that knows one guest."""
+
+    def __init__(self, xml):
+        self.xml = xml
+
+    def lookupByUUIDString(self, _uuid):  # noqa: N802 -- libvirt's name
+        return self
+
+    def XMLDesc(self, _flags):  # noqa: N802 -- libvirt's name
+        return self.xml
+
+
+def flags(driver, monkeypatch, instance, checked, now=None, state='running', **there):
+    """Return how a guest of such disks moves, all of them shared."""
+    monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Defined(now or checked)))
+    disks = [vars(dataclasses.replace(disk, shared=True)) for disk in storage.named(checked)]
+    data = migrate_data_objects.LiveMigrateData(source={'disks': disks}, destination={'host': 'beta', **there})
+    return driver._plan(a_guest(state), instance, 'beta', data).flags
+
+
+FILE, BLOCK, VOLUME = ('file', '', 'none'), ('block', '', 'none'), ('volume', '', 'none')
 
 
 @pytest.mark.parametrize(
-    ('caches', 'unsafe'),
+    ('disks', 'unsafe'),
     [
-        ({'file': 'none'}, True),
-        ({'file': 'writeback'}, False),
-        ({'block': 'none'}, False),
-        ({'file': 'none', 'block': 'none'}, True),
-        ({'file': 'none', 'block': 'writeback'}, False),
-        ({'file': 'none', 'network': 'writeback'}, True),
+        ([FILE], True),
+        ([('file', '', 'writeback')], False),
+        ([BLOCK], False),
+        ([FILE, BLOCK], True),
+        ([FILE, ('block', '', 'writeback')], False),
+        ([FILE, ('network', 'rbd', 'writeback')], True),
+        ([FILE, ('network', 'iscsi', 'none')], True),
+        ([FILE, ('network', 'iscsi', 'writeback')], False),
+        # Whatever its pool makes of it is libvirt's to look at.
+        ([FILE, VOLUME], False),
+        ([FILE, ('vhostuser', '', 'none')], False),
     ],
 )
-def test_libvirt_judges_for_itself_unless_every_disk_is_known_to_be_safe(driver, instance, caches, unsafe):
-    disks = [
-        vars(drivers.storage.Disk(target=f'vd{number}', kind=kind, path='/a', cache=cache))
-        for number, (kind, cache) in enumerate(caches.items())
-    ]
-    data = migrate_data_objects.LiveMigrateData(source={'disks': disks}, destination={'host': 'beta'})
-    assert bool(driver._plan(instance, 'beta', data).flags & libvirt.VIR_MIGRATE_UNSAFE) is unsafe
+def test_libvirt_judges_for_itself_unless_every_disk_is_known_to_be_safe(driver, monkeypatch, instance, disks, unsafe):
+    assert bool(flags(driver, monkeypatch, instance, definition(*disks)) & libvirt.VIR_MIGRATE_UNSAFE) is unsafe
+
+
+def test_a_disk_that_has_come_or_gone_since_the_check_keeps_the_guest_where_it_is(driver, monkeypatch, instance):
+    for now in ([], [FILE, BLOCK], [BLOCK]):
+        with pytest.raises(exception.DriverError, match='others than when it was checked'):
+            flags(driver, monkeypatch, instance, definition(FILE), definition(*now))
+
+
+@pytest.mark.parametrize(('state', 'post_copy'), [('running', True), ('paused', False)])
+def test_a_paused_guest_moves_without_post_copy_for_qemu_has_none(driver, monkeypatch, instance, state, post_copy):
+    driver.conf.set_override('live_migration_permit_post_copy', True, group='libvirt')
+    asked = flags(driver, monkeypatch, instance, definition(), state=state, post_copy=True)
+    assert bool(asked & libvirt.VIR_MIGRATE_POSTCOPY) is post_copy
+
+
+# --- a post-copy that breaks off -------------------------------------------------------------------------------------
+
+
+class Broken(Defined):
+    """A guest whose post-copy has broken off: libvirt keeps its job."""
+
+    def state(self):
+        return PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED
+
+    def jobStats(self):  # noqa: N802 -- libvirt's name
+        return {'type': libvirt.VIR_DOMAIN_JOB_UNBOUNDED, 'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT}
+
+
+def test_nobody_waits_for_the_end_of_a_post_copy_that_has_broken_off(driver, monkeypatch):
+    monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Broken('')))
+    assert driver.get_guest(UUID).state == 'post-copy broken off'
+    assert driver.moves.attach(UUID) is None
+    with pytest.raises(exception.MoveUnsettled):
+        driver.moves.run(UUID, lambda _guest: PLAN, lambda: None)
+    assert driver.get_progress(UUID) == {}
+
+
+def test_who_moves_a_guest_learns_that_its_post_copy_breaks_off(driver, monkeypatch):
+    """The call itself never returns."""
+    hangs, broke = threading.Event(), []
+    says(driver, monkeypatch, a_guest('running'))
+    monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Broken('')))
+    monkeypatch.setattr(driver.connection, 'do', lambda *_args, **_more: hangs.wait(30))
+    with pytest.raises(exception.MoveUnsettled, match='has broken off'):
+        driver.moves.run(UUID, lambda _guest: PLAN, lambda: broke.append(1))
+    hangs.set()
+
+
+def test_a_job_that_was_found_again_gets_all_of_its_downtime(driver, monkeypatch):
+    class Moving(Defined):
+        job = libvirt.VIR_DOMAIN_JOB_UNBOUNDED
+        widened = ()
+
+        def state(self):
+            return RUNNING, 0
+
+        def jobStats(self):  # noqa: N802 -- libvirt's name
+            return {'type': self.job, 'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT}
+
+        def migrateSetMaxDowntime(self, milliseconds, _flags):  # noqa: N802 -- libvirt's name
+            self.job, self.widened = libvirt.VIR_DOMAIN_JOB_NONE, (*self.widened, milliseconds)
+
+    moving = Moving('')
+    monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(moving))
+    monkeypatch.setattr(live_migration.connections, 'LOOK', 0.01)
+    driver._kept.write(records.OUTGOING, UUID, {'uri': 'qemu+tcp://beta/system', 'widest': 500})
+    assert driver.moves.attach(UUID) is Verdict.FAILED
+    assert moving.widened == (500,)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_check_leaves_a_file_of_its_own_name_and_all_are_cleaned_up(driver, monkeypatch, instance, tmp_path):
+    """Over NFS, that a name is not there is remembered, so that one that was looked for is not to be used again."""
+
+    class Daemon:
+        def getType(self):  # noqa: N802 -- libvirt's name
+            return 'QEMU'
+
+        def getVersion(self):  # noqa: N802 -- libvirt's name
+            return 1
+
+        def getCapabilities(self):  # noqa: N802 -- libvirt's name
+            return '<capabilities/>'
+
+    driver.conf.set_override('instances_path', str(tmp_path / 'shared'))
+    says(driver, monkeypatch, a_guest('absent'))
+    monkeypatch.setattr(driver.connection, 'call', lambda _phase, ask: ask(Daemon()))
+    monkeypatch.setattr(driver, 'get_guest', lambda _uuid: a_guest('absent'))
+    told = [driver.check_can_live_migrate_destination(instance, None, False) for _ in range(2)]
+    names = {one.destination['check_file'] for one in told}
+    assert len(names) == 2
+    assert all(drivers._holds(one.destination['check_file'], one.destination['check_token']) for one in told)
+    driver.cleanup_live_migration_destination_check(instance)
+    assert list((tmp_path / 'shared').iterdir()) == []
 
 
 def test_a_file_that_an_earlier_check_has_left_here_is_not_taken_for_the_other_hosts(tmp_path):

@@ -91,3 +91,86 @@ def test_qemu_is_asked_whether_it_has_sent_a_guest_that_was_paused_before(monkey
 
 def test_a_guest_that_its_user_had_paused_and_that_was_sent_is_not_here_any_more():
     assert say(PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER, sent=True).state == 'paused for cut-over'
+
+
+# --- what it is ------------------------------------------------------------------------------------------------------
+
+
+class Domain:
+    """A guest as libvirt defines it; any disk of it has 3 GiB and a bit."""
+
+    def __init__(self, inner):
+        self._xml = f'<domain><vcpu>2</vcpu>{inner}</domain>'
+
+    def lookupByUUIDString(self, _uuid):  # noqa: N802 -- libvirt's name
+        return self
+
+    def XMLDesc(self, _flags):  # noqa: N802 -- libvirt's name
+        return self._xml
+
+    def name(self):
+        return 'instance-1'
+
+    def state(self):
+        return RUNNING, 0
+
+    def maxMemory(self):  # noqa: N802 -- libvirt's name
+        return 2**20
+
+    def blockInfo(self, _target):  # noqa: N802 -- libvirt's name
+        return 3 * 2**30 + 1, 0, 0
+
+
+def adopted(inner, space=()):
+    return guests.described(guests.facts_of(Domain(inner), UUID), 'alpha', 'ours', 'somebody', space)
+
+
+@pytest.mark.parametrize('version', ['1.0', '1.1'])
+def test_a_guest_of_novas_is_its_owners_however_long_it_has_run(version):
+    owner = (
+        f"<metadata><nova:instance xmlns:nova='http://openstack.org/xmlns/libvirt/nova/{version}'><nova:owner>"
+        "<nova:user uuid='u'/><nova:project uuid='p'/></nova:owner></nova:instance></metadata>"
+    )
+    found = adopted(owner)
+    assert (found.project_id, found.user_id) == ('p', 'u')
+    assert (adopted('').project_id, adopted('').user_id) == ('ours', 'somebody')
+
+
+def test_what_a_guest_takes_of_its_host():
+    found = adopted('', space=[3 * 2**30 + 1, 2**30])
+    assert (found.flavor.vcpus, found.flavor.memory_mb, found.flavor.root_gb) == (2, 1024, 5)
+
+
+def test_only_files_of_its_own_take_anything_of_the_hosts_disk():
+    disks = """<devices>
+        <disk type='file'><source file='/a'/><target dev='vda'/></disk>
+        <disk type='file'><source file='/b'/><target dev='vdb'/><shareable/></disk>
+        <disk type='block'><source dev='/dev/c'/><target dev='vdc'/></disk>
+        <disk type='network'><source protocol='rbd'/><target dev='vdd'/></disk>
+        <disk type='file' device='cdrom'><source file='/e'/><target dev='vde'/></disk>
+        </devices>"""
+    assert guests.facts_of(Domain(disks), UUID).disks == (('/a', 3 * 2**30 + 1),)
+
+
+def test_where_the_volumes_are_that_are_files():
+    class Pools(Domain):
+        def storagePoolLookupByName(self, pool):  # noqa: N802 -- libvirt's name
+            self.kind = libvirt.VIR_STORAGE_VOL_FILE if pool == 'files' else libvirt.VIR_STORAGE_VOL_BLOCK
+            return self
+
+        def storageVolLookupByName(self, volume):  # noqa: N802 -- libvirt's name
+            self.volume = volume
+            return self
+
+        def info(self):
+            return self.kind, 0, 0
+
+        def path(self):
+            return f'/pool/{self.volume}'
+
+    definition = """<domain><devices>
+        <disk type='file'><source file='/a'/><target dev='vda'/></disk>
+        <disk type='volume'><source pool='files' volume='b'/><target dev='vdb'/></disk>
+        <disk type='volume'><source pool='lvm' volume='c'/><target dev='vdc'/></disk>
+        </devices></domain>"""
+    assert guests.volumes_of(Pools(''), definition) == {'vdb': '/pool/b'}

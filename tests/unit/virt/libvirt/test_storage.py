@@ -14,8 +14,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
+from xml.etree import ElementTree
 
 import pytest
 
@@ -246,3 +248,66 @@ def test_a_device_of_the_same_name_that_may_be_another_is_refused(room, monkeypa
 def test_what_a_newer_host_tells_of_a_disk_besides_is_ignored():
     disk = storage.Disk(target='vda', kind='file', path='/a', size=1)
     assert storage.Disk.of({**vars(disk), 'novelty': 1}) == disk
+
+
+# --- what a definition names -----------------------------------------------------------------------------------------
+
+
+def test_the_disks_that_a_definition_names(tmp_path):
+    file = tmp_path / 'a'
+    file.touch()
+    found = storage.named(f"""<domain><devices>
+        <disk type='file'><driver type='qcow2' cache='none'/><source file='{file}'/><target dev='vda'/></disk>
+        <disk type='file'><source file='/b'/><target dev='vdb'/><shareable/></disk>
+        <disk type='file'><source file='/c'/><target dev='vdc'/><readonly/></disk>
+        <disk type='file' device='cdrom'><source file='/d'/><target dev='vdd'/></disk>
+        <disk type='network'><source protocol='rbd' name='pool/image'/><target dev='vde'/></disk>
+        <disk type='volume'><source pool='p' volume='v'/><target dev='vdf'/></disk>
+        </devices></domain>""")
+    assert [(one.target, one.kind, one.protocol, one.shared) for one in found] == [
+        ('vda', 'file', '', False),
+        ('vdb', 'file', '', True),
+        ('vde', 'network', 'rbd', True),
+        ('vdf', 'volume', '', True),
+    ]
+    assert (found[0].format, found[0].cache, found[0].path) == ('qcow2', 'none', str(file))
+    assert storage.located(found[0], lambda _path: True) == dataclasses.replace(
+        found[0], inode=file.stat().st_ino, shared=True
+    )
+
+
+def test_the_files_that_consoles_are_written_to():
+    xml = ElementTree.fromstring("""<domain><devices>
+        <serial type='pty'><log file='/i/console.log'/></serial>
+        <console type='pty'><log file='/i/console.log'/></console>
+        <parallel type='file'><source path='/i/parallel'/></parallel>
+        <serial type='tcp'><source path='/no/file'/></serial>
+        </devices></domain>""")  # noqa: S314 -- ours
+    assert storage.logs_of(xml) == ['/i/console.log', '/i/parallel']
+
+
+def test_the_place_of_a_log_is_made_and_is_gone_again_with_it(room, kept, tmp_path):
+    room.begin(UUID)
+    log = tmp_path / 'instances' / UUID / 'console.log'
+    for _ in range(2):
+        room.make_place(UUID, str(log))
+    log.write_text('what QEMU wrote at its start')
+    room.remove(UUID)
+    assert not (tmp_path / 'instances').exists()
+    assert kept.list(records.INCOMING) == []
+
+
+def test_a_log_in_a_place_that_was_there_is_left_alone(room, tmp_path):
+    room.begin(UUID)
+    log = tmp_path / 'console.log'
+    log.write_text('of an earlier life here')
+    room.make_place(UUID, str(log))
+    room.remove(UUID)
+    assert log.read_text() == 'of an earlier life here'
+
+
+def test_what_takes_its_space_from_where_instances_are(tmp_path):
+    (tmp_path / 'a').touch()
+    assert storage.is_beside(str(tmp_path / 'a'), str(tmp_path / 'not' / 'made' / 'yet'))
+    assert not storage.is_beside('/proc/self/status', str(tmp_path))
+    assert not storage.is_beside(str(tmp_path / 'gone'), str(tmp_path))
