@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from oslo_log import log as logging
 
-from migrator import executors
+from migrator import exception, executors
 from migrator.compute import inventory as inventory_module
 from migrator.compute import orders as orders_module
 from migrator.objects import command as command_objects
@@ -29,6 +29,8 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds between two calls that no conductor answered.
 CALL_AGAIN = 1.0
+#: For so many guests that do not answer a start waits as long as the driver does, before it leaves out the others.
+SILENT_GUESTS = 3
 
 
 class Registration:
@@ -83,10 +85,13 @@ class Registration:
         self._threads.start(self._register, name='compute-started')
 
     def _register(self) -> None:
+        left_out: set[str] = set()
         while not self._stopped.is_set():
             try:
                 guests = self._driver.list_guests()
-                report = self._inventory.report(guests, self._adoptable(guests))
+                report = self._inventory.report(guests, self._adoptable(guests, left_out))
+                if self._stopped.is_set():  # guests that do not answer have taken their time
+                    return
                 self._apply(self._events.compute_started(report))
             except Exception as error:  # noqa: BLE001 -- until a conductor has answered there is nothing else to do
                 # A call that is under way at the stop may lose its broker, and says anything then.
@@ -99,11 +104,39 @@ class Registration:
                 self._orders.starting = False
             return
 
-    def _adoptable(self, guests: Sequence[command_objects.Guest]) -> list[virt_driver.Instance]:
+    def _adoptable(self, guests: Sequence[command_objects.Guest], left_out: set[str]) -> list[virt_driver.Instance]:
+        """Return those of this host's guests that can be adopted, if they are to be.
+
+        :param left_out: the guests that are not asked any more in this registration; more are added.
+        """
         if not self._adopts:
             return []
-        found = (self._driver.get_instance(guest.instance_uuid) for guest in guests)
-        return [instance for instance in found if instance is not None]
+        asked = [guest.instance_uuid for guest in guests if guest.instance_uuid not in left_out]
+        found, silent = [], 0
+        for number, uuid in enumerate(asked):
+            if silent >= SILENT_GUESTS:
+                LOG.warning(
+                    '%d more guests are not looked at, for %d have not answered: those that the books do not know are '
+                    'not adopted before the next start of this service',
+                    len(asked) - number,
+                    silent,
+                )
+                left_out.update(asked[number:])
+                break
+            try:
+                instance = self._driver.get_instance(uuid)
+            except Exception as error:  # noqa: BLE001 -- one odd guest must not keep its host from registering
+                LOG.warning(
+                    'What guest %s is cannot be seen: if the books do not know it, it is not adopted before the next '
+                    'start of this service: %s',
+                    uuid,
+                    error,
+                )
+                left_out.add(uuid)
+                silent += isinstance(error, exception.ServiceUnreachable)
+            else:
+                found += [] if instance is None else [instance]
+        return found
 
     def _beat(self) -> None:
         self._inventory.refresh_later()

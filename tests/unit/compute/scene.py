@@ -64,7 +64,7 @@ def configuration(**options: Any) -> cfg.ConfigOpts:
 def group_of(option: str) -> str | None:
     if option.startswith('live_migration_'):
         return 'libvirt'
-    return 'compute' if option.startswith(('stop_', 'service_')) else None
+    return 'compute' if option.startswith(('adopt_', 'stop_', 'service_')) else None
 
 
 class Events:
