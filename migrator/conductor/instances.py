@@ -18,11 +18,13 @@ again sets right what the first one has left.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import TypeVar
 
 from oslo_log import log as logging
 
-from migrator import exception
+from migrator import exception, executors
 from migrator.db import api as db_api
 from migrator.objects import command
 from migrator.objects import instance as instance_objects
@@ -30,6 +32,8 @@ from migrator.placement_client import allocations, candidates, pairs, providers
 from migrator.placement_client import client as placement
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar('T')
 
 #: Seconds until a guest is tried again that could not be adopted, for Placement or the database was away.
 _AGAIN = 2.0
@@ -76,40 +80,76 @@ def adopt(
     database: db_api.Database,
     client: placement.PlacementClient,
     report: command.HostReport,
-    sleep: Callable[[float], None],
+    stopping: executors.Event,
 ) -> list[str]:
     """Take in the guests that a host has and the database does not know, as its driver tells of them.
 
-    What cannot be taken in now is told in the log, and tried again when the host starts next.
+    What cannot be taken in now is told in the log, and tried again when the host starts next. Where Placement or the
+    database stays away that is all that is left: each guest would be waited for as long.
 
     :param report: of a compute that has started, its node already stored.
-    :param sleep: of its caller's threads.
+    :param stopping: set when the conductor stops, which ends it as well.
     :returns: the uuids of those that were taken in.
     """
-    adopted = []
-    given = [instance for instance in report.adoptable if isinstance(instance, instance_objects.Instance)]
-    known = {one.uuid for one in database.instances.list({'uuid': [one.uuid for one in given]})}
-    for instance in given:
-        if instance.uuid in known:
-            continue
-        for left in reversed(range(_TRIES)):
-            try:
-                create(database, client, instance)
-            except exception.InstanceExists:
-                break  # somebody was faster
-            except exception.ServiceUnreachable as error:
-                if left:
-                    sleep(_AGAIN)
-                    continue
-                LOG.warning('Guest %s of %s is not adopted: %s', instance.uuid, report.host, error)
-            except exception.MigratorException as error:
-                LOG.warning('Guest %s of %s is not adopted: %s', instance.uuid, report.host, error)
-            else:
-                resources = ', '.join(f'{name} {amount}' for name, amount in instance.flavor.resources().items())
-                LOG.info('Adopted guest %s (%s) of %s: %s', instance.uuid, instance.name, report.host, resources)
-                adopted.append(instance.uuid)
-            break
+    adopted: list[str] = []
+    left = [instance for instance in report.adoptable if isinstance(instance, instance_objects.Instance)]
+    uuids = [instance.uuid for instance in left]
+    why = 'the conductor stops'
+    try:
+        known = {one.uuid for one in _patiently(lambda: database.instances.list({'uuid': uuids}), stopping)}
+        left = [instance for instance in left if instance.uuid not in known]
+        while left and not stopping.is_set():
+            if _patiently(functools.partial(_adopt, database, client, left[0], report.host), stopping):
+                adopted.append(left[0].uuid)
+            del left[0]
+    except exception.ServiceUnreachable as error:
+        why = str(error)
+    if left:
+        LOG.warning(
+            '%d guests of %s are not adopted, and are tried again when its compute service starts next: %s',
+            len(left),
+            report.host,
+            why,
+        )
     return adopted
+
+
+def _adopt(
+    database: db_api.Database, client: placement.PlacementClient, instance: instance_objects.Instance, host: str
+) -> bool:
+    """Take in one guest, or tell in the log why not; return whether it was taken in.
+
+    :raises migrator.exception.ServiceUnreachable: Placement or the database is away.
+    """
+    try:
+        create(database, client, instance)
+    except exception.InstanceExists:
+        return False  # somebody was faster
+    except exception.ServiceUnreachable:
+        raise
+    except exception.MigratorException as error:
+        LOG.warning('Guest %s of %s is not adopted: %s', instance.uuid, host, error)
+        return False
+    except Exception:  # what is odd about one guest must not keep the others out
+        LOG.exception('Guest %s of %s is not adopted', instance.uuid, host)
+        return False
+    resources = ', '.join(f'{name} {amount}' for name, amount in instance.flavor.resources().items())
+    LOG.info('Adopted guest %s (%s) of %s: %s', instance.uuid, instance.name, host, resources)
+    return True
+
+
+def _patiently(function: Callable[[], T], stopping: executors.Event) -> T:
+    """Return ``function()``, tried again for some seconds where something that it needs is away.
+
+    :raises migrator.exception.ServiceUnreachable: it stays away, or there is no time left.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return function()
+        except exception.ServiceUnreachable:
+            if stopping.wait(_AGAIN):
+                raise
+    return function()
 
 
 def _is_half_done(

@@ -40,6 +40,8 @@ LOG = logging.getLogger(__name__)
 
 #: How many stories run at a time; a parked one holds no thread.
 _RUNS = 64
+#: How many hosts' guests are adopted at a time. It takes as long as Placement does, and nobody waits for it.
+_ADOPTIONS = 2
 #: Seconds that a stop waits for stories which are in the middle of a call.
 _STOP_TIMEOUT = 5.0
 #: Of no migration, no instance and no boot.
@@ -72,6 +74,8 @@ class ConductorManager:
         self._stories = {migration_objects.MigrationType.LIVE_MIGRATION.value: live_migrate.story()}
         self._pool = executors.BoundedExecutor(_RUNS, threads, f'{server}-story')
         self._poll_pool = executors.BoundedExecutor(conf.conductor.poll_concurrency, threads, f'{server}-poll')
+        self._adopt_pool = executors.BoundedExecutor(_ADOPTIONS, threads, f'{server}-adopt')
+        self._stopping = threads.event()
         api = compute_rpcapi.ComputeAPI(
             client,
             version_of=lambda host: database.services.get_compute(host).version,
@@ -167,13 +171,14 @@ class ConductorManager:
 
         What still waits for a host after some seconds is left behind: its writes are refused once this life is over.
         """
+        self._stopping.set()
         for task in self._periodics:
             task.stop()
         # First of all, so that nobody who waits for a story holds the server open.
         self.runner.drop_all()
         for served in self._served:
             served.stop()
-        for pool in (self._pool, self._poll_pool):
+        for pool in (self._pool, self._poll_pool, self._adopt_pool):
             pool.shutdown(wait=False)
             if not pool.wait_idle(_STOP_TIMEOUT):
                 LOG.warning('Calls to hosts that do not answer are left behind at the stop of %s', self.tools.server)
@@ -252,9 +257,16 @@ class ConductorManager:
             self.runner.wake(uuid, reread=True)
         if report.adoptable:
             # Many guests take long, and the host waits for its answer.
-            tools = self.tools
-            self._poll_pool.submit(instances.adopt, tools.database, tools.placement, report, self._threads.sleep)
+            self._adopt_pool.submit(self._adopt_guests, report)
         return assignments
+
+    def _adopt_guests(self, report: command.HostReport) -> None:
+        try:
+            instances.adopt(self.tools.database, self.tools.placement, report, self._stopping)
+        except Exception:  # nobody asks what came of it
+            LOG.exception(
+                'The guests of %s are not adopted: its compute service tries when it starts next', report.host
+            )
 
     @rpc.expose
     def compute_heartbeat(self, context: migrator_context.RequestContext, report: command.HostReport) -> None:

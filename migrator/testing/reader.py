@@ -151,7 +151,11 @@ class Reader:
                 f'{pool} of {name}': executor.running + executor.waiting
                 for name, conductor in cloud.conductors.items()
                 if _alive(conductor._threads)
-                for pool, executor in (('stories', conductor._pool), ('polls', conductor._poll_pool))
+                for pool, executor in (
+                    ('stories', conductor._pool),
+                    ('polls', conductor._poll_pool),
+                    ('adoptions', conductor._adopt_pool),
+                )
             },
         }
 

@@ -14,11 +14,15 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
+
 import pytest
 
 from migrator.objects import instance as instance_objects
 from migrator.placement_client import allocations
 from migrator.testing.placement_faults import Fault
+from tests.functional import seen, wishes
 
 pytestmark = [
     pytest.mark.simulated(reason='it puts guests past the books'),
@@ -98,3 +102,106 @@ def test_placement_that_is_away_for_a_moment_is_waited_for(cloud):
     cloud.adapter.inject(Fault.UNREACHABLE, method='PUT', url=f'/allocations/{uuid}')
     start_again(cloud, **{'compute.adopt_guests': True})
     cloud.simulation.run_until(lambda: uuid in known(cloud))
+
+
+# --- Placement stays away --------------------------------------------------------------------------------------------
+
+ADOPTS = {'compute.adopt_guests': True}
+#: Longer than any test.
+ALWAYS = 10**6
+
+
+def away_for(cloud, *uuids):
+    """Have Placement away whenever it is asked for these guests, and for these alone."""
+    for uuid in uuids:
+        cloud.adapter.inject(Fault.UNREACHABLE, url=f'/allocations/{uuid}', times=ALWAYS)
+
+
+def asked_for(cloud, uuids):
+    """Return for which guests Placement has been asked."""
+    return [uuid for uuid in uuids if any(uuid in url for _method, url in cloud.adapter.sent)]
+
+
+def not_adopted(caplog):
+    """Return what the log warns of guests that are not adopted."""
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    return [line for line in told if 'not adopted' in line]
+
+
+@pytest.mark.cloud(options={'conductor.poll_concurrency': 1}, auto_converge_after=0)
+def test_while_placement_is_away_for_those_to_be_adopted_a_migration_is_looked_after_as_ever(cloud):
+    moving = cloud.boot('one', 'host1', memory_mb=1024, dirty_rate=2000.0)
+    assert cloud.live_migrate(moving, 'host2').status_int == 202
+    seen.when(cloud, moving, 'running')
+    cloud.simulation.advance(5)
+    away_for(cloud, *(a_stranger(cloud, 'host3') for _ in range(5)))
+    start_again(cloud, 'host3', **ADOPTS)
+    before = cloud.migrations(moving)[-1].memory_processed
+    cloud.simulation.advance(6)
+    assert cloud.migrations(moving)[-1].memory_processed > before
+    assert wishes.force_complete(cloud, moving).status_int == 202
+    cloud.wait(60)
+    wishes.completed(cloud, moving)
+
+
+def test_placement_that_stays_away_ends_the_adoption_with_one_word_and_the_next_start_goes_on(cloud, caplog):
+    strangers = [a_stranger(cloud) for _ in range(3)]
+    away_for(cloud, *strangers)
+    start_again(cloud, **ADOPTS)
+    cloud.simulation.advance(60)
+    assert known(cloud) == {}
+    (told,) = not_adopted(caplog)
+    assert told.startswith('3 guests of host1 are not adopted')
+    assert 'compute service starts next' in told
+    assert 'Placement is not reachable' in told
+    assert len(asked_for(cloud, strangers)) == 1
+    cloud.adapter._plans.clear()
+    start_again(cloud)
+    assert set(known(cloud)) == {*strangers}
+
+
+def test_what_goes_wrong_with_one_guest_is_told_and_the_others_are_adopted(cloud, caplog):
+    odd, other = a_stranger(cloud), a_stranger(cloud)
+    # no driver should say this, and the conductor cannot count it
+    cloud.world.hypervisors['host1'].faults.lie(
+        'get_instance', lambda truth: truth.replace(flavor=FLAVOR.replace(vcpus='many')), instance_uuid=odd, sticky=True
+    )
+    start_again(cloud, **ADOPTS)
+    assert set(known(cloud)) == {other}
+    assert [odd in line for line in not_adopted(caplog)] == [True]
+
+
+def test_what_ends_an_adoption_is_told(cloud, caplog, monkeypatch):
+    a_stranger(cloud)
+    instances = cloud.conductors['conductor1'].tools.database.instances
+    listed, times = instances.list, itertools.count(1)
+
+    def break_down(filters):
+        # first the guests that nobody knows are looked for, then those to be adopted
+        if next(times) == 2:
+            raise RuntimeError('the books are on fire')
+        return listed(filters)
+
+    monkeypatch.setattr(instances, 'list', break_down)
+    start_again(cloud, **ADOPTS)
+    assert 'the books are on fire' in caplog.text
+    assert 'host1 are not adopted' in caplog.text
+    assert known(cloud) == {}
+
+
+@pytest.mark.not_quiet(reason='its conductor has stopped')
+def test_a_conductor_that_stops_ends_what_it_adopts_and_says_what_is_left(cloud, caplog):
+    for host in ('host1', 'host2', 'host3'):
+        away_for(cloud, a_stranger(cloud, host), a_stranger(cloud, host))
+        start_again(cloud, host, **ADOPTS)
+    before, stopped = cloud.simulation.time, []
+
+    def stop():
+        cloud.conductors.pop('conductor1').stop()
+        stopped.append(cloud.simulation.time)
+
+    cloud.processes['conductor1'].start(stop, name='stop')
+    cloud.simulation.run_until(lambda: stopped)
+    assert stopped[0] - before < 1
+    told = not_adopted(caplog)
+    assert [line.partition(' are ')[0] for line in sorted(told)] == [f'2 guests of host{n}' for n in (1, 2, 3)]
