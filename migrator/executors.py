@@ -37,7 +37,10 @@ from oslo_log import log as logging
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds between two looks of a green thread at a call that lasts, which nothing can tell it of.
+#: Seconds until a green thread looks for the first time whether a call has ended, of which nothing can tell it; each
+#: further look comes after twice as long, so that a short call is not waited for much longer than it takes.
+_FIRST_LOOK = 0.001
+#: And the longest time between two of them.
 _LOOK_FOR_END = 0.05
 
 T = TypeVar('T')
@@ -165,19 +168,15 @@ def outside_of_the_hub(function: Callable[[], T], lasts: bool = False) -> T:
     """Return ``function()``, which calls into a C library and may block there; green threads go on meanwhile.
 
     In a process of native threads it is just called. In a green one it runs in a thread of the system's own, and so
-    must not take a lock or an event of :class:`Threads`.
+    must not take a lock or an event of :class:`Threads`. That is no thread of eventlet's pool: those are few, the whole
+    process has them together, and a call may hang. How many there are at once is for the caller to bound.
 
-    :param lasts: whether it may take minutes, so that it must not have one of the few threads that eventlet keeps.
+    :param lasts: whether it takes so long that its end need not be seen at once.
     """
     if not is_green():
         return function()
     import eventlet
-    from eventlet import tpool
 
-    result: T
-    if not lasts:
-        result = tpool.execute(function)
-        return result
     ended: list[Callable[[], T]] = []
 
     def run() -> None:
@@ -188,10 +187,17 @@ def outside_of_the_hub(function: Callable[[], T], lasts: bool = False) -> T:
         else:
             ended.append(lambda: value)
 
-    eventlet.patcher.original('threading').Thread(target=run, daemon=True).start()
+    _native_threading().Thread(target=run, daemon=True).start()
+    pause = _LOOK_FOR_END if lasts else _FIRST_LOOK
     while not ended:
-        eventlet.sleep(_LOOK_FOR_END)
+        eventlet.sleep(pause)
+        pause = min(2 * pause, _LOOK_FOR_END)
     return ended[0]()
+
+
+def _native_threading() -> Any:
+    """Return ``threading`` as the system has it."""
+    return sys.modules['eventlet'].patcher.original('threading') if is_green() else threading
 
 
 def _raise(error: BaseException) -> Any:

@@ -22,7 +22,8 @@ unless told otherwise), so that moves, which are calls that last, would lock que
 
 Events come on a connection of their own, from a loop of which libvirt has one in a process; it is started with the
 first connection. In a process that eventlet has patched there are none (a native thread must not touch green locks),
-and what waits for one looks again every :data:`LOOK` seconds instead.
+and what waits for one looks again every :data:`LOOK` seconds instead. Nor is there a keepalive there, which needs that
+loop: a call that hangs does so until the daemon goes on, or ends.
 """
 
 from __future__ import annotations
@@ -61,20 +62,23 @@ _EVENTS = (
 
 
 class _Loop:
-    """Libvirt's event loop; there is one in a process, whoever wants it."""
+    """Libvirt's event loop, where there is one; a process has no second, whoever wants it."""
 
     def __init__(self) -> None:
         self._lock = executors.NativeThreads().lock()
+        self._quiet = False
         self._started = False
 
     def start(self, threads: executors.Threads) -> None:
-        """Start it, once; before the first connection is opened."""
+        """Start it, once, unless threads are green; before the first connection is opened."""
         with self._lock:
-            if self._started:
+            if not self._quiet:
+                # Errors come as exceptions; libvirt would print them besides.
+                libvirt.registerErrorHandler(lambda _context, _error: None, None)
+                self._quiet = True
+            if self._started or executors.is_green():
                 return
             libvirt.virEventRegisterDefaultImpl()
-            # Errors come as exceptions; libvirt would print them besides.
-            libvirt.registerErrorHandler(lambda _context, _error: None, None)
             threads.start(self._run, name='libvirt-events')
             self._started = True
 
@@ -128,6 +132,12 @@ class Waker:
             for events in self._waiting.values():
                 for event in events:
                     event.set()
+
+
+def _forgo(function: Callable[[], Any]) -> None:
+    """Call what lets something of libvirt's go, and let it fail. A daemon that is stopped answers not even this."""
+    with contextlib.suppress(libvirt.libvirtError):
+        executors.outside_of_the_hub(function)
 
 
 class Connection:
@@ -238,8 +248,7 @@ class Connection:
             connections, self._idle = [*self._idle], []
         self._hear_no_more()
         for connection in connections:
-            with contextlib.suppress(libvirt.libvirtError):
-                connection.close()
+            _forgo(connection.close)
 
     def _hear(self) -> None:
         self._hear_no_more()
@@ -265,8 +274,7 @@ class Connection:
             connection.close,
         ):
             # It may be broken, and forgets all the same.
-            with contextlib.suppress(libvirt.libvirtError):
-                function()
+            _forgo(function)
 
     def _away(self, reason: str) -> exception.ServiceUnreachable:
         return exception.ServiceUnreachable(service=f'libvirt of {self.host} ({self.uri})', reason=reason)
@@ -289,15 +297,13 @@ class Connection:
             if len(self._idle) < IDLE:
                 self._idle.append(connection)
                 return
-        with contextlib.suppress(libvirt.libvirtError):
-            connection.close()
+        _forgo(connection.close)
 
     def _opened(self) -> Any:
-        if executors.is_green():
-            return executors.outside_of_the_hub(lambda: libvirt.open(self.uri))
         _LOOP.start(self._threads)
-        connection = libvirt.open(self.uri)
-        connection.setKeepAlive(*KEEPALIVE)
+        connection = executors.outside_of_the_hub(lambda: libvirt.open(self.uri))
+        if not executors.is_green():  # without the loop nobody would take in what is answered
+            connection.setKeepAlive(*KEEPALIVE)
         return connection
 
     # --- in libvirt's thread -----------------------------------------------------------------------------------------

@@ -24,6 +24,21 @@ libvirt = pytest.importorskip('libvirt')
 from migrator import exception, executors  # noqa: E402 -- what is tested needs libvirt
 from migrator.virt.libvirt import connection as connections  # noqa: E402
 
+GREEN = executors.is_green()
+UUID = '00000000-0000-4000-8000-000000000001'
+
+hears_events = pytest.mark.skipif(GREEN, reason='where threads are green no events are heard')
+green = pytest.mark.skipif(not GREEN, reason='only where threads are green there is a hub')
+
+
+def native_event():
+    """Return an event that a thread may wait for in which libvirt is called: it is never green."""
+    if not GREEN:
+        return threading.Event()
+    from eventlet import patcher
+
+    return patcher.original('threading').Event()
+
 
 class Opened:
     """A connection to a daemon that is well."""
@@ -41,7 +56,7 @@ class Opened:
 @pytest.fixture
 def speaks(monkeypatch):
     """Whether the daemon says anything; it does, until the event is cleared."""
-    event = threading.Event()
+    event = native_event()
     event.set()
 
     def wait_and_open(_uri):
@@ -83,6 +98,7 @@ def test_a_connection_is_used_again_after_a_call_that_failed_by_itself(speaks):
     assert seen[0] is seen[1]
 
 
+@hears_events
 def test_a_connection_that_broke_is_let_go_before_there_is_another_for_events(speaks, monkeypatch):
     opened = []
 
@@ -116,6 +132,7 @@ def test_a_connection_that_broke_is_let_go_before_there_is_another_for_events(sp
     assert [one.let_go for one in opened] == [[*connections._EVENTS, 'callback', 'connection'], []]
 
 
+@hears_events
 def test_who_wants_to_hear_events_does_not_wait_for_a_silent_daemon_for_long(speaks):
     speaks.clear()
     connection = a_connection(0.2)
@@ -147,3 +164,79 @@ def test_nobody_asks_qemu_anything_while_a_guest_stands_still_to_go(speaks, even
         assert news.is_set() == woken
     gone = (event, detail) == (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_MIGRATED)
     assert connection.has_moved('guest') == gone
+
+
+# --- in a process that eventlet has patched, and in any other --------------------------------------------------------
+
+
+def until_true(predicate):
+    """Let other threads run until something is so."""
+    pause = threading.Event()
+    for _ in range(2000):
+        if predicate():
+            return
+        pause.wait(0.005)
+    raise AssertionError('it did not become so within 10 s')
+
+
+@green
+def test_calls_that_hang_leave_eventlets_own_threads_to_the_other_users_of_the_process(speaks):
+    import eventlet
+    from eventlet import tpool
+
+    released, began = native_event(), []
+
+    def hang(_connection):
+        began.append(1)
+        released.wait(60)
+
+    connection = a_connection(60)
+    calls = [connection._pool.submit(connection.do, 'get_guest', hang) for _ in range(connections.POOL_SIZE)]
+    try:
+        until_true(lambda: len(began) >= 20)
+        with eventlet.Timeout(5):
+            assert tpool.execute(lambda: 'free') == 'free'
+        until_true(lambda: len(began) == connections.POOL_SIZE)
+    finally:
+        released.set()
+    for call in calls:
+        call.result(10)
+
+
+class Stopped(Opened):
+    """A connection to a daemon that is stopped: to close it takes until the daemon goes on."""
+
+    def __init__(self, goes_on, closing):
+        self._goes_on, self._closing = goes_on, closing
+
+    def close(self):
+        self._closing.append('begun')
+        self._closing.append('closed' if self._goes_on.wait(5) else 'nobody else ran')
+
+
+@pytest.mark.parametrize('kept', [0, 8], ids=['one too many is given back', 'all are closed'])
+def test_while_a_connection_to_a_stopped_daemon_is_closed_the_other_threads_go_on(speaks, monkeypatch, kept):
+    goes_on, closing, ended = native_event(), [], threading.Event()
+    monkeypatch.setattr(libvirt, 'open', lambda _uri: Stopped(goes_on, closing))
+    monkeypatch.setattr(connections, 'IDLE', kept)
+    connection = a_connection(10)
+
+    def ask_and_close():
+        connection.call('ask', lambda _connection: None)
+        connection.close()
+        ended.set()
+
+    executors.NativeThreads().start(ask_and_close, name='closes')
+    until_true(lambda: closing)
+    goes_on.set()
+    assert ended.wait(10)
+    assert closing == ['begun', 'closed']
+
+
+@green
+def test_libvirt_itself_prints_nothing_about_a_guest_that_is_not_there(monkeypatch, capfd):
+    connection = connections.Connection('test:///default', 'alpha', executors.NativeThreads(), 10)
+    with pytest.raises(exception.DriverError, match='Domain not found'):
+        connection.call('get_guest', lambda it: it.lookupByUUIDString(UUID))
+    connection.close()
+    assert capfd.readouterr().err == ''
