@@ -25,13 +25,14 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import datetime
+import functools
 import random
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from oslo_log import log as logging
 
@@ -178,21 +179,21 @@ def outside_of_the_hub(function: Callable[[], T], lasts: bool = False) -> T:
     import eventlet
 
     ended: list[Callable[[], T]] = []
-
-    def run() -> None:
-        try:
-            value = function()
-        except BaseException as error:  # noqa: BLE001 -- who waits raises it
-            ended.append(lambda error=error: _raise(error))  # type: ignore[misc]
-        else:
-            ended.append(lambda: value)
-
-    _native_threading().Thread(target=run, daemon=True).start()
+    _native_threading().Thread(target=lambda: ended.append(_outcome(function)), daemon=True).start()
     pause = _LOOK_FOR_END if lasts else _FIRST_LOOK
     while not ended:
         eventlet.sleep(pause)
         pause = min(2 * pause, _LOOK_FOR_END)
     return ended[0]()
+
+
+def _outcome(function: Callable[[], T]) -> Callable[[], T]:
+    """Call a function, and return what returns what it has returned, or raises what it has raised."""
+    try:
+        value = function()
+    except BaseException as error:  # noqa: BLE001 -- who waits raises it
+        return functools.partial(_raise, error)
+    return lambda: value
 
 
 def _native_threading() -> Any:
@@ -202,6 +203,55 @@ def _native_threading() -> Any:
 
 def _raise(error: BaseException) -> Any:
     raise error
+
+
+class Probe(Generic[T]):
+    """Asks what may hang for ever, as a file system does whose server is away, in a thread of the system's own.
+
+    A thread that hangs so is lost. There is one at most: who asks while it hangs is told that it does.
+
+    It blocks the thread that asks, and its locks are never green: on eventlet's hub ask :func:`outside_of_the_hub`.
+
+    :param function: asks; must not take a lock or an event of :class:`Threads`.
+    """
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._lock = _native_threading().Lock()
+        self._attempt: _Attempt[T] | None = None
+
+    def ask(self, seconds: float) -> T:
+        """Return what the function returns, or raise what it raises.
+
+        :param seconds: how long it may take from when it was called, by whomever.
+        :raises TimeoutError: it takes longer.
+        """
+        with self._lock:
+            attempt = self._attempt
+            if attempt is None or attempt.ended.is_set():
+                attempt = _Attempt(self._function, time.monotonic() + seconds)
+                attempt.start()
+                self._attempt = attempt
+        if not attempt.ended.wait(max(0.0, attempt.until - time.monotonic())):
+            raise TimeoutError(f'there was no answer within {seconds:g} s')
+        return attempt.answer()
+
+
+class _Attempt(Generic[T]):
+    """One call of a function that a :class:`Probe` asks."""
+
+    def __init__(self, function: Callable[[], T], until: float) -> None:
+        self._function = function
+        self.until = until
+        self.ended = _native_threading().Event()
+        self.answer: Callable[[], T] = lambda: _raise(RuntimeError('it has not ended'))
+
+    def start(self) -> None:
+        _native_threading().Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        self.answer = _outcome(self._function)
+        self.ended.set()
 
 
 class _Call:

@@ -26,6 +26,9 @@ from migrator.virt import driver as virt_driver
 
 LOG = logging.getLogger(__name__)
 
+#: A driver that has not answered for so many seconds is told of; a question that ends by itself does so before.
+PATIENCE = 30.0
+
 
 class HostInventory:
     """Keeps what the driver last said of the host, so that a report never waits for a driver that hangs.
@@ -53,8 +56,11 @@ class HostInventory:
         self._version = version
         self._limit = limit
         self._pool = pool
+        self._clock = threads.clock
         self._lock = threads.lock()
-        self._asking = False
+        #: When the driver was asked that has not answered yet, by the clock; None: it has.
+        self._asking: float | None = None
+        self._silent = False
         self._node: compute_node.ComputeNode | None = None
 
     def report(
@@ -82,18 +88,43 @@ class HostInventory:
         self._node = self._driver.get_node()
 
     def refresh_later(self) -> None:
-        """Have the driver asked for the node, unless it has not answered the last time yet."""
+        """Have the driver asked for the node, unless it has not answered the last time yet: one that hangs has one
+        thread of ours, and no more."""
+        now = self._clock.monotonic()
         with self._lock:
-            if self._asking:
-                return
-            self._asking = True
-        self._pool.submit(self._refresh)
+            asking = self._asking
+            if asking is None:
+                self._asking = now
+        if asking is None:
+            try:
+                self._pool.submit(self._refresh)
+            except RuntimeError:  # there is no thread to be had
+                with self._lock:
+                    self._asking = None
+                raise
+        elif now - asking >= PATIENCE:
+            self._says_nothing(f'there has been no answer for {now - asking:.0f} s')
 
     def _refresh(self) -> None:
         try:
             self.refresh()
         except Exception as error:  # noqa: BLE001 -- the next heartbeat asks again
-            LOG.warning('The hypervisor of %s does not tell what it has: %s', self._host, error)
+            self._says_nothing(str(error))
+        else:
+            with self._lock:
+                silent, self._silent = self._silent, False
+            if silent:
+                LOG.info('The hypervisor of %s tells again what it has', self._host)
         finally:
             with self._lock:
-                self._asking = False
+                self._asking = None
+
+    def _says_nothing(self, why: str) -> None:
+        with self._lock:
+            known, self._silent = self._silent, True
+        if not known:
+            LOG.warning(
+                'The hypervisor of %s does not tell what it has; until it does, what it has told last is reported: %s',
+                self._host,
+                why,
+            )

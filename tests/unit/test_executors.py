@@ -432,3 +432,60 @@ def test_native_threads_tell_the_machines_time_and_make_uuids():
     assert threads.new_uuid() != threads.new_uuid()
     assert 0 <= threads.random() < 1
     threads.sleep(0)
+
+
+# --- what may hang for ever ------------------------------------------------------------------------------------------
+
+
+def native_event():
+    """Return an event for a thread of the system's own."""
+    patcher = sys.modules.get('eventlet.patcher')
+    return (patcher.original('threading') if executors.is_green() else threading).Event()
+
+
+def ask(probe, seconds):
+    """Ask as who must not hold up other green threads, if there are any."""
+    return executors.outside_of_the_hub(lambda: probe.ask(seconds))
+
+
+def test_what_hangs_has_one_thread_however_often_it_is_asked_and_is_asked_anew_when_it_has_come_back():
+    released, calls = native_event(), []
+
+    def hang():
+        calls.append('begun')
+        released.wait(60)
+        return len(calls)
+
+    probe = executors.Probe(hang)
+    for _ in range(5):
+        with pytest.raises(TimeoutError):
+            ask(probe, 0.1)
+    assert calls == ['begun']
+    released.set()
+    answers = []
+    Native().settle(lambda: answers or _tell(probe, answers))
+    assert answers == [2]
+
+
+def _tell(probe, answers):
+    try:
+        answers.append(ask(probe, 10))
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_what_answers_is_asked_each_time_and_its_errors_are_who_asks_own():
+    numbers = itertools.count()
+
+    def answer():
+        number = next(numbers)
+        if number == 1:
+            raise OSError('stale')
+        return number
+
+    probe = executors.Probe(answer)
+    assert ask(probe, 10) == 0
+    with pytest.raises(OSError, match='stale'):
+        ask(probe, 10)
+    assert ask(probe, 10) == 2

@@ -51,6 +51,8 @@ POOL_SIZE = 64
 LOOK = 1.0
 #: How many connections are kept for the next calls.
 IDLE = 8
+#: What is asked at each heartbeat: while one of these hangs no other is made, which would only hang beside it.
+REPEATED = frozenset({'get_node'})
 #: Libvirt pings a daemon this often, in seconds, and gives a connection up after so many pings without an answer.
 KEEPALIVE = (5, 3)
 
@@ -163,6 +165,8 @@ class Connection:
         self._registered: list[int] = []
         #: The attempt to hear events, one at a time.
         self._listening: futures.Future[None] | None = None
+        #: The calls of :data:`REPEATED` that have not come back in time.
+        self._given_up: dict[str, futures.Future[Any]] = {}
         #: The guests of which libvirt has told that they left by a migration.
         self._moved: set[str] = set()
 
@@ -176,6 +180,11 @@ class Connection:
         :raises migrator.exception.DriverError: libvirt refused.
         """
         seconds = self.deadline if deadline is None else deadline
+        unanswered = f'libvirt has not answered {phase} within {seconds:g} s'
+        with self._lock:
+            given_up = self._given_up.get(phase)
+            if given_up is not None and not given_up.done():
+                raise self._away(unanswered)
         clock = self._threads.clock
         until = clock.monotonic() + seconds
 
@@ -193,7 +202,10 @@ class Connection:
             if future.cancel():
                 reason = f'{POOL_SIZE} calls hang in libvirt, and no further one is made'
             else:
-                reason = f'libvirt has not answered {phase} within {seconds:g} s'
+                reason = unanswered
+                if phase in REPEATED:
+                    with self._lock:
+                        self._given_up[phase] = future
             raise self._away(reason) from None
 
     def do(self, phase: str, function: Callable[[Any], T], lasts: bool = False) -> T:

@@ -14,16 +14,23 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 from xml.etree import ElementTree
 
 from oslo_config import cfg
 
+from migrator import exception, executors
 from migrator.objects import compute_node
 from migrator.virt import driver
 
+#: Seconds in which the file system of instances_path has to tell its size, before libvirt is given up itself.
+DISK_DEADLINE = 5.0
+
 _GIB = 2**30
+#: Directory -> what asks for the size of its file system. A file system that hangs does so for the whole process.
+_PROBES: dict[str, executors.Probe[int]] = {}
 
 
 def node_of(connection: Any, host: str, conf: cfg.ConfigOpts) -> compute_node.ComputeNode:
@@ -32,15 +39,16 @@ def node_of(connection: Any, host: str, conf: cfg.ConfigOpts) -> compute_node.Co
     :param connection: a ``libvirt.virConnect``.
     :param host: the name of this compute host.
     :param conf: with the options of :mod:`migrator.conf.libvirt`.
+    :raises migrator.exception.ServiceUnreachable: the file system of instances_path hangs.
+    :raises migrator.exception.DriverError: it fails.
     """
     uuid = driver.node_uuid(host)
+    disk_gib = _disk_gib(os.path.abspath(conf.instances_path), host)
     _model, memory_mb, processors, *_rest = connection.getInfo()
     inventory = {
         'VCPU': _amount(processors, conf.reserved_host_cpus, conf.cpu_allocation_ratio),
         'MEMORY_MB': _amount(memory_mb, conf.reserved_host_memory_mb, conf.ram_allocation_ratio),
-        'DISK_GB': _amount(
-            _disk_gib(conf.instances_path), -(-conf.reserved_host_disk_mb // 1024), conf.disk_allocation_ratio
-        ),
+        'DISK_GB': _amount(disk_gib, -(-conf.reserved_host_disk_mb // 1024), conf.disk_allocation_ratio),
     }
     root = compute_node.ProviderInventory(
         uuid=uuid, name=host, inventory={name: amount for name, amount in inventory.items() if amount['total']}
@@ -83,9 +91,24 @@ def host_cpu(capabilities: str) -> str:
     return ElementTree.tostring(cpu, encoding='unicode') if cpu is not None else ''
 
 
-def _disk_gib(instances_path: str) -> int:
+def _disk_gib(directory: str, host: str) -> int:
+    # A look at NFS whose server is away never ends, and this thread, which is for calls into libvirt, would be lost.
+    probe = _PROBES.setdefault(directory, executors.Probe(functools.partial(_size_gib, directory)))
+    try:
+        return probe.ask(DISK_DEADLINE)
+    except TimeoutError:
+        raise exception.ServiceUnreachable(
+            service=f'instances_path of {host} ({directory})',
+            reason=f'its file system has not told its size within {DISK_DEADLINE:g} s',
+        ) from None
+    except OSError as error:
+        raise exception.DriverError(
+            host=host, phase='get_node', reason=f'instances_path ({directory}): {error}'
+        ) from error
+
+
+def _size_gib(directory: str) -> int:
     # Before the first guest it may not be there, and its parent tells as well.
-    directory = os.path.abspath(instances_path)
     while not os.path.isdir(directory):
         directory = os.path.dirname(directory)
     numbers = os.statvfs(directory)

@@ -12,6 +12,10 @@
 
 from __future__ import annotations
 
+import logging
+
+import pytest
+
 from migrator.objects import compute_node
 from migrator.virt import fake
 from tests.unit.compute import scene as scene_module
@@ -44,6 +48,48 @@ def test_what_the_hypervisor_gains_is_reported_by_the_next_heartbeats(scene: Sce
     host = scene.host()
     scene.alpha.totals['VCPU'] = 32
     scene.simulation.advance(25)
+    node = host.events.beats[-1].node
+    assert isinstance(node, compute_node.ComputeNode)
+    assert node.total('VCPU') == 32
+
+
+def told_of_the_hypervisor(caplog: pytest.LogCaptureFixture) -> list[str]:
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    return [level for level, message in told if 'hypervisor of alpha' in message]
+
+
+def test_one_that_fails_again_and_again_is_told_of_once_and_so_is_that_it_is_well(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = scene.host()
+    for _ in range(2):
+        with caplog.at_level(logging.INFO):
+            fault = scene.alpha.faults.fail('get_node', 'instances_path hangs', sticky=True)
+            scene.simulation.advance(100)
+            assert told_of_the_hypervisor(caplog) == ['WARNING']
+            assert 'instances_path hangs' in caplog.text
+            scene.alpha.faults.clear()
+            scene.simulation.advance(25)
+        assert fault.count > 5
+        assert told_of_the_hypervisor(caplog) == ['WARNING', 'INFO']
+        caplog.clear()
+    assert all(beat.node is not None for beat in host.events.beats)
+
+
+def test_one_that_hangs_is_asked_once_and_told_of_once_until_it_has_come_back(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = scene.host()
+    stall = scene.alpha.faults.stall('get_node', sticky=True)
+    with caplog.at_level(logging.INFO):
+        scene.simulation.advance(300)
+        assert host.manager._pool.running == 1
+        assert told_of_the_hypervisor(caplog) == ['WARNING']
+        scene.alpha.faults.clear()
+        scene.alpha.totals['VCPU'] = 32
+        stall.release()
+        scene.simulation.advance(25)
+    assert told_of_the_hypervisor(caplog) == ['WARNING', 'INFO']
     node = host.events.beats[-1].node
     assert isinstance(node, compute_node.ComputeNode)
     assert node.total('VCPU') == 32

@@ -23,21 +23,13 @@ libvirt = pytest.importorskip('libvirt')
 
 from migrator import exception, executors  # noqa: E402 -- what is tested needs libvirt
 from migrator.virt.libvirt import connection as connections  # noqa: E402
+from tests.unit.virt.libvirt import native  # noqa: E402
 
 GREEN = executors.is_green()
 UUID = '00000000-0000-4000-8000-000000000001'
 
 hears_events = pytest.mark.skipif(GREEN, reason='where threads are green no events are heard')
 green = pytest.mark.skipif(not GREEN, reason='only where threads are green there is a hub')
-
-
-def native_event():
-    """Return an event that a thread may wait for in which libvirt is called: it is never green."""
-    if not GREEN:
-        return threading.Event()
-    from eventlet import patcher
-
-    return patcher.original('threading').Event()
 
 
 class Opened:
@@ -56,7 +48,7 @@ class Opened:
 @pytest.fixture
 def speaks(monkeypatch):
     """Whether the daemon says anything; it does, until the event is cleared."""
-    event = native_event()
+    event = native.event()
     event.set()
 
     def wait_and_open(_uri):
@@ -166,17 +158,19 @@ def test_nobody_asks_qemu_anything_while_a_guest_stands_still_to_go(speaks, even
     assert connection.has_moved('guest') == gone
 
 
+def test_a_question_of_each_heartbeat_that_hangs_takes_one_thread(speaks):
+    connection, released = a_connection(0.5), native.event()
+    for _ in range(connections.POOL_SIZE + 3):
+        with pytest.raises(exception.ServiceUnreachable, match='has not answered get_node'):
+            connection.call('get_node', lambda _connection: released.wait(60))
+    assert connection.call('get_guest', lambda _connection: 'running', 10) == 'running'
+    native.until(lambda: connection._pool.running == 1)
+    released.set()
+    assert connection._pool.wait_idle(10)
+    assert connection.call('get_node', lambda _connection: 'a node', 10) == 'a node'
+
+
 # --- in a process that eventlet has patched, and in any other --------------------------------------------------------
-
-
-def until_true(predicate):
-    """Let other threads run until something is so."""
-    pause = threading.Event()
-    for _ in range(2000):
-        if predicate():
-            return
-        pause.wait(0.005)
-    raise AssertionError('it did not become so within 10 s')
 
 
 @green
@@ -184,7 +178,7 @@ def test_calls_that_hang_leave_eventlets_own_threads_to_the_other_users_of_the_p
     import eventlet
     from eventlet import tpool
 
-    released, began = native_event(), []
+    released, began = native.event(), []
 
     def hang(_connection):
         began.append(1)
@@ -193,10 +187,10 @@ def test_calls_that_hang_leave_eventlets_own_threads_to_the_other_users_of_the_p
     connection = a_connection(60)
     calls = [connection._pool.submit(connection.do, 'get_guest', hang) for _ in range(connections.POOL_SIZE)]
     try:
-        until_true(lambda: len(began) >= 20)
+        native.until(lambda: len(began) >= 20)
         with eventlet.Timeout(5):
             assert tpool.execute(lambda: 'free') == 'free'
-        until_true(lambda: len(began) == connections.POOL_SIZE)
+        native.until(lambda: len(began) == connections.POOL_SIZE)
     finally:
         released.set()
     for call in calls:
@@ -216,7 +210,7 @@ class Stopped(Opened):
 
 @pytest.mark.parametrize('kept', [0, 8], ids=['one too many is given back', 'all are closed'])
 def test_while_a_connection_to_a_stopped_daemon_is_closed_the_other_threads_go_on(speaks, monkeypatch, kept):
-    goes_on, closing, ended = native_event(), [], threading.Event()
+    goes_on, closing, ended = native.event(), [], threading.Event()
     monkeypatch.setattr(libvirt, 'open', lambda _uri: Stopped(goes_on, closing))
     monkeypatch.setattr(connections, 'IDLE', kept)
     connection = a_connection(10)
@@ -227,7 +221,7 @@ def test_while_a_connection_to_a_stopped_daemon_is_closed_the_other_threads_go_o
         ended.set()
 
     executors.NativeThreads().start(ask_and_close, name='closes')
-    until_true(lambda: closing)
+    native.until(lambda: closing)
     goes_on.set()
     assert ended.wait(10)
     assert closing == ['begun', 'closed']

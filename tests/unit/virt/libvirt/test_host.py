@@ -1,0 +1,120 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a host is said to have, by libvirt's own test driver, where the file system of instances_path hangs or fails."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+libvirt = pytest.importorskip('libvirt')
+
+from oslo_config import cfg  # noqa: E402 -- what is tested needs libvirt
+
+from migrator import exception, executors  # noqa: E402
+from migrator.conf import compute as compute_conf  # noqa: E402
+from migrator.conf import libvirt as libvirt_conf  # noqa: E402
+from migrator.virt.libvirt import connection as connections  # noqa: E402
+from migrator.virt.libvirt import driver as drivers  # noqa: E402
+from migrator.virt.libvirt import host as hosts  # noqa: E402
+from tests.unit.virt.libvirt import native  # noqa: E402
+
+
+class FileSystem:
+    """A file system whose server goes away and comes back.
+
+    :ivar looks: how many ask it and wait.
+    """
+
+    def __init__(self, path):
+        self.path, self.looks = path, 0
+        self._answers, self._statvfs = native.event(), os.statvfs
+        self._answers.set()
+
+    def statvfs(self, path):
+        if str(path).startswith(str(self.path)):
+            self.looks += 1
+            self._answers.wait(60)
+            self.looks -= 1
+        return self._statvfs(path)
+
+    def go_away(self):
+        self._answers.clear()
+
+    def come_back(self):
+        self._answers.set()
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    made = FileSystem(tmp_path / 'instances')
+    made.path.mkdir()
+    monkeypatch.setattr(os, 'statvfs', made.statvfs)
+    yield made
+    made.come_back()
+
+
+@pytest.fixture
+def driver(tmp_path, files, monkeypatch):
+    conf = cfg.ConfigOpts()
+    compute_conf.register_opts(conf)
+    libvirt_conf.register_opts(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    conf.set_override('host', 'alpha')
+    conf.set_override('state_path', str(tmp_path / 'state'))
+    conf.set_override('instances_path', str(files.path))
+    conf.set_override('connection_uri', 'test:///default', group='libvirt')
+    monkeypatch.setattr(connections, 'POOL_SIZE', 3)
+    # A daemon would have to be there for the one, and events for the other.
+    monkeypatch.setattr(libvirt.virConnect, 'setKeepAlive', lambda *_: 0)
+    monkeypatch.setattr(connections._LOOP, 'start', lambda _threads: None)
+    return drivers.LibvirtDriver(conf, executors.NativeThreads(), deadline=2)
+
+
+def test_it_has_what_libvirt_and_the_file_system_of_instances_path_say(driver, files):
+    size = os.statvfs(files.path)
+    node = driver.get_node()
+    assert (node.hypervisor_type, node.total('VCPU'), node.total('MEMORY_MB')) == ('TEST', 16, 3072)
+    assert node.total('DISK_GB') == size.f_blocks * size.f_frsize // 2**30
+
+
+def test_before_the_first_guest_the_directory_above_tells(driver, files, tmp_path):
+    driver.conf.set_override('instances_path', str(tmp_path / 'none' / 'yet'))
+    assert driver.get_node().total('DISK_GB') == driver.get_node().total('DISK_GB') > 0
+
+
+def test_a_file_system_that_hangs_costs_libvirt_no_thread_and_one_look(driver, files, monkeypatch):
+    monkeypatch.setattr(hosts, 'DISK_DEADLINE', 0.1)
+    files.go_away()
+    for _ in range(8):
+        with pytest.raises(exception.ServiceUnreachable):
+            driver.get_node()
+    assert driver.connection.call('ask', lambda connection: connection.getType()) == 'TEST'
+    assert files.looks == 1
+    with pytest.raises(exception.ServiceUnreachable, match=f'instances_path of alpha .{files.path}.*size') as caught:
+        driver.get_node()
+    assert 'libvirt' not in str(caught.value)
+    files.come_back()
+    monkeypatch.undo()
+    native.until(lambda: files.looks == 0)
+    assert driver.get_node().total('DISK_GB')
+
+
+def test_a_file_system_that_fails_is_told_as_the_drivers_failures_are(driver, files, monkeypatch):
+    def fail(_path):
+        raise OSError(116, 'Stale file handle')
+
+    monkeypatch.setattr(os, 'statvfs', fail)
+    with pytest.raises(exception.DriverError, match=f'(?s)alpha.*{files.path}.*Stale file handle'):
+        driver.get_node()
