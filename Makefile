@@ -82,9 +82,11 @@ test-real:
 # these tests are left out, saying so.
 test-libvirt:
 	-@tools/packages.sh real libvirt
-	@tools/venv.sh demo test postgresql real
+	@tools/venv.sh demo test eventlet postgresql real
 	-@tools/venv.sh libvirt
 	$(IN_VENV) $(VENV)/bin/python -m pytest tests/real/libvirt tests/unit/virt/libvirt $(ARGS)
+	@echo 'The driver by itself again, in a process that eventlet has patched:'
+	$(IN_VENV) $(VENV)/bin/python -m tests.patched tests/unit/virt/libvirt $(ARGS)
 
 bench:
 	@tools/venv.sh demo test postgresql real
