@@ -249,13 +249,13 @@ class Cloud:
 
     # --- life --------------------------------------------------------------------------------------------------------
 
-    def up(self) -> bool:
-        """Whether the present life of every compute service is known, and up."""
+    def up(self, *hosts_: str) -> bool:
+        """Whether the present life of some hosts' compute services is known, and up; of every one's, if none is named."""
         now, patience = self.database.services.now(), float(dict(self.site.shape.options)['service_down_time'])
         known = {each.host: each for each in self.database.services.list(binary=service_objects.COMPUTE_BINARY)}
         return all(
             name in known and known[name].boot_id != self._boots.get(name) and known[name].is_up(now, patience)
-            for name in self.lab.hosts
+            for name in hosts_ or self.lab.hosts
         )
 
     def start_compute(self, host: str) -> None:
@@ -263,7 +263,7 @@ class Cloud:
         known = self.database.services.list(binary=service_objects.COMPUTE_BINARY)
         self._boots.update({each.host: each.boot_id for each in known if each.host == host})
         self.site.services[host].start()
-        self.wait(self.up, f'the compute service of {host} to be known')
+        self.wait(lambda: self.up(host), f'the compute service of {host} to be known')
 
     def set_option(self, host: str, **options: Any) -> None:
         """Change options of a compute service; ``__`` for the dot, ``libvirt__live_migration_bandwidth=8``."""
