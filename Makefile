@@ -12,13 +12,16 @@
 #   make bench-libvirt [ARGS='--runs 20'] how much longer a move takes than by virsh, on real guests (as root)
 #   make lint | docs | genconfig | genpolicy | clean
 #
-# PYTHON=python3.13 picks the interpreter, VENV=DIR the place, JOBS=N the test processes.
+# PYTHON=python3.13 picks the interpreter, VENV=DIR the place, JOBS=N the test processes, WAITING=N those that mostly
+# wait for servers.
 
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 ARGS ?=
 SEEDS ?= 3000
+# what waits for servers most of the time, each process for its own
+WAITING ?= 3
 FIRST ?= 1
 
 export PYTHON VENV
@@ -70,13 +73,15 @@ test-eventlet:
 test-real:
 	-@tools/packages.sh real
 	@tools/venv.sh demo test eventlet postgresql real
-	$(IN_VENV) $(VENV)/bin/python -m pytest tests/real --ignore=tests/real/libvirt $(ARGS)
+	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/real \
+	    --ignore=tests/real/libvirt $(ARGS)
 	@echo 'What needs the driver for PostgreSQL, or eventlet, which are not there in make test:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest $(addprefix tests/unit/,cmd/test_manage.py cmd/test_conductor.py db/test_engine.py) $(ARGS)
 	@echo 'The books again, Placement being served over HTTP with PostgreSQL behind it:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest -p tests.real.over_http --timeout 300 $(BOOKS) $(ARGS)
 	@echo 'The functional tests again, the services being processes:'
-	$(IN_VENV) $(VENV)/bin/python -m pytest -p tests.real.on_processes --timeout 300 tests/functional $(ARGS)
+	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal -p tests.real.on_processes --timeout 300 \
+	    tests/functional $(ARGS)
 
 # Real guests, on two libvirt hosts of the tests' own. The binding needs libvirt's headers; where they are not to be had
 # these tests are left out, saying so.
