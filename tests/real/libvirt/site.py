@@ -250,7 +250,7 @@ class Cloud:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def up(self, *hosts_: str) -> bool:
-        """Whether the present life of some hosts' compute services is known, and up; of every one's, if none is named."""
+        """Whether the present lives of some hosts' compute services are known, and up; of all, if none is named."""
         now, patience = self.database.services.now(), float(dict(self.site.shape.options)['service_down_time'])
         known = {each.host: each for each in self.database.services.list(binary=service_objects.COMPUTE_BINARY)}
         return all(
