@@ -205,6 +205,10 @@ def _raise(error: BaseException) -> Any:
     raise error
 
 
+class ProbeTimeout(Exception):
+    """What a :class:`Probe` asks has not answered in time. What it has raised itself is told as it is."""
+
+
 class Probe(Generic[T]):
     """Asks what may hang for ever, as a file system does whose server is away, in a thread of the system's own.
 
@@ -224,7 +228,7 @@ class Probe(Generic[T]):
         """Return what the function returns, or raise what it raises.
 
         :param seconds: how long it may take from when it was called, by whomever.
-        :raises TimeoutError: it takes longer.
+        :raises ProbeTimeout: it takes longer.
         """
         with self._lock:
             attempt = self._attempt
@@ -233,7 +237,7 @@ class Probe(Generic[T]):
                 attempt.start()
                 self._attempt = attempt
         if not attempt.ended.wait(max(0.0, attempt.until - time.monotonic())):
-            raise TimeoutError(f'there was no answer within {seconds:g} s')
+            raise ProbeTimeout(f'there was no answer within {seconds:g} s')
         return attempt.answer()
 
 

@@ -113,22 +113,26 @@ class Registration:
             return []
         asked = [guest.instance_uuid for guest in guests if guest.instance_uuid not in left_out]
         found, silent = [], 0
+        clock = self._threads.clock
         for number, uuid in enumerate(asked):
             if silent >= SILENT_GUESTS:
                 LOG.warning(
                     '%d more guests are not looked at, for %d have not answered: those that the books do not know are '
-                    'not adopted before the next start of this service',
+                    'not adopted before this service registers again, as it does when it starts',
                     len(asked) - number,
                     silent,
                 )
                 left_out.update(asked[number:])
                 break
+            asked_at = clock.monotonic()
             try:
                 instance = self._driver.get_instance(uuid)
-            except Exception as error:  # noqa: BLE001 -- one odd guest must not keep its host from registering
+            except Exception as error:  # one odd guest must not keep its host from registering
+                if isinstance(error, exception.ServiceUnreachable) and clock.monotonic() - asked_at < CALL_AGAIN:
+                    raise  # It is the hypervisor that is away, and will soon be back.
                 LOG.warning(
-                    'What guest %s is cannot be seen: if the books do not know it, it is not adopted before the next '
-                    'start of this service: %s',
+                    'What guest %s is cannot be seen: if the books do not know it, it is not adopted before this '
+                    'service registers again, as it does when it starts: %s',
                     uuid,
                     error,
                 )

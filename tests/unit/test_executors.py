@@ -458,7 +458,7 @@ def test_what_hangs_has_one_thread_however_often_it_is_asked_and_is_asked_anew_w
 
     probe = executors.Probe(hang)
     for _ in range(5):
-        with pytest.raises(TimeoutError):
+        with pytest.raises(executors.ProbeTimeout):
             ask(probe, 0.1)
     assert calls == ['begun']
     released.set()
@@ -470,7 +470,7 @@ def test_what_hangs_has_one_thread_however_often_it_is_asked_and_is_asked_anew_w
 def _tell(probe, answers):
     try:
         answers.append(ask(probe, 10))
-    except TimeoutError:
+    except executors.ProbeTimeout:
         return False
     return True
 

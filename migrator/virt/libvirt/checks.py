@@ -73,19 +73,33 @@ def refuse_passthrough(instance: Instance, xml: ElementTree.Element) -> None:
             )
 
 
-def refuse_local_volumes(instance: Instance, volumes: dict[str, str], is_shared: Callable[[str], bool]) -> None:
+def refuse_local_volumes(instance: Instance, volumes: list[storage.Disk], is_shared: Callable[[str], bool]) -> None:
     """Refuse a guest with a disk that is a file of a storage pool of its host alone: such a one is not copied, for
     where the destination has it is its own pool's business.
 
-    :param volumes: where those disks are: target -> path.
+    :param volumes: what the volumes are that it has as disks.
     :param is_shared: tells of a file's path whether the destination sees it.
     :raises migrator.exception.MigrationPreCheckError: it has one.
     """
-    for target, path in volumes.items():
-        if not is_shared(path):
+    for disk in volumes:
+        if disk.kind == 'file' and not is_shared(disk.path):
             raise exception.MigrationPreCheckError(
-                reason=f'disk {target} of guest {instance.uuid} is a volume of a storage pool, {path}, which hosts do '
-                'not share, and a volume is not copied: have the definition name it as a file'
+                reason=f'disk {disk.target} of guest {instance.uuid} is a volume of a storage pool, {disk.path}, which '
+                'hosts do not share, and a volume is not copied: have the definition name it as a file'
+            )
+
+
+def refuse_unseen(instance: Instance, disks: list[storage.Disk]) -> None:
+    """Refuse a guest with a disk that is shared by its definition's word, and is where it was found that nothing is.
+
+    :param disks: those in instances_path, which the destination does not see, as the guest's definition names them.
+    :raises migrator.exception.MigrationPreCheckError: it has one.
+    """
+    for disk in disks:
+        if disk.kind == 'file' and disk.shared:
+            raise exception.MigrationPreCheckError(
+                reason=f'disk {disk.target} of guest {instance.uuid} ({disk.path}) is shareable by its definition, and '
+                'the destination does not see what is in instances_path: mount there what the source has there'
             )
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import os
 import pathlib
 from collections.abc import Callable
@@ -251,7 +252,11 @@ class LibvirtDriver(driver.ComputeDriver):
         checks.refuse_passthrough(instance, xml)
         try:
             disks = [storage.located(disk, is_shared) for disk in facts['disks']]
-            checks.refuse_local_volumes(instance, facts['volumes'], is_shared)
+            volumes = [storage.located(disk, is_shared) for disk in facts['volumes']]
+            checks.refuse_local_volumes(instance, volumes, is_shared)
+            if not sees:
+                place = os.path.dirname(check_file)
+                checks.refuse_unseen(instance, [disk for disk in facts['disks'] if storage.is_below(disk.path, place)])
         except OSError as error:
             raise exception.MigrationPreCheckError(reason=f'a disk of guest {instance.uuid}: {error}') from error
         block = checks.block_migration(instance, migrate_data, disks, sees)
@@ -265,6 +270,7 @@ class LibvirtDriver(driver.ComputeDriver):
                 'persistent': facts['persistent'],
                 'cpu': checks.processor_of(xml, facts['host_cpu']),
                 'disks': [vars(disk) for disk in disks],
+                'volumes': [vars(disk) for disk in volumes],
                 'logs': storage.logs_of(xml),
             },
         )
@@ -273,7 +279,7 @@ class LibvirtDriver(driver.ComputeDriver):
     def cleanup_live_migration_destination_check(self, instance: Instance) -> None:
         """See :meth:`driver.ComputeDriver.cleanup_live_migration_destination_check`."""
         mine = pathlib.Path(self._check_file(instance))
-        for path in mine.parent.glob(f'{mine.name}*'):
+        for path in mine.parent.glob(f'{glob.escape(mine.name)}-*'):
             path.unlink(missing_ok=True)
 
     # --- the move ----------------------------------------------------------------------------------------------------
@@ -299,6 +305,8 @@ class LibvirtDriver(driver.ComputeDriver):
                 self._room.check(disk, self.conf.instances_path)
             else:
                 self._room.make(instance.uuid, disk)
+        for facts in migrate_data.source.get('volumes', []):
+            self._room.check(storage.Disk.of(facts), self.conf.instances_path)
         for path in migrate_data.source.get('logs', []):
             if storage.is_below(path, self.conf.instances_path):
                 self._room.make_place(instance.uuid, path)
@@ -427,7 +435,7 @@ class LibvirtDriver(driver.ComputeDriver):
         self.connection.call(phase, remove)
 
     def _check_file(self, instance: Instance) -> str:
-        return os.path.join(os.path.abspath(self.conf.instances_path), f'{CHECK_FILE}{instance.uuid}')
+        return os.path.join(os.path.abspath(self.conf.instances_path), f'{CHECK_FILE}{instance.uuid}-{self.host}')
 
     def _refuse_processor(self, migrate_data: LiveMigrateData) -> None:
         """Refuse a guest whose processor this host does not have; one that is emulated is to be had anywhere."""

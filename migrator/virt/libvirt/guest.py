@@ -39,6 +39,8 @@ GuestState = command.GuestState
 
 #: Where nova writes a guest's owner into its definition, and where it did for guests that have run for very long.
 _NOVA = tuple(f'{{http://openstack.org/xmlns/libvirt/nova/{version}}}' for version in ('1.1', '1.0'))
+#: What a volume of a pool is, where a host can look at it.
+_VOLUMES = {libvirt.VIR_STORAGE_VOL_FILE: 'file', libvirt.VIR_STORAGE_VOL_BLOCK: 'block'}
 #: How long libvirt is to hold a name, in bytes; Placement and the database hold no more of one either.
 _NAME = 255
 #: QEMU has sent everything, and waits to be ended; its guest may run elsewhere.
@@ -173,12 +175,12 @@ def _paused(seen: Seen, prepared: bool) -> tuple[GuestState, bool, bool]:
     return (GuestState.CUTOVER if seen.sent else GuestState.PAUSED), False, False
 
 
-def volumes_of(connection: Any, definition: str) -> dict[str, str]:
-    """Return where the volumes of storage pools are that are a guest's writable disks: target -> path, of files only.
+def volumes_of(connection: Any, definition: str) -> list[storage.Disk]:
+    """Return the files and block devices that a guest's writable disks are by the names of volumes of storage pools.
 
     :param connection: a ``libvirt.virConnect``.
     """
-    found = {}
+    found = []
     xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
     for disk in storage.named(definition):
         source = xml.find(f"devices/disk/target[@dev='{disk.target}']/../source")
@@ -186,8 +188,9 @@ def volumes_of(connection: Any, definition: str) -> dict[str, str]:
             continue
         pool = connection.storagePoolLookupByName(source.get('pool', ''))
         volume = pool.storageVolLookupByName(source.get('volume', ''))
-        if volume.info()[0] == libvirt.VIR_STORAGE_VOL_FILE:
-            found[disk.target] = str(volume.path())
+        kind = _VOLUMES.get(volume.info()[0])
+        if kind is not None:
+            found.append(dataclasses.replace(disk, kind=kind, path=str(volume.path())))
     return found
 
 

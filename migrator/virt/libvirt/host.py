@@ -24,6 +24,7 @@ from oslo_config import cfg
 from migrator import exception, executors
 from migrator.objects import compute_node
 from migrator.virt import driver
+from migrator.virt.libvirt import storage
 
 #: Seconds in which the file system of instances_path has to tell its size, before libvirt is given up itself.
 DISK_DEADLINE = 5.0
@@ -96,7 +97,7 @@ def _disk_gib(directory: str, host: str) -> int:
     probe = _PROBES.setdefault(directory, executors.Probe(functools.partial(_size_gib, directory)))
     try:
         return probe.ask(DISK_DEADLINE)
-    except TimeoutError:
+    except executors.ProbeTimeout:
         raise exception.ServiceUnreachable(
             service=f'instances_path of {host} ({directory})',
             reason=f'its file system has not told its size within {DISK_DEADLINE:g} s',
@@ -108,10 +109,7 @@ def _disk_gib(directory: str, host: str) -> int:
 
 
 def _size_gib(directory: str) -> int:
-    # Before the first guest it may not be there, and its parent tells as well.
-    while not os.path.isdir(directory):
-        directory = os.path.dirname(directory)
-    numbers = os.statvfs(directory)
+    numbers = os.statvfs(storage.there(directory))
     return numbers.f_blocks * numbers.f_frsize // _GIB
 
 

@@ -49,7 +49,6 @@ class Disk:
 
     :ivar target: its name in the guest, such as ``vda``.
     :ivar kind: of its source: ``file``, ``block``, ``network`` or another of libvirt's words.
-    :ivar protocol: of a network disk, such as ``rbd``; '' for another.
     :ivar path: of a file or a block device; '' for another.
     :ivar format: ``qcow2``, ``raw`` ...
     :ivar size: what the guest sees of it, in bytes.
@@ -62,7 +61,6 @@ class Disk:
 
     target: str
     kind: str
-    protocol: str = ''
     path: str = ''
     format: str = 'raw'
     size: int = 0
@@ -85,7 +83,7 @@ class Disk:
     @property
     def coherent(self) -> bool:
         """Whether it is known that two hosts that see it see the same, as nothing of it is held by the host's cache."""
-        return self.protocol == 'rbd' or (self.kind in ('file', 'block', 'network') and self.cache in _UNCACHED)
+        return self.kind == 'network' or (self.kind in ('file', 'block') and self.cache in _UNCACHED)
 
 
 def named(definition: str) -> list[Disk]:
@@ -103,7 +101,6 @@ def named(definition: str) -> list[Disk]:
         disk = Disk(
             target=target.get('dev', ''),
             kind=kind,
-            protocol=source.get('protocol', '') if kind == 'network' else '',
             path=source.get('file') or source.get('dev') or '',
             format=(driver.get('type') if driver is not None else None) or 'raw',
             cache=(driver.get('cache') if driver is not None else None) or 'default',
@@ -188,15 +185,27 @@ def identity_of(path: str, devices: str = '/sys/dev/block') -> str:
 def is_below(path: str, directory: str) -> bool:
     """Whether a path is in a directory, wherever symbolic links lead."""
     real = os.path.realpath(directory)
-    return os.path.commonpath([real, os.path.realpath(path)]) == real
+    return bool(path) and os.path.commonpath([real, os.path.realpath(path)]) == real
+
+
+def there(directory: str) -> str:
+    """Return a directory, or the nearest above it where it has not been made yet.
+
+    :raises OSError: it cannot be told, as of one on a file system that fails.
+    """
+    found = os.path.abspath(directory)
+    while True:
+        try:
+            os.stat(found)
+            return found
+        except FileNotFoundError:
+            found = os.path.dirname(found)
 
 
 def is_beside(path: str, directory: str) -> bool:
     """Whether a file takes its space from the file system that a directory is on."""
-    while not os.path.isdir(directory):
-        directory = os.path.dirname(os.path.abspath(directory))
     try:
-        return os.stat(path).st_dev == os.stat(directory).st_dev
+        return os.stat(path).st_dev == os.stat(there(directory)).st_dev
     except OSError:
         return False
 

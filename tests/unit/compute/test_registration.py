@@ -114,7 +114,7 @@ def test_a_guest_that_cannot_be_described_keeps_neither_its_host_nor_its_neighbo
     assert [scene_module.uuid(1, number) in line for number, line in zip((1, 3), told, strict=True)] == [True, True]
     assert 'no such disk' in told[0]
     assert 'get_guest was not answered' in told[1]
-    assert all('next start' in line for line in told)
+    assert all('registers again' in line for line in told)
 
 
 def test_many_guests_that_do_not_answer_hold_the_start_up_for_a_minute_at_most(
@@ -131,7 +131,24 @@ def test_many_guests_that_do_not_answer_hold_the_start_up_for_a_minute_at_most(
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 4
     assert '12 more' in told[-1]
-    assert 'next start' in told[-1]
+    assert 'registers again' in told[-1]
+
+
+def test_a_hypervisor_that_is_away_at_the_start_is_waited_for_and_loses_no_guest(scene: Scene) -> None:
+    scene.guests(*range(1, 9))
+    host = scene.host(start=False, adopt_guests=True)
+    away = [True] * 5
+
+    def refuse(truth: driver.Instance) -> driver.Instance:
+        if away:
+            away.pop()
+            raise exception.ServiceUnreachable(service='libvirt of alpha', reason='connection refused')
+        return truth
+
+    scene.alpha.faults.lie('get_instance', refuse, sticky=True)
+    host.start()
+    scene.simulation.advance(10)
+    assert adoptable(host) == list(range(1, 9))
 
 
 def test_what_a_guest_has_not_answered_is_not_asked_again_while_no_conductor_answers(

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from xml.etree import ElementTree
 
 import pytest
@@ -70,9 +71,22 @@ def test_the_processor_that_a_guest_was_started_with(xml, cpu):
 
 
 def test_a_volume_of_the_hosts_own_pool_is_refused():
-    checks.refuse_local_volumes(an_instance(), {'vdb': '/nfs/one.qcow2'}, lambda path: path.startswith('/nfs'))
+    def look(kind, path):
+        volume = storage.Disk(target='vdb', kind=kind, path=path)
+        checks.refuse_local_volumes(an_instance(), [volume], lambda path: path.startswith('/nfs'))
+
+    look('file', '/nfs/one.qcow2')
+    # By what it is, not by its name, the destination looks for it.
+    look('block', '/dev/vg/one')
     with pytest.raises(exception.MigrationPreCheckError, match=r'vdb .* volume of a storage pool, /pool/one\.qcow2'):
-        checks.refuse_local_volumes(an_instance(), {'vdb': '/pool/one.qcow2'}, lambda path: path.startswith('/nfs'))
+        look('file', '/pool/one.qcow2')
+
+
+def test_a_disk_that_is_shareable_and_is_seen_by_nobody_else_is_refused():
+    disk = storage.Disk(target='vdb', kind='file', path='/i/one.qcow2', shared=True)
+    with pytest.raises(exception.MigrationPreCheckError, match=r'vdb .*does not see what is in instances_path'):
+        checks.refuse_unseen(an_instance(), [disk])
+    checks.refuse_unseen(an_instance(), [dataclasses.replace(disk, shared=False)])
 
 
 def data(wanted, over=False):

@@ -234,7 +234,7 @@ FILE, BLOCK, VOLUME = ('file', '', 'none'), ('block', '', 'none'), ('volume', ''
         ([FILE, ('block', '', 'writeback')], False),
         ([FILE, ('network', 'rbd', 'writeback')], True),
         ([FILE, ('network', 'iscsi', 'none')], True),
-        ([FILE, ('network', 'iscsi', 'writeback')], False),
+        ([FILE, ('network', 'iscsi', 'writeback')], True),
         # Whatever its pool makes of it is libvirt's to look at.
         ([FILE, VOLUME], False),
         ([FILE, ('vhostuser', '', 'none')], False),

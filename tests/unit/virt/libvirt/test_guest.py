@@ -152,7 +152,7 @@ def test_only_files_of_its_own_take_anything_of_the_hosts_disk():
     assert guests.facts_of(Domain(disks), UUID).disks == (('/a', 3 * 2**30 + 1),)
 
 
-def test_where_the_volumes_are_that_are_files():
+def test_what_the_volumes_are_that_a_guest_has_as_disks():
     class Pools(Domain):
         def storagePoolLookupByName(self, pool):  # noqa: N802 -- libvirt's name
             self.kind = libvirt.VIR_STORAGE_VOL_FILE if pool == 'files' else libvirt.VIR_STORAGE_VOL_BLOCK
@@ -173,4 +173,5 @@ def test_where_the_volumes_are_that_are_files():
         <disk type='volume'><source pool='files' volume='b'/><target dev='vdb'/></disk>
         <disk type='volume'><source pool='lvm' volume='c'/><target dev='vdc'/></disk>
         </devices></domain>"""
-    assert guests.volumes_of(Pools(''), definition) == {'vdb': '/pool/b'}
+    found = [(one.target, one.kind, one.path) for one in guests.volumes_of(Pools(''), definition)]
+    assert found == [('vdb', 'file', '/pool/b'), ('vdc', 'block', '/pool/c')]

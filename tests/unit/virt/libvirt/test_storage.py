@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shutil
 from xml.etree import ElementTree
@@ -264,11 +265,11 @@ def test_the_disks_that_a_definition_names(tmp_path):
         <disk type='network'><source protocol='rbd' name='pool/image'/><target dev='vde'/></disk>
         <disk type='volume'><source pool='p' volume='v'/><target dev='vdf'/></disk>
         </devices></domain>""")
-    assert [(one.target, one.kind, one.protocol, one.shared) for one in found] == [
-        ('vda', 'file', '', False),
-        ('vdb', 'file', '', True),
-        ('vde', 'network', 'rbd', True),
-        ('vdf', 'volume', '', True),
+    assert [(one.target, one.kind, one.shared) for one in found] == [
+        ('vda', 'file', False),
+        ('vdb', 'file', True),
+        ('vde', 'network', True),
+        ('vdf', 'volume', True),
     ]
     assert (found[0].format, found[0].cache, found[0].path) == ('qcow2', 'none', str(file))
     assert storage.located(found[0], lambda _path: True) == dataclasses.replace(
@@ -311,3 +312,18 @@ def test_what_takes_its_space_from_where_instances_are(tmp_path):
     assert storage.is_beside(str(tmp_path / 'a'), str(tmp_path / 'not' / 'made' / 'yet'))
     assert not storage.is_beside('/proc/self/status', str(tmp_path))
     assert not storage.is_beside(str(tmp_path / 'gone'), str(tmp_path))
+
+
+@pytest.mark.parametrize('error', [errno.ESTALE, errno.EIO, errno.ETIMEDOUT])
+def test_a_file_system_that_fails_is_not_taken_for_the_one_above_it(tmp_path, monkeypatch, error):
+    stat = os.stat
+
+    def fails(path, *args, **more):
+        if str(path) == str(tmp_path / 'mounted'):
+            raise OSError(error, os.strerror(error))
+        return stat(path, *args, **more)
+
+    assert storage.there(str(tmp_path / 'not' / 'made')) == str(tmp_path)
+    monkeypatch.setattr(os, 'stat', fails)
+    with pytest.raises(OSError, match=os.strerror(error)):
+        storage.there(str(tmp_path / 'mounted'))
