@@ -285,14 +285,17 @@ def _after_the_end(story: Story) -> Iterator[str]:
     if migration.status == Status.COMPLETED:
         yield f'Nothing: the guest runs at {migration.dest_compute}.'
     elif migration.status != Status.ERROR:
-        yield f'Nothing: the guest is at {migration.source_compute}, and can be migrated again.'
+        yield f'Nothing: the guest is at {migration.source_compute}, and can be migrated again while it runs.'
     elif migration.abandon_guest_on is not None:
         yield (
             f'Nothing by itself. The instance is in vm_state error at {migration.abandon_guest_on}: look whether its '
-            'guest runs there, and evacuate it if not.'
+            'guest runs there; if it runs nowhere, what has made it has to make it anew.'
         )
     else:
-        yield 'Nothing by itself. The instance is in vm_state error: look for its guest at both hosts, and evacuate it.'
+        yield (
+            'Nothing by itself. The instance is in vm_state error: look for its guest at both hosts; if it is at '
+            'neither, what has made it has to make it anew.'
+        )
 
 
 def _debts(story: Story) -> Iterator[str]:
@@ -328,7 +331,10 @@ def _stuck(story: Story) -> Iterator[str]:
         f'If that cannot be mended: look yourself on which host the guest is ({hosts}), and end the migration in error '
         'with the books saying so. The first of these only tells what would be done:'
     )
-    guest_on = migration.source_compute if migration.outcome != 'forward' else migration.dest_compute
+    # Where the hosts have not told, whoever pastes this must have looked.
+    guest_on = {'forward': migration.dest_compute, 'back': migration.source_compute}.get(
+        migration.outcome or '', 'HOST'
+    )
     yield f'  {command} abandon {uuid} --guest-on {guest_on}'
     yield f'  {command} abandon {uuid} --guest-on {guest_on} --yes'
 

@@ -197,10 +197,10 @@ def _end(story: Story) -> Iterator[str]:
     elif migration.status == Status.ERROR:
         yield f'It ended in error{since}{reason}'
         if migration.abandon_guest_on is None:
-            yield 'Its guest was lost: look for it at both hosts, and evacuate it.'
+            yield 'Its guest was lost: look for it at both hosts.'
     else:
         yield f'It ended {migration.status}{since}, unwound{reason}'
-        yield f'The guest is as it was, at {source}.'
+        yield f'The guest is at {source}, and nothing of the migration is left.'
     if migration.abort_requested_at is not None:
         done = migration.status == Status.CANCELLED
         came = 'was done' if done else f'came to nothing: {migration.abort_verdict or "it was too late"}'

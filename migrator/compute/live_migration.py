@@ -143,26 +143,28 @@ def outlast(
 
 
 def post_live_migration_at_source(
-    driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData
+    driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData | None
 ) -> None:
     """Remove what is left of a guest that has gone.
 
+    :param migrate_data: None: the migration was abandoned before its checks were answered.
     :raises migrator.exception.GuestStillHere: it is active here, or its job has not ended.
     """
     guest = driver.get_guest(instance.uuid)
     if guest.job or guest.state in _IN_USE:
         raise exception.GuestStillHere(host=host, instance_uuid=instance.uuid, action='post_live_migration_at_source')
-    driver.post_live_migration_at_source(instance, migrate_data)
+    driver.post_live_migration_at_source(instance, migrate_data or LiveMigrateData())
 
 
 def post_live_migration_at_destination(
-    driver: ComputeDriver, instance: Instance, migrate_data: LiveMigrateData
+    driver: ComputeDriver, instance: Instance, migrate_data: LiveMigrateData | None
 ) -> None:
     """Make the guest that has arrived this host's own.
 
+    :param migrate_data: None: the migration was abandoned before its checks were answered.
     :raises migrator.exception.GuestNotFound: it is not here.
     """
-    driver.post_live_migration_at_destination(instance, migrate_data)
+    driver.post_live_migration_at_destination(instance, migrate_data or LiveMigrateData())
 
 
 def rollback_live_migration_at_source(

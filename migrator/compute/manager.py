@@ -430,7 +430,7 @@ class ComputeManager:
 
     @migrator_rpc.expose
     def post_live_migration_at_source(
-        self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData
+        self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
         """Remove what is left of a guest that has gone; failed with ``{'here': True}`` if it is active here."""
         return self._accept_end(
@@ -440,7 +440,7 @@ class ComputeManager:
 
     @migrator_rpc.expose
     def post_live_migration_at_destination(
-        self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData
+        self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
         """Make the arrived guest this host's own; failed with ``{'gone': True}`` if it is not here."""
         return self._accept_end(

@@ -195,6 +195,7 @@ class ComputeDriver(abc.ABC):
     def post_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """Remove what is left of a guest that has gone.
 
+        :param migrate_data: empty where the migration was abandoned before its checks were answered.
         :raises migrator.exception.GuestStillHere: the guest is here and could run; nothing was done.
         """
 
@@ -202,6 +203,7 @@ class ComputeDriver(abc.ABC):
     def post_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """Make the guest that has arrived this host's own (persist it).
 
+        :param migrate_data: likewise.
         :raises migrator.exception.GuestNotFound: it is not here.
         """
 

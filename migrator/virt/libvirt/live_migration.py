@@ -241,6 +241,11 @@ class Moves:
 
         try:
             self._connection.do('live_migration', migrate, lasts=True)
+        except exception.DriverError as error:
+            # Libvirt's words name no host, and are told by the source's whichever they are about.
+            reason = f'{str(error.kwargs["reason"]).rstrip(".")}; that may be about the destination, {plan.uri}'
+            move.failure = self._error(reason)
+            move.failure.__cause__ = error.__cause__
         except exception.MigratorException as error:
             move.failure = error
         except Exception as error:

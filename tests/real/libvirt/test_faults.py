@@ -14,6 +14,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.real.libvirt import site as sites
 from tests.real.libvirt.lab import guests, hosts
 from tests.real.libvirt.test_moves import a_guest
@@ -33,6 +35,7 @@ def test_a_destination_whose_qemu_does_not_start(cloud: sites.Cloud, alpha: host
     guest = a_guest(cloud)
     migration = cloud.live_migrate(guest)
     assert cloud.ended(migration) == 'failed'
+    assert re.search('no such luck.*about the destination, .*beta', str(cloud.migration(migration).failure), re.DOTALL)
     guest.unharmed(alpha)
     cloud.check(guest, 'alpha')
     beta.fault_qemu(None)

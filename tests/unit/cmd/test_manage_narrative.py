@@ -113,12 +113,17 @@ class TestWhatHappensNext:
 
     def test_one_that_has_ended_well(self):
         assert self.next_(status='completed') == ['Nothing: the guest runs at dst.']
-        assert self.next_(status='failed') == ['Nothing: the guest is at src, and can be migrated again.']
+        assert self.next_(status='failed') == ['Nothing: the guest is at src, and can be migrated again while it runs.']
 
     def test_one_that_is_stuck_gives_the_commands(self):
         lines = self.next_(stuck_reason='odd')
         assert '  migrator-manage migration retry m' in lines
-        assert '  migrator-manage migration abandon m --guest-on src --yes' in lines
+        assert '  migrator-manage migration abandon m --guest-on HOST --yes' in lines
+
+    def test_a_host_is_filled_in_only_where_the_hosts_have_told(self):
+        for outcome, host in (('back', 'src'), ('forward', 'dst')):
+            lines = self.next_(stuck_reason='odd', outcome=outcome)
+            assert f'  migrator-manage migration abandon m --guest-on {host} --yes' in lines
 
     def test_before_the_guest_moves_the_steps_are_those_that_are_left(self):
         (line,) = self.next_(status='preparing', steps=[done('move_allocation', input=MOVED)])

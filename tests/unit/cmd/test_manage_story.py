@@ -186,11 +186,11 @@ class TestItsEnd:
         assert self.ended('completed') == ['It ended completed 2 min ago: the guest runs at dst.']
         assert self.ended('failed', failure='the cable') == [
             'It ended failed 2 min ago, unwound: the cable',
-            'The guest is as it was, at src.',
+            'The guest is at src, and nothing of the migration is left.',
         ]
         assert self.ended('cancelled', abort_requested_at=back(130), failure='Aborted: asked for by ada.') == [
             'It ended cancelled 2 min ago, unwound: Aborted: asked for by ada.',
-            'The guest is as it was, at src.',
+            'The guest is at src, and nothing of the migration is left.',
             'An abort was asked for 2 min 10 s ago by somebody, and was done.',
         ]
 

@@ -16,6 +16,7 @@ import pytest
 
 from migrator.objects import command
 from migrator.virt import fake
+from migrator.virt.driver import Instance, LiveMigrateData
 from tests.unit.compute import scene as scene_module
 
 GuestState = command.GuestState
@@ -287,6 +288,25 @@ class TestPost:
         scene.until(lambda: destination.events.ended and source.events.states('post_live_migration_at_source'))
         assert scene.alpha.residue(scene_module.uuid(1, 1)) == []
         assert scene.beta.guests[scene_module.uuid(1, 1)].persistent
+
+    @pytest.mark.parametrize('where', ['source', 'destination'])
+    def test_of_a_migration_that_was_abandoned_before_its_checks_were_answered(self, scene: Scene, where: str) -> None:
+        """Then nothing is known of disks: a driver that asks for them is told so, and does the rest."""
+        scene.guests(1)
+        scene.data = None
+        host = scene.host('beta' if where == 'source' else 'alpha')
+        step = f'post_live_migration_at_{where}'
+        post, asked = getattr(host.driver, step), []
+
+        def ask(instance: Instance, migrate_data: LiveMigrateData) -> None:
+            asked.append(migrate_data.source.get('disks'))
+            post(instance, migrate_data)
+
+        setattr(host.driver, step, ask)
+        host.call(step)
+        scene.until(lambda: host.events.states(step))
+        assert [report.state for _, report in host.events.ended] == ['done']
+        assert asked == [None]
 
     @pytest.mark.parametrize('moving', [False, True])
     def test_at_source_never_destroys_a_guest_that_is_here_or_has_a_job(self, scene: Scene, moving: bool) -> None:
