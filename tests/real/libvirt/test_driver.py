@@ -101,10 +101,9 @@ def test_a_move_whose_daemon_is_killed_has_no_verdict_before_it_is_asked_again(b
 
 def test_a_check_file_that_was_left_behind_is_not_taken_for_a_new_one(bench: benches.LibvirtBench) -> None:
     left = bench.destination.check_can_live_migrate_destination(bench.instance, None, False).destination['check_file']
-    old = pathlib.Path(left).read_text()
     data = bench.destination.check_can_live_migrate_destination(bench.instance, True, False)
     # Both drivers are in one process here, and see the same; what a source that shares nothing may have is an old one.
-    pathlib.Path(left).write_text(old)
+    pathlib.Path(data.destination['check_file']).unlink()
     # Were it taken for the new one, block migration would be refused.
     assert bench.source.check_can_live_migrate_source(bench.instance, data).block_migration is False
     bench.destination.cleanup_live_migration_destination_check(bench.instance)
