@@ -223,7 +223,7 @@ class Connection:
                 raise self._away(str(error)) from error
             self._give_back(connection)
             raise exception.DriverError(host=self.host, phase=phase, reason=str(error)) from error
-        except Exception:
+        except Exception:  # it is no fault of the connection's, which is of use to the next; raised on
             self._give_back(connection)
             raise
         self._give_back(connection)

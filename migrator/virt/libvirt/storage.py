@@ -347,7 +347,7 @@ class Room:
     def _make_image(self, draft: pathlib.Path, disk: Disk) -> None:
         argv = ['qemu-img', 'create', '-q', '-f', disk.format, str(draft), str(disk.size)]
         try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=_MAKE_IMAGE, check=False)  # noqa: S603
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=_MAKE_IMAGE, check=False)  # noqa: S603 -- no shell
             failure = done.stderr.strip() if done.returncode else ''
         except (OSError, subprocess.TimeoutExpired) as error:
             failure = str(error)

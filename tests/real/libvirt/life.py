@@ -41,9 +41,9 @@ def main(settings: dict[str, object]) -> None:
     compute_conf.register_opts(conf)
     libvirt_conf.register_opts(conf)
     conf([], default_config_files=[], default_config_dirs=[])
-    for name, value in settings['default'].items():  # type: ignore[attr-defined]
+    for name, value in settings['default'].items():  # type: ignore[attr-defined]  # read from JSON
         conf.set_override(name, value)
-    for name, value in settings['libvirt'].items():  # type: ignore[attr-defined]
+    for name, value in settings['libvirt'].items():  # type: ignore[attr-defined]  # read from JSON
         conf.set_override(name, value, group='libvirt')
     threads = executors.NativeThreads()
     driver = libvirt_driver.LibvirtDriver(conf, threads)

@@ -27,11 +27,11 @@ import pytest
 libvirt = pytest.importorskip('libvirt', reason='the module libvirt is not installed')
 
 from migrator import exception, executors  # noqa: E402 -- what is tested needs libvirt
-from migrator.objects import base  # noqa: E402
-from migrator.virt.libvirt import driver as libvirt_driver  # noqa: E402
-from tests.real.libvirt import bench as benches  # noqa: E402
-from tests.real.libvirt import life  # noqa: E402
-from tests.real.libvirt.lab import hosts  # noqa: E402
+from migrator.objects import base  # noqa: E402 -- as above
+from migrator.virt.libvirt import driver as libvirt_driver  # noqa: E402 -- as above
+from tests.real.libvirt import bench as benches  # noqa: E402 -- as above
+from tests.real.libvirt import life  # noqa: E402 -- as above
+from tests.real.libvirt.lab import hosts  # noqa: E402 -- as above
 
 TREE = pathlib.Path(__file__).resolve().parents[3]
 

@@ -466,7 +466,7 @@ class Lab:
 
     def start_guest(self, host: Host, name: str, **settings: object) -> guests.Guest:
         """Start a guest, and return it when it counts; see :class:`guests.Guest`."""
-        guest = guests.Guest(self, name, **settings)  # type: ignore[arg-type]
+        guest = guests.Guest(self, name, **settings)  # type: ignore[arg-type]  # a guest's own to check
         guest.start(host)
         return guest
 

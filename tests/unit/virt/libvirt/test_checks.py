@@ -19,8 +19,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-pytest.importorskip('libvirt')
-
 from migrator import exception
 from migrator.objects import migrate_data as migrate_data_objects
 from migrator.virt.libvirt import checks, storage

@@ -22,8 +22,8 @@ import pytest
 libvirt = pytest.importorskip('libvirt')
 
 from migrator import exception, executors  # noqa: E402 -- what is tested needs libvirt
-from migrator.virt.libvirt import connection as connections  # noqa: E402
-from tests.unit.virt.libvirt import native  # noqa: E402
+from migrator.virt.libvirt import connection as connections  # noqa: E402 -- as above
+from tests.unit.virt.libvirt import native  # noqa: E402 -- as above
 
 GREEN = executors.is_green()
 UUID = '00000000-0000-4000-8000-000000000001'

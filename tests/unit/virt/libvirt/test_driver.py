@@ -23,15 +23,15 @@ libvirt = pytest.importorskip('libvirt')
 
 from oslo_config import cfg  # noqa: E402 -- what is tested needs libvirt
 
-from migrator import exception, executors  # noqa: E402
-from migrator.conf import compute as compute_conf  # noqa: E402
-from migrator.conf import libvirt as libvirt_conf  # noqa: E402
-from migrator.objects import command  # noqa: E402
-from migrator.objects import instance as instance_objects  # noqa: E402
-from migrator.objects import migrate_data as migrate_data_objects  # noqa: E402
-from migrator.virt.driver import Verdict  # noqa: E402
-from migrator.virt.libvirt import driver as drivers  # noqa: E402
-from migrator.virt.libvirt import live_migration, records, storage  # noqa: E402
+from migrator import exception, executors  # noqa: E402 -- as above
+from migrator.conf import compute as compute_conf  # noqa: E402 -- as above
+from migrator.conf import libvirt as libvirt_conf  # noqa: E402 -- as above
+from migrator.objects import command  # noqa: E402 -- as above
+from migrator.objects import instance as instance_objects  # noqa: E402 -- as above
+from migrator.objects import migrate_data as migrate_data_objects  # noqa: E402 -- as above
+from migrator.virt.driver import Verdict  # noqa: E402 -- as above
+from migrator.virt.libvirt import driver as drivers  # noqa: E402 -- as above
+from migrator.virt.libvirt import live_migration, records, storage  # noqa: E402 -- as above
 
 UUID = '00000000-0000-4000-8000-000000000001'
 PLAN = live_migration.Plan('qemu+tcp://beta/system', {}, 0)

@@ -19,7 +19,7 @@ import pytest
 libvirt = pytest.importorskip('libvirt')
 
 from migrator.objects import command  # noqa: E402 -- what is tested needs libvirt
-from migrator.virt.libvirt import guest as guests  # noqa: E402
+from migrator.virt.libvirt import guest as guests  # noqa: E402 -- as above
 
 UUID = '00000000-0000-4000-8000-000000000001'
 OUT = libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT

@@ -22,13 +22,13 @@ libvirt = pytest.importorskip('libvirt')
 
 from oslo_config import cfg  # noqa: E402 -- what is tested needs libvirt
 
-from migrator import exception, executors  # noqa: E402
-from migrator.conf import compute as compute_conf  # noqa: E402
-from migrator.conf import libvirt as libvirt_conf  # noqa: E402
-from migrator.virt.libvirt import connection as connections  # noqa: E402
-from migrator.virt.libvirt import driver as drivers  # noqa: E402
-from migrator.virt.libvirt import host as hosts  # noqa: E402
-from tests.unit.virt.libvirt import native  # noqa: E402
+from migrator import exception, executors  # noqa: E402 -- as above
+from migrator.conf import compute as compute_conf  # noqa: E402 -- as above
+from migrator.conf import libvirt as libvirt_conf  # noqa: E402 -- as above
+from migrator.virt.libvirt import connection as connections  # noqa: E402 -- as above
+from migrator.virt.libvirt import driver as drivers  # noqa: E402 -- as above
+from migrator.virt.libvirt import host as hosts  # noqa: E402 -- as above
+from tests.unit.virt.libvirt import native  # noqa: E402 -- as above
 
 
 class FileSystem:
