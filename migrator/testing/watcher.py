@@ -27,7 +27,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from migrator.compute import rpcapi
+from migrator.compute import orders, rpcapi
 from migrator.db import tables
 from migrator.objects import migration as migration_objects
 from migrator.saga import log
@@ -83,6 +83,8 @@ class Watcher:
         self._fence = Fence()
         #: (boot, migration) -> its place in the order in which they came into the queue.
         self._arrivals: dict[tuple[str, str], int] = {}
+        #: (boot, migration) -> the limit under which it has got its slot, if that was lowered since.
+        self._slots: dict[tuple[str, str], int] = {}
         self._highest_limit: dict[str, int] = {}
         self._handler = _Keeper(self.logs)
         self._logger = logging.getLogger('migrator')
@@ -123,8 +125,8 @@ class Watcher:
         _around(cloud.bus, 'answer', self._after_answer)
         cloud.world.log = _Told(cloud.world.log, self._after_effect)
         for compute in cloud.computes.values():
-            self._watch_stop(compute)
-        _around(cloud, 'start_compute', lambda compute, *_args: self._watch_stop(compute))
+            self._watch_compute(compute)
+        _around(cloud, 'start_compute', lambda compute, *_args: self._watch_compute(compute))
 
     def _after_commit(self) -> None:
         writes = self.cloud.ground.writes
@@ -166,10 +168,17 @@ class Watcher:
             self._note_start(effect)
         self.look()
 
-    def _watch_stop(self, compute: Any) -> None:
+    def _watch_compute(self, compute: Any) -> None:
         if compute is None:
             return  # its start has failed
-        stop = compute.cleanup_host
+        stop, resize = compute.cleanup_host, compute._queue.resize
+
+        def resized(limit: int) -> None:
+            before = compute._queue.limit
+            resize(limit)
+            self._keep_slots(compute, before)
+
+        _put(compute._queue, 'resize', resized)
 
         def watched() -> None:
             begun, paused = self._now(), compute.threads.paused_for
@@ -182,21 +191,30 @@ class Watcher:
 
         _put(compute, 'cleanup_host', watched)
 
+    def _keep_slots(self, compute: Any, limit: int) -> None:
+        """Note who has got a slot under an earlier limit: it runs, whether its job has started yet or not."""
+        without = compute._live_migration_executor._waiting
+        queued = {uuid for uuid, future in compute._waiting_live_migrations.items() if future in without}
+        for uuid, record in compute._orders._records.items():
+            if orders.LIVE_MIGRATION in record.works and uuid not in queued:
+                key = (compute.boot_id, uuid)
+                self._slots[key] = max(limit, self._slots.get(key, 0))
+
     def _note_start(self, effect: fake_hypervisor.Effect) -> None:
         """Look at the start of a job: whether there was a slot, and whether it was its turn."""
         host, compute = effect.host, self.cloud.computes.get(effect.host)
         if compute is None:
             return
-        limit = compute._queue.limit
-        running = len(self.cloud.world.hypervisors[host].jobs)
-        if running > limit:
-            self._note('I10', f'{host} started job number {running}, its limit is {limit}')
-        waiting = list(compute._waiting_live_migrations)
         mine = [
             migration.uuid
             for migration in self._rows.get('migrations', {}).values()
             if migration.instance_uuid == effect.instance_uuid
         ]
+        limit = max([compute._queue.limit, *(self._slots.get((compute.boot_id, uuid), 0) for uuid in mine)])
+        running = len(self.cloud.world.hypervisors[host].jobs)
+        if running > limit:
+            self._note('I10', f'{host} started job number {running}, its limit is {limit}')
+        waiting = list(compute._waiting_live_migrations)
         place = next((self._arrivals[key] for uuid in mine if (key := (compute.boot_id, uuid)) in self._arrivals), None)
         # What waits and was not there at the last look came after all that was.
         latest = len(self._arrivals)

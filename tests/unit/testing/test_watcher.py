@@ -88,6 +88,34 @@ def test_the_watcher_sees_a_queue_that_is_out_of_order(watched):
     assert 'which came first' in watched.watcher.violations[0].what
 
 
+def test_who_has_a_slot_keeps_it_when_the_limit_is_lowered_and_nobody_gets_another(watched):
+    compute, hypervisor = watched.computes['host1'], watched.world.hypervisors['host1']
+    watched.set_option('host1', 'max_concurrent_live_migrations', 2)
+    for _each in range(3):
+        hypervisor.faults.stall('copying')
+    others = [watched.boot(name, 'host1') for name in ('two', 'three')]
+    assert watched.live_migrate(watched.instance, host='host2').status_int == 202
+    watched.simulation.advance(1)
+    live_migration = compute.driver.live_migration
+
+    def lowered(*args, **kwargs):
+        # between the slot and the job
+        watched.set_option('host1', 'max_concurrent_live_migrations', 1)
+        return live_migration(*args, **kwargs)
+
+    compute.driver.live_migration = lowered
+    for instance in others:
+        assert watched.live_migrate(instance, host='host2').status_int == 202
+        watched.simulation.advance(1)
+    assert set(hypervisor.jobs) == {watched.instance.uuid, others[0].uuid}
+    assert seen(watched) == []
+    compute._live_migration_executor._running -= 2
+    watched.set_option('host1', 'max_concurrent_live_migrations', 1)
+    watched.simulation.advance(1)
+    assert len(hypervisor.jobs) == 3
+    assert seen(watched) == ['I10']
+
+
 def test_the_watcher_sees_a_stop_that_takes_too_long(watched):
     compute = watched.computes['host1']
     compute.cleanup_host()
