@@ -30,8 +30,10 @@ TREE = pathlib.Path(__file__).resolve().parents[3]
 # --- nothing is left -------------------------------------------------------------------------------------------------
 
 SCENE = """
-import sys, time
+import signal, sys, time
 from tests.real.libvirt.lab import hosts
+# a shell without job control has what it runs in the background ignore this one, and its children with it
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with hosts.Lab() as lab:
     when = sys.argv[1]
     if when == 'starting':
