@@ -38,7 +38,10 @@ def check_can_live_migrate_destination(
     """
     guest = driver.get_guest(instance.uuid)
     if guest.present and guest.state != GuestState.WAITING:
-        raise exception.MigrationPreCheckError(reason=f'{host} has a guest {instance.uuid} already: {guest.state}')
+        raise exception.MigrationPreCheckError(
+            reason=f'{host} has a guest {instance.uuid} already: {guest.state}; if an earlier move has left it there, '
+            'it has to be removed first'
+        )
     return driver.check_can_live_migrate_destination(instance, block_migration, disk_over_commit)
 
 

@@ -39,11 +39,16 @@ LEAST = 2.0
 
 
 def data_gib(instance: instance_objects.Instance, migrate_data: migrate_data_objects.LiveMigrateData) -> float:
-    """Return how much a move has to transfer, in GiB, as nova reckons it: what the time that it may take grows with."""
+    """Return how much a move has to transfer, in GiB, as nova reckons it: what the time that it may take grows with.
+
+    A guest that nova has not made may have disks of which its flavor says nothing: what its driver's check has told of
+    those that will be copied comes first.
+    """
     flavor = instance.flavor
     amounts = [flavor.memory_mb / 1024]
     if migrate_data.block_migration:
-        amounts += [disk for disk in (flavor.root_gb, flavor.ephemeral_gb, flavor.swap / 1024) if disk]
+        disks = (flavor.root_gb, flavor.ephemeral_gb, flavor.swap / 1024)
+        amounts += [disk for disk in migrate_data.source.get('copied_gib', disks) if disk]
     return sum(max(LEAST, amount) for amount in amounts)
 
 

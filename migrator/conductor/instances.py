@@ -96,7 +96,20 @@ def adopt(
     uuids = [instance.uuid for instance in left]
     why = 'the conductor stops'
     try:
-        known = {one.uuid for one in _patiently(lambda: database.instances.list({'uuid': uuids}), stopping)}
+        known = {one.uuid: one for one in _patiently(lambda: database.instances.list({'uuid': uuids}), stopping)}
+        for instance in left:
+            there = known.get(instance.uuid)
+            # One that moves is on two hosts for a while.
+            if there is not None and there.host != report.host and there.task_state is None:
+                LOG.warning(
+                    'Guest %s is at %s (%s), and the books have it at %s (%s). It is not adopted: look which host has '
+                    'the right one, and undefine what is left at the other',
+                    instance.uuid,
+                    report.host,
+                    instance.vm_state,
+                    there.host,
+                    there.vm_state,
+                )
         left = [instance for instance in left if instance.uuid not in known]
         while left and not stopping.is_set():
             if _patiently(functools.partial(_adopt, database, client, left[0], report.host), stopping):

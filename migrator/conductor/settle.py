@@ -223,7 +223,7 @@ def _reason(act: Act, source: Host, destination: Host, column: Column, names: tu
     elif Says.BROKEN in (source.says, destination.says):
         helps = 'No host can run the guest as it is: it has to be started anew from its disk.'
     elif source.says in _HERE and destination.says is Says.RUNS:
-        helps = 'Both copies run: look which is the right one, and end the other.'
+        helps = 'Both hosts have it, running or shut off: look which is the right one, and undefine the other.'
     else:
         helps = 'That fits no known case: look which host has the guest.'
     return f'{seen} {helps}'

@@ -129,6 +129,9 @@ class ComputeDriver(abc.ABC):
     def check_can_live_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
         """Return the data with the source's part filled in, or refuse. Leaves nothing behind.
 
+        Where disks will be copied, ``source['copied_gib']`` may tell the size of each, in GiB: the time that the move
+        may take grows with them. Without it the flavor's disks count.
+
         :raises migrator.exception.MigrationPreCheckError: the guest cannot go there, and why.
         """
 

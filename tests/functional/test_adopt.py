@@ -80,6 +80,21 @@ def test_a_second_start_adopts_nothing_twice(cloud):
     assert uuid in first
 
 
+@pytest.mark.breaks('I1', reason='somebody has moved it past the books')
+def test_a_guest_that_another_host_has_in_the_books_is_told_of_with_both_hosts(cloud, caplog):
+    uuid = a_stranger(cloud)
+    cloud.world.hypervisors['host1'].shut_off(uuid)
+    start_again(cloud, **{'compute.adopt_guests': True})
+    before = known(cloud)[uuid]
+    other = instance_objects.Instance(
+        uuid=uuid, name='stranger', project_id='p', user_id='u', host='host2', node='host2', flavor=FLAVOR
+    )
+    cloud.world.hypervisors['host2'].spawn(other)
+    start_again(cloud, 'host2')
+    assert known(cloud)[uuid] == before
+    assert f'Guest {uuid} is at host2 (active), and the books have it at host1 (active)' in caplog.text
+
+
 def test_without_the_option_a_guest_is_told_of_and_left_alone(cloud, caplog):
     uuid = a_stranger(cloud)
     start_again(cloud)

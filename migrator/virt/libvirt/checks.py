@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
@@ -25,6 +26,9 @@ from migrator import exception
 from migrator.objects import instance as instance_objects
 from migrator.objects import migrate_data as migrate_data_objects
 from migrator.virt.libvirt import storage
+
+#: Kinds of network interfaces that are a device of the host, or a part of one.
+_OF_THE_HOST = ('hostdev', 'vdpa')
 
 Instance = instance_objects.Instance
 LiveMigrateData = migrate_data_objects.LiveMigrateData
@@ -65,9 +69,10 @@ def refuse_passthrough(instance: Instance, xml: ElementTree.Element) -> None:
     :param xml: its definition.
     :raises migrator.exception.MigrationPreCheckError: it has one, and no other that stands in for it meanwhile.
     """
-    for device in xml.findall('devices/hostdev'):
+    interfaces = [each for each in xml.findall('devices/interface') if each.get('type') in _OF_THE_HOST]
+    for device in [*xml.findall('devices/hostdev'), *interfaces]:
         if device.find('teaming') is None:
-            kind = device.get('type', 'host')
+            kind = device.get('type', 'host') if device.tag == 'hostdev' else 'network'
             raise exception.MigrationPreCheckError(
                 reason=f'guest {instance.uuid} has a {kind} device of its host, which cannot move: detach it first'
             )
@@ -136,8 +141,9 @@ def block_migration(instance: Instance, migrate_data: LiveMigrateData, disks: li
         raise exception.MigrationPreCheckError(
             reason=f'{there} does not see {names} of guest {instance.uuid}: block_migration True or auto would do'
         )
-    over = migrate_data.disk_over_commit
-    needed = sum(disk.allocation if over else disk.size for disk in copied)
+    # Of others the destination looks itself, for they may be on any of its file systems.
+    place = os.path.dirname(str(migrate_data.destination.get('check_file', '')))
+    needed = storage.needed([disk for disk in copied if place and storage.is_below(disk.path, place)], migrate_data)
     left = int(migrate_data.destination.get('disk_available') or 0)
     if needed > left:
         raise exception.MigrationPreCheckError(

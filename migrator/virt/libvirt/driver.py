@@ -30,7 +30,7 @@ from oslo_log import log as logging
 from migrator import exception, executors
 from migrator.objects import command, compute_node
 from migrator.virt import driver
-from migrator.virt.libvirt import checks, live_migration, records, storage
+from migrator.virt.libvirt import checks, live_migration, plans, records, storage
 from migrator.virt.libvirt import connection as connections
 from migrator.virt.libvirt import guest as guests
 from migrator.virt.libvirt import host as hosts
@@ -43,17 +43,10 @@ T = TypeVar('T')
 GuestState = command.GuestState
 Instance = driver.Instance
 LiveMigrateData = driver.LiveMigrateData
-Plan = live_migration.Plan
 Verdict = driver.Verdict
 
 #: What the destination's check leaves in instances_path, for the source to look for.
 CHECK_FILE = '.migrator-check-'
-#: An earlier life's call that libvirt has not begun with after so many seconds never will.
-_SETTLED = 35.0
-#: What a guest's memory, and each of its disks that is copied, counts as at least, in GiB; nova's number.
-_LEAST_GIB = 2.0
-#: For so long libvirt has to be idle with a guest until an earlier life's call is taken to be over, in seconds.
-_QUIET = 1.0
 _UNDEFINE = (
     libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
     | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
@@ -146,25 +139,10 @@ class LibvirtDriver(driver.ComputeDriver):
     def settle(self, instance_uuid: str) -> command.Guest:
         """Wait until libvirt has begun, or never will, with a move that an earlier life asked for; see
         :meth:`driver.ComputeDriver.settle`.
-
-        A call that a daemon has taken in waits for the guest's other jobs, 30 s at most; where the guest has none it is
-        begun with at once. So a guest that is idle for :data:`_QUIET` will stay so. The figures of its memory are asked
-        for of the same workers, first come first served: once they are told, that call has been begun with.
         """
         if self._kept.read(records.OUTGOING, instance_uuid) is None:
             return self._guest_or_guess(instance_uuid)
-        guest = self.get_guest(instance_uuid)
-        clock = self._threads.clock
-        until = clock.monotonic() + _SETTLED
-        idle_since = clock.monotonic()
-        while not guest.job and guest.present:
-            now = clock.monotonic()
-            if not self.connection.call('settle', lambda connection: _is_idle(connection, instance_uuid)):
-                idle_since = now
-            if now - idle_since >= _QUIET or now >= until:
-                break
-            self._threads.sleep(_QUIET / 10)
-            guest = self.get_guest(instance_uuid)
+        self.moves.settle(instance_uuid)
         return self.get_guest(instance_uuid)
 
     # --- checks ------------------------------------------------------------------------------------------------------
@@ -205,7 +183,7 @@ class LibvirtDriver(driver.ComputeDriver):
             destination={
                 **facts,
                 'host': self.host,
-                'address': libvirt_conf.live_migration_inbound_addr or self.host,
+                'inbound_addr': libvirt_conf.live_migration_inbound_addr or '',
                 'check_file': path,
                 'check_token': token,
                 'disk_available': storage.available(self.conf.instances_path),
@@ -270,6 +248,7 @@ class LibvirtDriver(driver.ComputeDriver):
                 'persistent': facts['persistent'],
                 'cpu': checks.processor_of(xml, facts['host_cpu']),
                 'disks': [vars(disk) for disk in disks],
+                'copied_gib': [disk.size / 2**30 for disk in disks if not disk.shared],
                 'volumes': [vars(disk) for disk in volumes],
                 'logs': storage.logs_of(xml),
             },
@@ -299,7 +278,9 @@ class LibvirtDriver(driver.ComputeDriver):
         # What an earlier departure has left behind: the guest has gone.
         self._kept.remove(records.OUTGOING, instance.uuid)
         self._room.begin(instance.uuid)
-        for disk in _disks(migrate_data):
+        copied = [disk for disk in storage.disks_of(migrate_data) if not disk.shared]
+        self._room.refuse_too_little(instance.uuid, copied, migrate_data)
+        for disk in storage.disks_of(migrate_data):
             token.raise_if_cancelled()
             if disk.shared:
                 self._room.check(disk, self.conf.instances_path)
@@ -322,9 +303,11 @@ class LibvirtDriver(driver.ComputeDriver):
         started: Callable[[], None],
     ) -> Verdict:
         """See :meth:`driver.ComputeDriver.live_migration`."""
-        return self.moves.run(
-            instance.uuid, lambda guest: self._plan(guest, instance, destination, migrate_data), started
-        )
+
+        def planned(guest: command.Guest) -> plans.Plan:
+            return plans.plan(self.connection, self.conf, guest, instance, destination, migrate_data)
+
+        return self.moves.run(instance.uuid, planned, started)
 
     def attach_live_migration(self, instance_uuid: str) -> Verdict | None:
         """See :meth:`driver.ComputeDriver.attach_live_migration`."""
@@ -354,7 +337,7 @@ class LibvirtDriver(driver.ComputeDriver):
             )
         if guest.state in (GuestState.CUTOVER, GuestState.SHUTDOWN):
             self._remove('post_live_migration_at_source', instance, (GuestState.CUTOVER, GuestState.SHUTDOWN))
-        for disk in _disks(migrate_data):
+        for disk in storage.disks_of(migrate_data):
             if not disk.shared and storage.remove_file(disk.path, disk.inode):
                 LOG.info('%s of guest %s was copied away, and is removed', disk.path, instance.uuid)
                 self._remove_directory(disk.path)
@@ -390,7 +373,7 @@ class LibvirtDriver(driver.ComputeDriver):
             raise exception.DriverError(host=self.host, phase=phase, reason='its job has not ended')
         if guest.state == GuestState.CUTOVER:
             self.connection.call(phase, lambda connection: _resume(connection, instance.uuid))
-        self._kept.remove(records.OUTGOING, instance.uuid)
+        self.moves.keep(instance.uuid)
 
     @_on_disk
     def rollback_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
@@ -453,99 +436,12 @@ class LibvirtDriver(driver.ComputeDriver):
                 f'{cpu}'
             )
 
-    def _refuse_other_disks(self, instance: Instance, disks: list[storage.Disk]) -> None:
-        def ask(connection: Any) -> list[storage.Disk]:
-            return storage.named(connection.lookupByUUIDString(instance.uuid).XMLDesc(0))
-
-        now = sorted(disk.source for disk in self.connection.call('live_migration', ask))
-        if now != sorted(disk.source for disk in disks):
-            names = ', '.join(f'{target} ({path or kind})' for target, kind, path in now) or 'none'
-            raise exception.DriverError(
-                host=self.host,
-                phase='live_migration',
-                reason=f'the disks of guest {instance.uuid} are others than when it was checked, namely {names}: '
-                'ask for the migration again',
-            )
-
-    def _plan(self, guest: command.Guest, instance: Instance, destination: str, migrate_data: LiveMigrateData) -> Plan:
-        """Say how a guest moves that is here now; hours may have passed since it was checked.
-
-        :raises migrator.exception.DriverError: it must not move so.
-        """
-        conf, there = self.conf.libvirt, migrate_data.destination
-        if there.get('host') != destination:
-            raise exception.DriverError(
-                host=self.host,
-                phase='live_migration',
-                reason=f'{destination} cannot be reached: what is known is how to reach {there.get("host")}',
-            )
-        address = str(there.get('address') or destination)
-        parameters: dict[str, Any] = {libvirt.VIR_MIGRATE_PARAM_URI: f'tcp://{_in_url(address)}'}
-        flags = (
-            libvirt.VIR_MIGRATE_LIVE
-            | libvirt.VIR_MIGRATE_PEER2PEER
-            | libvirt.VIR_MIGRATE_PERSIST_DEST
-            | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
-        )
-        if not migrate_data.source.get('persistent', True):
-            flags &= ~(libvirt.VIR_MIGRATE_PERSIST_DEST | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE)
-        disks = _disks(migrate_data)
-        self._refuse_other_disks(instance, disks)
-        copied = [disk.target for disk in disks if not disk.shared]
-        if copied:
-            flags |= libvirt.VIR_MIGRATE_NON_SHARED_DISK
-            parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = copied
-        seen = [disk for disk in disks if disk.shared]
-        if any(disk.kind == 'file' for disk in seen) and all(disk.coherent for disk in seen):
-            # Libvirt judges by the file system; here it was seen that both hosts have the very directory.
-            flags |= libvirt.VIR_MIGRATE_UNSAFE
-        if conf.live_migration_bandwidth:
-            parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = conf.live_migration_bandwidth
-        parallel = conf.live_migration_parallel_connections
-        if parallel > 1:
-            flags |= libvirt.VIR_MIGRATE_PARALLEL
-            parameters[libvirt.VIR_MIGRATE_PARAM_PARALLEL_CONNECTIONS] = parallel
-        elif conf.live_migration_permit_post_copy and there.get('post_copy') and guest.state == GuestState.RUNNING:
-            # QEMU has none for a guest that its user has paused.
-            flags |= libvirt.VIR_MIGRATE_POSTCOPY
-        elif conf.live_migration_permit_auto_converge:
-            flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE
-        if conf.live_migration_with_native_tls:
-            flags |= libvirt.VIR_MIGRATE_TLS
-        template = conf.live_migration_uri or f'qemu+{conf.live_migration_scheme or "tcp"}://%s/system'
-        uri = template.replace('%s', _in_url(address))
-        amounts = [instance.flavor.memory_mb / 1024, *(disk.size / 2**30 for disk in disks if not disk.shared)]
-        downtimes = live_migration.downtimes(
-            conf.live_migration_downtime,
-            conf.live_migration_downtime_steps,
-            conf.live_migration_downtime_delay,
-            sum(max(_LEAST_GIB, amount) for amount in amounts),
-        )
-        return Plan(uri, parameters, flags, downtimes)
-
     def _remove_directory(self, path: str) -> None:
         directory = os.path.dirname(path)
         if os.path.dirname(directory) == os.path.abspath(self.conf.instances_path):
             # The guest's own, unless somebody has put something else there.
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
-
-
-def _is_idle(connection: Any, instance_uuid: str) -> bool:
-    domain = guests.find(connection, instance_uuid)
-    if domain is None:
-        return True
-    try:
-        state, *_rest = domain.controlInfo(0)
-    except libvirt.libvirtError as error:
-        # It does not run, for its host has lost its power, say: nothing can be under way.
-        if connections.code_of(error) in (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN):
-            return True
-        raise
-    # It asks QEMU, so that it waits behind whatever else is asked of the guest.
-    with contextlib.suppress(libvirt.libvirtError):
-        domain.memoryStats()
-    return bool(state == libvirt.VIR_DOMAIN_CONTROL_OK)
 
 
 def _resume(connection: Any, instance_uuid: str) -> None:
@@ -577,11 +473,3 @@ def _holds(path: str, token: str) -> bool:
         return pathlib.Path(path).read_text() == token
     except OSError:
         return False
-
-
-def _disks(migrate_data: LiveMigrateData) -> list[storage.Disk]:
-    return [storage.Disk.of(facts) for facts in migrate_data.source.get('disks', [])]
-
-
-def _in_url(address: str) -> str:
-    return f'[{address}]' if ':' in address and not address.startswith('[') else address

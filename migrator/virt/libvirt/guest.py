@@ -153,6 +153,9 @@ def _state(seen: Seen, prepared: bool) -> tuple[GuestState, bool, bool]:
         return (GuestState.WAITING if prepared else GuestState.ABSENT), False, False
     if seen.state == libvirt.VIR_DOMAIN_PAUSED:
         return _paused(seen, prepared)
+    if seen.state == libvirt.VIR_DOMAIN_SHUTOFF and seen.reason == libvirt.VIR_DOMAIN_SHUTOFF_FAILED and prepared:
+        # Libvirt had its definition made already, and then QEMU could not run what it was sent: it has never been here.
+        return GuestState.WAITING, False, True
     if seen.state in (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_CRASHED):
         return GuestState.SHUTDOWN, False, False
     if seen.state == libvirt.VIR_DOMAIN_PMSUSPENDED:

@@ -20,7 +20,6 @@ it end soon once that is wished.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,15 +31,20 @@ from migrator.objects import command
 from migrator.virt import driver
 from migrator.virt.libvirt import connection as connections
 from migrator.virt.libvirt import guest as guests
-from migrator.virt.libvirt import records
+from migrator.virt.libvirt import plans, records
 
 LOG = logging.getLogger(__name__)
 
 GuestState = command.GuestState
+Plan = plans.Plan
 Verdict = driver.Verdict
 
 #: Seconds between two looks at a call that has not become a job yet.
 _BEGINNING = 0.1
+#: A call that libvirt has not begun with after so many seconds never will be.
+_SETTLED = 35.0
+#: For so long libvirt has to be idle with a guest until such a call is taken to be over, in seconds.
+_QUIET = 1.0
 #: What libvirt takes for "as fast as can be", in MiB/s.
 FASTEST = (2**63 - 1) // 2**20
 #: The figures of a job, by libvirt's names and ours.
@@ -50,22 +54,6 @@ FIGURES = (
 _HERE = (GuestState.RUNNING, GuestState.PAUSED)
 #: In place of a job's figures: its post-copy has broken off, and libvirt keeps it until somebody ends the guest.
 _BROKEN: dict[str, Any] = {}
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How a guest is to be moved.
-
-    :ivar uri: of the destination's daemon, as this host's reaches it.
-    :ivar parameters: of ``migrateToURI3``.
-    :ivar flags: of ``VIR_MIGRATE_*``.
-    :ivar downtimes: when to widen the downtime to what: (seconds after the begin, milliseconds), in order.
-    """
-
-    uri: str
-    parameters: dict[str, Any]
-    flags: int
-    downtimes: tuple[tuple[float, int], ...] = ()
 
 
 class _Move:
@@ -137,7 +125,11 @@ class Moves:
             plan = planned(guest)
             self._connection.listen()
             widest = max((value for _after, value in plan.downtimes), default=0)
-            self._kept.write(records.OUTGOING, instance_uuid, {'uri': plan.uri, 'widest': widest})
+            facts = {'uri': plan.uri, 'widest': widest, 'autostart': self._autostarts(instance_uuid)}
+            self._kept.write(records.OUTGOING, instance_uuid, facts)
+            if facts['autostart']:
+                # A source that loses its power when the guest has just gone must not start it a second time.
+                self._set_autostart(instance_uuid, False)
             # What an arrival has left behind: it must not be taken for one that is still to come.
             self._kept.remove(records.INCOMING, instance_uuid)
             with self._connection.waker.listen(instance_uuid) as news:
@@ -150,6 +142,29 @@ class Moves:
                 started()
             return self._told(move, verdict)
 
+    def settle(self, instance_uuid: str) -> None:
+        """Wait until libvirt has begun, or never will, with a move that it was asked for; see
+        :meth:`.driver.ComputeDriver.settle`.
+
+        A call that a daemon has taken in waits for the guest's other jobs, 30 s at most; where the guest has none it is
+        begun with at once. So a guest that is idle for :data:`_QUIET` will stay so. The figures of its memory are asked
+        for of the same workers, first come first served: once they are told, that call has been begun with.
+        """
+        if self._kept.read(records.OUTGOING, instance_uuid) is None:
+            return
+        guest = self._look(instance_uuid)
+        clock = self._threads.clock
+        until = clock.monotonic() + _SETTLED
+        idle_since = clock.monotonic()
+        while not guest.job and guest.present:
+            now = clock.monotonic()
+            if not self._connection.call('settle', lambda connection: _is_idle(connection, instance_uuid)):
+                idle_since = now
+            if now - idle_since >= _QUIET or now >= until:
+                return
+            self._threads.sleep(_QUIET / 10)
+            guest = self._look(instance_uuid)
+
     def attach(self, instance_uuid: str) -> Verdict | None:
         """Wait for the end of a guest's job; see :meth:`.driver.ComputeDriver.attach_live_migration`."""
         with self._own(instance_uuid) as (move, mine):
@@ -157,10 +172,19 @@ class Moves:
                 return self._join(move, lambda: None)
             move.begun.set()
             self._connection.forget(instance_uuid)
+            # A call of this life, too, may have been carried out though its answer was lost: its job may be to come.
+            self.settle(instance_uuid)
             if not self._look(instance_uuid).job:
                 return None
             move.verdict = self._outlast(instance_uuid)
             return move.verdict
+
+    def keep(self, instance_uuid: str) -> None:
+        """The guest has not gone: its host starts it again, if it did so before, and nothing is written of it."""
+        facts = self._kept.read(records.OUTGOING, instance_uuid) or {}
+        if facts.get('autostart'):
+            self._set_autostart(instance_uuid, True)
+        self._kept.remove(records.OUTGOING, instance_uuid)
 
     def abort(self, instance_uuid: str) -> None:
         """Ask libvirt to abort a guest's job; without one, or where it is too late, nothing is asked."""
@@ -303,7 +327,7 @@ class Moves:
         if not isinstance(failure, exception.DriverError):
             # Whether the call was carried out is not known, and a job may appear yet.
             raise exception.MoveUnsettled(host=self._connection.host, reason=str(failure))
-        self._kept.remove(records.OUTGOING, instance_uuid)
+        self._stays(instance_uuid)
         cause = failure.__cause__
         aborted = isinstance(cause, libvirt.libvirtError) and (
             connections.code_of(cause) == libvirt.VIR_ERR_OPERATION_ABORTED
@@ -338,8 +362,31 @@ class Moves:
                 news.clear()
         if guest.state not in _HERE:
             return Verdict.COMPLETED if self._connection.has_moved(instance_uuid) else None
-        self._kept.remove(records.OUTGOING, instance_uuid)
+        self._stays(instance_uuid)
         return Verdict.ABORTED if instance_uuid in self._aborted else Verdict.FAILED
+
+    def _stays(self, instance_uuid: str) -> None:
+        try:
+            self.keep(instance_uuid)
+        except exception.MigratorException as error:
+            LOG.warning('That guest %s has stayed is left to its rollback to settle: %s', instance_uuid, error)
+
+    def _autostarts(self, instance_uuid: str) -> bool:
+        """Whether its host starts a guest, or did before a move whose end nobody has settled."""
+        before = self._kept.read(records.OUTGOING, instance_uuid) or {}
+
+        def ask(connection: Any) -> bool:
+            return bool(connection.lookupByUUIDString(instance_uuid).autostart())
+
+        return bool(before.get('autostart')) or self._connection.call('live_migration', ask)
+
+    def _set_autostart(self, instance_uuid: str, wanted: bool) -> None:
+        def ask(connection: Any) -> None:
+            domain = connection.lookupByUUIDString(instance_uuid)
+            if domain.isPersistent():
+                domain.setAutostart(int(wanted))
+
+        self._connection.call('live_migration', ask)
 
     # --- libvirt -----------------------------------------------------------------------------------------------------
 
@@ -402,6 +449,23 @@ class Moves:
         return exception.DriverError(host=self._connection.host, phase='live_migration', reason=reason)
 
 
+def _is_idle(connection: Any, instance_uuid: str) -> bool:
+    domain = guests.find(connection, instance_uuid)
+    if domain is None:
+        return True
+    try:
+        state, *_rest = domain.controlInfo(0)
+    except libvirt.libvirtError as error:
+        # It does not run, for its host has lost its power, say: nothing can be under way.
+        if connections.code_of(error) in (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN):
+            return True
+        raise
+    # It asks QEMU, so that it waits behind whatever else is asked of the guest.
+    with contextlib.suppress(libvirt.libvirtError):
+        domain.memoryStats()
+    return bool(state == libvirt.VIR_DOMAIN_CONTROL_OK)
+
+
 def _pause(domain: Any) -> None:
     """Pause a guest whose job is under way; one whose job has just ended goes on."""
     ran = domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING
@@ -409,18 +473,3 @@ def _pause(domain: Any) -> None:
     if ran and tuple(domain.state()) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER):
         # With a job it would be paused for the migration, and resumed at its end. Nobody would resume it now.
         domain.resume()
-
-
-def downtimes(most: int, steps: int, delay: float, gib: float) -> tuple[tuple[float, int], ...]:
-    """Return when to widen a move's downtime to what, as nova does: in equal steps to all of it, the more slowly the
-    more there is to copy.
-
-    :param most: the most that a guest may stand still, in milliseconds.
-    :param steps: in how many steps to come there.
-    :param delay: seconds between two steps, for each GiB to copy.
-    :param gib: how much there is to copy.
-    :returns: (seconds after the begin, milliseconds), in order.
-    """
-    base = most / steps
-    more = (most - base) / steps
-    return tuple((number * delay * gib, round(base + more * number)) for number in range(steps + 1))

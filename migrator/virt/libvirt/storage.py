@@ -23,12 +23,15 @@ import dataclasses
 import os
 import pathlib
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from xml.etree import ElementTree
 
 from migrator import exception
+from migrator.objects import migrate_data as migrate_data_objects
 from migrator.virt.libvirt import records
+
+LiveMigrateData = migrate_data_objects.LiveMigrateData
 
 #: What hosts share by its nature, by the kernel's names.
 SHARED_FILESYSTEMS = frozenset(
@@ -39,6 +42,11 @@ SHARED_FILESYSTEMS = frozenset(
 )  # fmt: skip
 #: With one of these the host's page cache holds nothing of the disk that another host would miss.
 _UNCACHED = ('none', 'directsync')
+#: What is said of a file in the way of a copy that has the inode of what is to be copied.
+_MAY_BE_ITS_OWN = (
+    'it looks like the very disk of the guest, on storage that both hosts share and that was not taken for shared. Do '
+    'not touch it; have it below an instances_path that is the same directory on both hosts, or mark it shareable'
+)
 #: Seconds that qemu-img may take to make an empty image.
 _MAKE_IMAGE = 60
 
@@ -219,6 +227,18 @@ def available(directory: str) -> int:
     return numbers.f_bavail * numbers.f_frsize
 
 
+def disks_of(migrate_data: LiveMigrateData) -> list[Disk]:
+    """Return a guest's writable disks as its source has told of them."""
+    return [Disk.of(facts) for facts in migrate_data.source.get('disks', [])]
+
+
+def needed(disks: Iterable[Disk], migrate_data: LiveMigrateData) -> int:
+    """Return how many bytes copies of disks will take: what the guest sees of them, or, where more may be promised than
+    there is, what they hold.
+    """
+    return sum(disk.allocation if migrate_data.disk_over_commit else disk.size for disk in disks)
+
+
 class Room:
     """What is made on this host to receive a guest's disks, and how it is taken away.
 
@@ -269,6 +289,24 @@ class Room:
             f'identity is {was} at the source, and {is_} here; name it by a path that is the same volume on both hosts'
         )
 
+    def refuse_too_little(self, instance_uuid: str, disks: Iterable[Disk], migrate_data: LiveMigrateData) -> None:
+        """Refuse disks that will be copied, and do not fit where they are to be; those that were made are looked at
+        again, for they are empty yet.
+
+        :raises migrator.exception.MigrationPreCheckError: a file system has too little left.
+        """
+        together: dict[int, list[Disk]] = {}
+        for disk in disks:
+            together.setdefault(os.stat(there(os.path.dirname(disk.path))).st_dev, []).append(disk)
+        for group in together.values():
+            wanted, left = needed(group, migrate_data), available(there(os.path.dirname(group[0].path)))
+            if wanted > left:
+                names = ', '.join(f'{disk.path} ({disk.target})' for disk in group)
+                raise exception.MigrationPreCheckError(
+                    reason=f'{self._host} has {left // 2**20} MiB left for {names} of guest {instance_uuid}, and '
+                    f'{wanted // 2**20} MiB are to be copied there'
+                )
+
     def make(self, instance_uuid: str, disk: Disk) -> None:
         """Make an empty image for a disk that will be copied; once made, it is found made.
 
@@ -282,7 +320,7 @@ class Room:
         if path.exists():
             raise exception.MigrationPreCheckError(
                 reason=f'{disk.path} (disk {disk.target}) exists at {self._host} already, and is not overwritten: '
-                'move it away'
+                + (_MAY_BE_ITS_OWN if path.stat().st_ino == disk.inode else 'move it away')
             )
         self._make_directory(instance_uuid, facts, path.parent)
         # Its draft has a name that nobody else uses, so that it may be removed whoever asks.

@@ -104,6 +104,22 @@ def test_a_local_disk_is_copied_and_then_removed_at_the_source(
     assert guests.same_image(kept, beta.images / 'local.qcow2')
 
 
+def test_a_local_disk_arrives_whole_without_the_file_that_backs_it(
+    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+) -> None:
+    cloud.lab.make_disk(alpha, 'base', 64, 32)
+    disk = cloud.lab.make_disk(alpha, 'local', 64, backed_by='base')
+    guest = a_guest(cloud, disks=[disk])
+    assert cloud.ended(cloud.live_migrate(guest)) == 'completed'
+    guest.survived(alpha, beta)
+    cloud.check(guest, 'beta')
+    assert (alpha.images / 'base.qcow2').exists()
+    assert not (beta.images / 'base.qcow2').exists()
+    beta.virsh('destroy', guest.uuid)
+    # nothing was written on it
+    assert guests.same_image(alpha.images / 'base.qcow2', beta.images / 'local.qcow2')
+
+
 def test_a_file_in_the_way_of_a_copy_is_not_overwritten(
     cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
 ) -> None:
@@ -159,11 +175,15 @@ def test_an_abort_in_mid_copy_leaves_everything_as_it_was(
 ) -> None:
     disk = cloud.lab.make_disk(alpha, 'local', 32, 4)
     guest = a_guest(cloud, rate=5, disks=[disk])
+    alpha.virsh('autostart', guest.uuid)
     cloud.slow()
     migration = cloud.live_migrate(guest)
     cloud.runs(migration, copied_mib=10)
+    # lest a source that loses its power now start a second one
+    assert guest.uuid not in alpha.virsh('list', '--all', '--autostart', '--uuid').split()
     cloud.abort(migration)
     assert cloud.ended(migration) == 'cancelled'
+    assert guest.uuid in alpha.virsh('list', '--all', '--autostart', '--uuid').split()
     guest.unharmed(alpha)
     cloud.check(guest, 'alpha')
     assert not list(beta.images.iterdir())

@@ -62,6 +62,14 @@ class TestDataGib:
         data = migrate_data_objects.LiveMigrateData(block_migration=True)
         assert timeouts.data_gib(instance, data) == gib
 
+    @pytest.mark.parametrize(
+        ('copied_gib', 'gib'), [([500.0], 504.0), ([], 4.0), ([1.0, 30.0], 36.0)], ids=['one', 'none', 'two']
+    )
+    def test_is_what_the_driver_has_told_of_the_disks_where_it_has(self, copied_gib: list[float], gib: float) -> None:
+        instance = scene_module.instance().replace(flavor=flavor(memory_mb=4096, root_gb=0, ephemeral_gb=7))
+        data = migrate_data_objects.LiveMigrateData(block_migration=True, source={'copied_gib': copied_gib})
+        assert timeouts.data_gib(instance, data) == gib
+
 
 def hung(scene: Scene, number: int = 1, **options: Any) -> scene_module.Host:
     """Return a host whose first guest (1 GiB, which counts as 2) is being copied and does not get on."""

@@ -326,8 +326,12 @@ class Watch(threading.Thread):
 # --- images ----------------------------------------------------------------------------------------------------------
 
 
-def make_image(path: pathlib.Path, mib: int, data_mib: int = 0) -> None:
-    """Make a qcow2 image, noise in its first part, nothing in the others."""
+def make_image(path: pathlib.Path, mib: int, data_mib: int = 0, backed_by: str | None = None) -> None:
+    """Make a qcow2 image, noise in its first part, nothing in the others; or one that is another's, but for nothing."""
+    if backed_by:
+        backing = ['-F', 'qcow2', '-b', f'{backed_by}.qcow2']
+        process.run(['qemu-img', 'create', '-f', 'qcow2', *backing, str(path), f'{mib}M'], path.parent)
+        return
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix='.raw') as raw:
         for _ in range(data_mib):
             raw.write(os.urandom(1 << 20))

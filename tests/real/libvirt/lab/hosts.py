@@ -470,15 +470,18 @@ class Lab:
         guest.start(host)
         return guest
 
-    def make_disk(self, where: Host | None, name: str, mib: int, data_mib: int = 0) -> str:
+    def make_disk(
+        self, where: Host | None, name: str, mib: int, data_mib: int = 0, backed_by: str | None = None
+    ) -> str:
         """Make an image, and return its path as hosts see it.
 
         :param where: among whose images; None: with what all hosts share.
         :param mib: its size.
         :param data_mib: how much of that, from its beginning, is noise; the rest was never written.
+        :param backed_by: the name of an image beside it, of which it has what was not written to itself.
         """
         folder = self.shared if where is None else where.images
-        guests.make_image(folder / f'{name}.qcow2', mib, data_mib)
+        guests.make_image(folder / f'{name}.qcow2', mib, data_mib, backed_by)
         return str(folder / f'{name}.qcow2') if where is None else f'{IMAGES}/{name}.qcow2'
 
 

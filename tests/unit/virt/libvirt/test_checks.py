@@ -27,8 +27,8 @@ from tests.unit.virt.fake_bench import an_instance
 parse = ElementTree.fromstring
 
 HERE = {'hypervisor_type': 'QEMU', 'hypervisor_version': 7002000, 'hypervisor_uuid': 'a', 'native_tls': False}
-THERE = {**HERE, 'hypervisor_uuid': 'b', 'host': 'beta', 'disk_available': 100 * 2**20}
-LOCAL = storage.Disk(target='vda', kind='file', path='/a', size=60 * 2**20, allocation=2**20, shared=False)
+THERE = {**HERE, 'hypervisor_uuid': 'b', 'host': 'beta', 'check_file': '/of/check', 'disk_available': 100 * 2**20}
+LOCAL = storage.Disk(target='vda', kind='file', path='/of/a', size=60 * 2**20, allocation=2**20, shared=False)
 SHARED = storage.Disk(target='vda', kind='file', path='/a', size=60 * 2**20)
 
 
@@ -51,6 +51,15 @@ def test_a_device_of_the_host_is_refused_unless_another_stands_in_for_it():
     with pytest.raises(exception.MigrationPreCheckError, match='pci device of its host'):
         checks.refuse_passthrough(an_instance(), parse(xml.format('')))
     checks.refuse_passthrough(an_instance(), parse(xml.format("<teaming type='transient'/>")))
+
+
+def test_a_network_interface_that_is_of_the_host_is_refused_unless_another_stands_in_for_it():
+    xml = "<domain><devices><interface type='{}'>{}</interface></devices></domain>"
+    for kind in ('hostdev', 'vdpa'):
+        with pytest.raises(exception.MigrationPreCheckError, match='network device of its host'):
+            checks.refuse_passthrough(an_instance(), parse(xml.format(kind, '')))
+    checks.refuse_passthrough(an_instance(), parse(xml.format('hostdev', "<teaming type='transient'/>")))
+    checks.refuse_passthrough(an_instance(), parse(xml.format('bridge', '')))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +109,7 @@ def test_what_is_copied_is_what_is_not_shared_and_was_not_ruled_out():
     assert not checks.block_migration(guest, data(True), [], sees=False)
     with pytest.raises(exception.MigrationPreCheckError, match='block_migration False or auto would do'):
         checks.block_migration(guest, data(True), [SHARED], sees=True)
-    with pytest.raises(exception.MigrationPreCheckError, match=r'does not see vda \(/a\).* True or auto would do'):
+    with pytest.raises(exception.MigrationPreCheckError, match=r'does not see vda \(/of/a\).* True or auto would do'):
         checks.block_migration(guest, data(False), [LOCAL], sees=False)
 
 
@@ -109,3 +118,6 @@ def test_disks_that_do_not_fit_are_refused_by_their_size_or_by_what_they_hold():
     with pytest.raises(exception.MigrationPreCheckError, match='beta has 100 MiB left for disks, and 120 MiB'):
         checks.block_migration(an_instance(), data(None), two, sees=False)
     assert checks.block_migration(an_instance(), data(None, over=True), two, sees=False)
+    # Those that are elsewhere take nothing of instances_path.
+    elsewhere = [dataclasses.replace(LOCAL, path=f'/elsewhere/{number}') for number in range(2)]
+    assert checks.block_migration(an_instance(), data(None), elsewhere, sees=False)

@@ -14,8 +14,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
+from xml.etree import ElementTree
 
 import pytest
 
@@ -31,10 +33,10 @@ from migrator.objects import instance as instance_objects  # noqa: E402 -- as ab
 from migrator.objects import migrate_data as migrate_data_objects  # noqa: E402 -- as above
 from migrator.virt.driver import Verdict  # noqa: E402 -- as above
 from migrator.virt.libvirt import driver as drivers  # noqa: E402 -- as above
-from migrator.virt.libvirt import live_migration, records, storage  # noqa: E402 -- as above
+from migrator.virt.libvirt import live_migration, plans, records, storage  # noqa: E402 -- as above
 
 UUID = '00000000-0000-4000-8000-000000000001'
-PLAN = live_migration.Plan('qemu+tcp://beta/system', {}, 0)
+PLAN = plans.Plan('qemu+tcp://beta/system', {}, 0)
 PAUSED, RUNNING = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_RUNNING
 
 
@@ -64,6 +66,34 @@ def instance():
         node='alpha',
         flavor=instance_objects.Flavor(name='small', vcpus=1, memory_mb=128, root_gb=1),
     )
+
+
+class Defined:
+    """A connection to a daemon that knows one guest, and that guest."""
+
+    def __init__(self, xml='', starts=False):
+        self.xml, self.starts = xml, starts
+
+    def lookupByUUIDString(self, _uuid):  # noqa: N802 -- libvirt's name
+        return self
+
+    def XMLDesc(self, _flags):  # noqa: N802 -- libvirt's name
+        return self.xml
+
+    def isPersistent(self):  # noqa: N802 -- libvirt's name
+        return True
+
+    def autostart(self):
+        return int(self.starts)
+
+    def setAutostart(self, wanted):  # noqa: N802 -- libvirt's name
+        self.starts = bool(wanted)
+
+    def controlInfo(self, _flags):  # noqa: N802 -- libvirt's name
+        return libvirt.VIR_DOMAIN_CONTROL_OK, 0, 0
+
+    def memoryStats(self):  # noqa: N802 -- libvirt's name
+        return {}
 
 
 def says(driver, monkeypatch, *guests):
@@ -172,6 +202,7 @@ def test_a_guest_that_goes_out_is_none_that_is_still_to_come(driver, monkeypatch
     driver._kept.write(records.INCOMING, UUID, {'files': {}, 'directories': []})
     says(driver, monkeypatch, a_guest('running'))
     asked = threading.Event()
+    monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Defined()))
     monkeypatch.setattr(driver.connection, 'do', lambda *_, **__: asked.set())
     monkeypatch.setattr(driver.moves, '_stats', lambda _uuid: {})
     assert driver.moves.run(UUID, lambda _guest: PLAN, lambda: None) is Verdict.COMPLETED
@@ -200,25 +231,12 @@ def definition(*disks):
     return f'<domain><devices>{made}</devices></domain>'
 
 
-class Defined:
-    """A connection to a daemon that knows one guest."""
-
-    def __init__(self, xml):
-        self.xml = xml
-
-    def lookupByUUIDString(self, _uuid):  # noqa: N802 -- libvirt's name
-        return self
-
-    def XMLDesc(self, _flags):  # noqa: N802 -- libvirt's name
-        return self.xml
-
-
 def flags(driver, monkeypatch, instance, checked, now=None, state='running', **there):
     """Return how a guest of such disks moves, all of them shared."""
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Defined(now or checked)))
     disks = [vars(dataclasses.replace(disk, shared=True)) for disk in storage.named(checked)]
     data = migrate_data_objects.LiveMigrateData(source={'disks': disks}, destination={'host': 'beta', **there})
-    return driver._plan(a_guest(state), instance, 'beta', data).flags
+    return plans.plan(driver.connection, driver.conf, a_guest(state), instance, 'beta', data).flags
 
 
 FILE, BLOCK, VOLUME = ('file', '', 'none'), ('block', '', 'none'), ('volume', '', 'none')
@@ -255,6 +273,93 @@ def test_a_paused_guest_moves_without_post_copy_for_qemu_has_none(driver, monkey
     driver.conf.set_override('live_migration_permit_post_copy', True, group='libvirt')
     asked = flags(driver, monkeypatch, instance, definition(), state=state, post_copy=True)
     assert bool(asked & libvirt.VIR_MIGRATE_POSTCOPY) is post_copy
+
+
+@pytest.mark.parametrize('inbound', ['', 'beta.migration', 'fd00::2'])
+def test_what_goes_where_is_libvirts_to_say_unless_the_destination_has_an_address_of_its_own(
+    driver, monkeypatch, instance, inbound
+):
+    """As nova has it: qemu.conf's migration_host counts where live_migration_inbound_addr is not set."""
+    monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Defined(definition())))
+    data = migrate_data_objects.LiveMigrateData(destination={'host': 'beta', 'inbound_addr': inbound})
+    made = plans.plan(driver.connection, driver.conf, a_guest('running'), instance, 'beta', data)
+    name = '[fd00::2]' if ':' in inbound else inbound
+    assert made.uri == f'qemu+tcp://{name or "beta"}/system'
+    assert made.parameters == ({libvirt.VIR_MIGRATE_PARAM_URI: f'tcp://{name}'} if inbound else {})
+
+
+def test_a_copied_disk_has_nothing_behind_it_at_the_destination_and_another_keeps_what_it_has():
+    behind = "<backingStore type='file'><source file='/base'/><backingStore/></backingStore>"
+    disk = "<disk type='file'><source file='/{0}'/>{1}<target dev='{0}'/></disk>"
+    xml = f'<domain><devices>{disk.format("vda", behind)}{disk.format("vdb", behind)}{disk.format("vdc", "")}'
+    found = plans.unbacked(f'{xml}</devices></domain>', {'vda', 'vdc'})
+    assert [each.find('target').get('dev') for each in found_disks(found) if len(each.find('backingStore'))] == ['vdb']
+    assert all(each.find('backingStore') is not None for each in found_disks(found))
+
+
+def found_disks(xml):
+    return ElementTree.fromstring(xml).findall('devices/disk')  # noqa: S314 -- the product wrote it
+
+
+# --- what a move leaves ----------------------------------------------------------------------------------------------
+
+
+def moves(driver, monkeypatch, domain, failure=None):
+    """Return what libvirt was told of its start while a guest moved."""
+    seen = []
+
+    def do(*_args, **_more):
+        seen.append(domain.starts)
+        if failure is not None:
+            raise failure
+
+    monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(domain))
+    monkeypatch.setattr(driver.connection, 'do', do)
+    monkeypatch.setattr(driver.moves, '_stats', lambda _uuid: {})
+    with contextlib.suppress(exception.MigratorException):
+        driver.moves.run(UUID, lambda _guest: PLAN, lambda: None)
+    return seen
+
+
+@pytest.mark.parametrize('starts', [True, False])
+def test_a_source_that_loses_its_power_does_not_start_a_second_time_what_has_just_gone(driver, monkeypatch, starts):
+    says(driver, monkeypatch, a_guest('running'))
+    failure = exception.DriverError(host='alpha', phase='live_migration', reason='no luck')
+    domain = Defined(starts=starts)
+    assert moves(driver, monkeypatch, domain, failure) == [False]
+    assert domain.starts is starts, 'it has stayed'
+    assert driver._kept.read(records.OUTGOING, UUID) is None
+    assert moves(driver, monkeypatch, domain) == [False]
+    assert domain.starts is False, 'it has gone'
+
+
+def test_a_rollback_has_its_host_start_a_guest_as_before_whoever_had_begun_to_move_it(driver, monkeypatch, instance):
+    domain = Defined(starts=True)
+    says(driver, monkeypatch, a_guest('running'))
+    # it is not known how it has ended
+    moves(driver, monkeypatch, domain, exception.ServiceUnreachable(service='libvirt', reason='it is away'))
+    assert domain.starts is False
+    moves(driver, monkeypatch, domain, exception.ServiceUnreachable(service='libvirt', reason='it is away'))
+    driver.rollback_live_migration_at_source(instance, None)
+    assert domain.starts is True
+    assert driver._kept.read(records.OUTGOING, UUID) is None
+
+
+def test_a_call_whose_answer_was_lost_is_not_over_while_libvirt_may_still_begin_with_it(driver, monkeypatch):
+    """Its daemon had taken it in, and another job of the guest came first."""
+    busy, job = iter([True] * 12), []
+
+    class Busy(Defined):
+        def controlInfo(self, _flags):  # noqa: N802 -- libvirt's name
+            job.append(not next(busy, False))
+            return libvirt.VIR_DOMAIN_CONTROL_JOB, 0, 0
+
+    moving = iter([True] * 3)
+    monkeypatch.setattr(driver, '_guest', lambda *_: a_guest('running', job=True in job and next(moving, False)))
+    monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Busy()))
+    driver._kept.write(records.OUTGOING, UUID, {'uri': PLAN.uri, 'widest': 0})
+    assert driver.moves.attach(UUID) is Verdict.FAILED
+    assert len(job) == 13
 
 
 # --- a post-copy that breaks off -------------------------------------------------------------------------------------

@@ -42,6 +42,10 @@ def say(state, reason=0, prepared=False, **facts):
         ((libvirt.VIR_DOMAIN_BLOCKED,), False, 'running', {}),
         ((libvirt.VIR_DOMAIN_SHUTDOWN,), False, 'running', {}),
         ((libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED), False, 'shutdown', {}),
+        ((libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_FAILED), False, 'shutdown', {}),
+        # It was sent here, and could not be started: what is left of it is for the rollback.
+        ((libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_FAILED), True, 'waiting', {'incoming': True}),
+        ((libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_CRASHED), True, 'shutdown', {}),
         ((libvirt.VIR_DOMAIN_CRASHED,), False, 'shutdown', {}),
         ((libvirt.VIR_DOMAIN_PMSUSPENDED,), False, 'paused', {}),
         ((PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER), False, 'paused', {}),

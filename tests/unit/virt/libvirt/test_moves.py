@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip('libvirt')
 
 from migrator.virt.libvirt import host as hosts
-from migrator.virt.libvirt import live_migration
+from migrator.virt.libvirt import plans
 
 CAPABILITIES = """
 <capabilities>
@@ -36,14 +36,14 @@ CAPABILITIES = """
 
 
 def test_a_guest_may_stand_still_longer_step_by_step_and_the_later_the_more_there_is():
-    steps = live_migration.downtimes(400, 10, 30, 2.0)
+    steps = plans.downtimes(400, 10, 30, 2.0)
     assert [value for _, value in steps] == [40, 76, 112, 148, 184, 220, 256, 292, 328, 364, 400]
     assert [after for after, _ in steps] == [60 * number for number in range(11)]
 
 
 @pytest.mark.parametrize('most', [100, 101, 999])
 def test_the_last_step_is_all_of_it(most):
-    steps = live_migration.downtimes(most, 7, 3, 1)
+    steps = plans.downtimes(most, 7, 3, 1)
     assert steps[-1][1] == most
     assert [value for _, value in steps] == sorted({value for _, value in steps})
 

@@ -23,6 +23,7 @@ from xml.etree import ElementTree
 import pytest
 
 from migrator import exception
+from migrator.objects import migrate_data as migrate_data_objects
 from migrator.virt.libvirt import records, storage
 
 UUID = '00000000-0000-4000-8000-000000000001'
@@ -41,7 +42,7 @@ def room(kept):
 
 
 def a_disk(path, **facts):
-    return storage.Disk(target='vda', kind='file', path=str(path), size=2**20, **{'shared': False, **facts})
+    return storage.Disk(kind='file', path=str(path), **{'target': 'vda', 'size': 2**20, 'shared': False, **facts})
 
 
 @pytest.fixture
@@ -103,6 +104,40 @@ def test_a_file_of_somebody_else_is_neither_overwritten_nor_removed(room, tmp_pa
         room.make(UUID, disk)
     room.remove(UUID)
     assert (tmp_path / 'disk').read_text() == 'mine'
+
+
+def test_nobody_is_told_to_move_away_what_may_be_the_guests_own_disk(room, tmp_path):
+    (tmp_path / 'disk').write_text('in use')
+    disk = a_disk(tmp_path / 'disk', inode=(tmp_path / 'disk').stat().st_ino)
+    room.begin(UUID)
+    with pytest.raises(exception.MigrationPreCheckError, match='Do not touch it') as caught:
+        room.make(UUID, disk)
+    assert 'move it away' not in str(caught.value)
+
+
+def test_disks_have_to_fit_on_the_file_system_that_each_will_be_on(room, tmp_path, monkeypatch):
+    devices = {str(tmp_path / name): number for number, name in enumerate(('small', 'large'))}
+    left = {str(tmp_path / 'small'): 2**20, str(tmp_path / 'large'): 2**30}
+    for place in devices:
+        os.mkdir(place)
+    stat = os.stat
+
+    def on_its_own(path, **more):
+        found = stat(path, **more)
+        return os.stat_result([*found[:2], devices[path], *found[3:]]) if path in devices else found
+
+    monkeypatch.setattr(storage.os, 'stat', on_its_own)
+    monkeypatch.setattr(storage, 'available', lambda path: left[path])
+
+    def refuse(*disks, over=False):
+        room.refuse_too_little(UUID, disks, migrate_data_objects.LiveMigrateData(disk_over_commit=over))
+
+    fits, large = a_disk(tmp_path / 'small' / 'a'), a_disk(tmp_path / 'large' / 'new' / 'b', size=2**28)
+    refuse(fits, large)
+    other = a_disk(tmp_path / 'small' / 'c', target='vdb', size=2**20, allocation=0)
+    with pytest.raises(exception.MigrationPreCheckError, match=r'beta has 1 MiB left for .*/a \(vda\), .*/c \(vdb\)'):
+        refuse(fits, large, other)
+    refuse(fits, large, other, over=True)
 
 
 @pytest.mark.usefixtures('qemu_img')

@@ -1,0 +1,179 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""How a guest is moved: the flags and parameters that libvirt is asked with."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+from xml.etree import ElementTree
+
+import libvirt
+from oslo_config import cfg
+
+from migrator import exception
+from migrator.objects import command
+from migrator.objects import instance as instance_objects
+from migrator.objects import migrate_data as migrate_data_objects
+from migrator.virt.libvirt import connection as connections
+from migrator.virt.libvirt import storage
+
+GuestState = command.GuestState
+Instance = instance_objects.Instance
+LiveMigrateData = migrate_data_objects.LiveMigrateData
+
+#: What a guest's memory, and each of its disks that is copied, counts as at least, in GiB; nova's number.
+_LEAST_GIB = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a guest is to be moved.
+
+    :ivar uri: of the destination's daemon, as this host's reaches it.
+    :ivar parameters: of ``migrateToURI3``.
+    :ivar flags: of ``VIR_MIGRATE_*``.
+    :ivar downtimes: when to widen the downtime to what: (seconds after the begin, milliseconds), in order.
+    """
+
+    uri: str
+    parameters: dict[str, Any]
+    flags: int
+    downtimes: tuple[tuple[float, int], ...] = ()
+
+
+def plan(
+    connection: connections.Connection,
+    conf: cfg.ConfigOpts,
+    guest: command.Guest,
+    instance: Instance,
+    destination: str,
+    migrate_data: LiveMigrateData,
+) -> Plan:
+    """Say how a guest moves that is here now; hours may have passed since it was checked.
+
+    :param conf: with the options of :mod:`migrator.conf.libvirt` registered.
+    :param destination: the name of the compute host.
+    :raises migrator.exception.DriverError: it must not move so.
+    """
+    options, there = conf.libvirt, migrate_data.destination
+    if there.get('host') != destination:
+        raise exception.DriverError(
+            host=connection.host,
+            phase='live_migration',
+            reason=f'{destination} cannot be reached: what is known is how to reach {there.get("host")}',
+        )
+    inbound = str(there.get('inbound_addr') or '')
+    parameters: dict[str, Any] = {}
+    if inbound:
+        parameters[libvirt.VIR_MIGRATE_PARAM_URI] = f'tcp://{_in_url(inbound)}'
+    flags = (
+        libvirt.VIR_MIGRATE_LIVE
+        | libvirt.VIR_MIGRATE_PEER2PEER
+        | libvirt.VIR_MIGRATE_PERSIST_DEST
+        | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
+    )
+    if not migrate_data.source.get('persistent', True):
+        flags &= ~(libvirt.VIR_MIGRATE_PERSIST_DEST | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE)
+    disks = storage.disks_of(migrate_data)
+    definition = _defined(connection, instance)
+    _refuse_other_disks(connection.host, instance, disks, definition)
+    copied = [disk for disk in disks if not disk.shared]
+    if copied:
+        flags |= libvirt.VIR_MIGRATE_NON_SHARED_DISK
+        parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = [disk.target for disk in copied]
+        parameters[libvirt.VIR_MIGRATE_PARAM_DEST_XML] = unbacked(definition, {disk.target for disk in copied})
+    seen = [disk for disk in disks if disk.shared]
+    if any(disk.kind == 'file' for disk in seen) and all(disk.coherent for disk in seen):
+        # Libvirt judges by the file system; here it was seen that both hosts have the very directory.
+        flags |= libvirt.VIR_MIGRATE_UNSAFE
+    if options.live_migration_bandwidth:
+        parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = options.live_migration_bandwidth
+    parallel = options.live_migration_parallel_connections
+    if parallel > 1:
+        flags |= libvirt.VIR_MIGRATE_PARALLEL
+        parameters[libvirt.VIR_MIGRATE_PARAM_PARALLEL_CONNECTIONS] = parallel
+    elif options.live_migration_permit_post_copy and there.get('post_copy') and guest.state == GuestState.RUNNING:
+        # QEMU has none for a guest that its user has paused.
+        flags |= libvirt.VIR_MIGRATE_POSTCOPY
+    elif options.live_migration_permit_auto_converge:
+        flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE
+    if options.live_migration_with_native_tls:
+        flags |= libvirt.VIR_MIGRATE_TLS
+    template = options.live_migration_uri or f'qemu+{options.live_migration_scheme or "tcp"}://%s/system'
+    uri = template.replace('%s', _in_url(inbound or destination))
+    amounts = [instance.flavor.memory_mb / 1024, *migrate_data.source.get('copied_gib', [])]
+    steps = downtimes(
+        options.live_migration_downtime,
+        options.live_migration_downtime_steps,
+        options.live_migration_downtime_delay,
+        sum(max(_LEAST_GIB, amount) for amount in amounts),
+    )
+    return Plan(uri, parameters, flags, steps)
+
+
+def downtimes(most: int, steps: int, delay: float, gib: float) -> tuple[tuple[float, int], ...]:
+    """Return when to widen a move's downtime to what, as nova does: in equal steps to all of it, the more slowly the
+    more there is to copy.
+
+    :param most: the most that a guest may stand still, in milliseconds.
+    :param steps: in how many steps to come there.
+    :param delay: seconds between two steps, for each GiB to copy.
+    :param gib: how much there is to copy.
+    :returns: (seconds after the begin, milliseconds), in order.
+    """
+    base = most / steps
+    more = (most - base) / steps
+    return tuple((number * delay * gib, round(base + more * number)) for number in range(steps + 1))
+
+
+def unbacked(definition: str, targets: set[str]) -> str:
+    """Return the definition of a guest for a destination where a copied disk has all of its data, and nothing behind
+    it: the files that back it at the source need not be there.
+
+    :param targets: the disks that are copied, by their names in the guest.
+    """
+    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
+    for disk in xml.findall('devices/disk'):
+        target = disk.find('target')
+        if target is None or target.get('dev') not in targets:
+            continue
+        for backing in disk.findall('backingStore'):
+            disk.remove(backing)
+        ElementTree.SubElement(disk, 'backingStore')
+    return ElementTree.tostring(xml, encoding='unicode')
+
+
+def _defined(connection: connections.Connection, instance: Instance) -> str:
+    wanted = libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE
+
+    def ask(libvirtd: Any) -> str:
+        return str(libvirtd.lookupByUUIDString(instance.uuid).XMLDesc(wanted))
+
+    return connection.call('live_migration', ask)
+
+
+def _refuse_other_disks(host: str, instance: Instance, disks: list[storage.Disk], definition: str) -> None:
+    now = sorted(disk.source for disk in storage.named(definition))
+    if now != sorted(disk.source for disk in disks):
+        names = ', '.join(f'{target} ({path or kind})' for target, kind, path in now) or 'none'
+        raise exception.DriverError(
+            host=host,
+            phase='live_migration',
+            reason=f'the disks of guest {instance.uuid} are others than when it was checked, namely {names}: '
+            'ask for the migration again',
+        )
+
+
+def _in_url(address: str) -> str:
+    return f'[{address}]' if ':' in address and not address.startswith('[') else address
