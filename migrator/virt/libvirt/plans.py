@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Any
-from xml.etree import ElementTree
 
 import libvirt
 from oslo_config import cfg
@@ -86,13 +85,11 @@ def plan(
     if not migrate_data.source.get('persistent', True):
         flags &= ~(libvirt.VIR_MIGRATE_PERSIST_DEST | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE)
     disks = storage.disks_of(migrate_data)
-    definition = _defined(connection, instance)
-    _refuse_other_disks(connection.host, instance, disks, definition)
-    copied = [disk for disk in disks if not disk.shared]
+    _refuse_other_disks(connection, instance, disks)
+    copied = [disk.target for disk in disks if not disk.shared]
     if copied:
         flags |= libvirt.VIR_MIGRATE_NON_SHARED_DISK
-        parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = [disk.target for disk in copied]
-        parameters[libvirt.VIR_MIGRATE_PARAM_DEST_XML] = unbacked(definition, {disk.target for disk in copied})
+        parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = copied
     seen = [disk for disk in disks if disk.shared]
     if any(disk.kind == 'file' for disk in seen) and all(disk.coherent for disk in seen):
         # Libvirt judges by the file system; here it was seen that both hosts have the very directory.
@@ -137,38 +134,15 @@ def downtimes(most: int, steps: int, delay: float, gib: float) -> tuple[tuple[fl
     return tuple((number * delay * gib, round(base + more * number)) for number in range(steps + 1))
 
 
-def unbacked(definition: str, targets: set[str]) -> str:
-    """Return the definition of a guest for a destination where a copied disk has all of its data, and nothing behind
-    it: the files that back it at the source need not be there.
+def _refuse_other_disks(connection: connections.Connection, instance: Instance, disks: list[storage.Disk]) -> None:
+    def ask(libvirtd: Any) -> list[storage.Disk]:
+        return storage.named(libvirtd.lookupByUUIDString(instance.uuid).XMLDesc(0))
 
-    :param targets: the disks that are copied, by their names in the guest.
-    """
-    xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
-    for disk in xml.findall('devices/disk'):
-        target = disk.find('target')
-        if target is None or target.get('dev') not in targets:
-            continue
-        for backing in disk.findall('backingStore'):
-            disk.remove(backing)
-        ElementTree.SubElement(disk, 'backingStore')
-    return ElementTree.tostring(xml, encoding='unicode')
-
-
-def _defined(connection: connections.Connection, instance: Instance) -> str:
-    wanted = libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE
-
-    def ask(libvirtd: Any) -> str:
-        return str(libvirtd.lookupByUUIDString(instance.uuid).XMLDesc(wanted))
-
-    return connection.call('live_migration', ask)
-
-
-def _refuse_other_disks(host: str, instance: Instance, disks: list[storage.Disk], definition: str) -> None:
-    now = sorted(disk.source for disk in storage.named(definition))
+    now = sorted(disk.source for disk in connection.call('live_migration', ask))
     if now != sorted(disk.source for disk in disks):
         names = ', '.join(f'{target} ({path or kind})' for target, kind, path in now) or 'none'
         raise exception.DriverError(
-            host=host,
+            host=connection.host,
             phase='live_migration',
             reason=f'the disks of guest {instance.uuid} are others than when it was checked, namely {names}: '
             'ask for the migration again',
