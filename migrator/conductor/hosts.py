@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -47,11 +48,14 @@ class Hosts:
         self._poll_timeout = poll_timeout
         self._lock = threads.lock()
         self._calls: collections.Counter[str] = collections.Counter()
-        self._crowd: dict[str, set[str]] = collections.defaultdict(set)
+        #: Host -> who has found no place, in the order in which they came.
+        self._crowd: dict[str, dict[str, None]] = collections.defaultdict(dict)
         self._acks: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
         self._answered: dict[str, float] = {}
         #: Host -> when the first question was asked that it has not answered, nor any later one.
         self._unanswered: dict[str, float] = {}
+        #: Host -> when it last left a question without an answer.
+        self._silent_at: dict[str, float] = {}
         self._born = threads.clock.monotonic()
         #: Called with a migration's uuid when a host that was busy has a free place.
         self.on_free: Callable[[str], None] = lambda uuid: None
@@ -60,23 +64,30 @@ class Hosts:
     def _place(self, host: str, migration_uuid: str) -> Iterator[None]:
         with self._lock:
             if self._calls[host] >= CALLS_PER_HOST:
-                self._crowd[host].add(migration_uuid)
+                self._crowd[host].setdefault(migration_uuid)
                 raise HostBusy(host)
+            self._crowd[host].pop(migration_uuid, None)
             self._calls[host] += 1
         try:
             yield
         finally:
             with self._lock:
                 self._calls[host] -= 1
-                crowd = self._crowd.pop(host, set())
-            for uuid in crowd:
+                # Not all of them: each would look at its hosts before it found that another had been faster.
+                free = CALLS_PER_HOST - self._calls[host]
+                next_ones = list(self._crowd[host])[:free]
+                for uuid in next_ones:
+                    del self._crowd[host][uuid]
+                if not self._crowd[host]:
+                    del self._crowd[host]
+            for uuid in next_ones:
                 self.on_free(uuid)
 
     def tell(self, host: str, method: str, order: command.Command, **payload: Any) -> command.Answer:
         """Make one lightweight call, or a check.
 
         :param method: the name of a method of :class:`migrator.compute.rpcapi.ComputeAPI`.
-        :raises HostBusy: enough calls are on their way; the migration is woken when one returns.
+        :raises HostBusy: enough calls are on their way; the migration is woken when its turn has come.
         :raises migrator.exception.ServiceUnreachable: no answer in time, or it could not be sent.
         """
         with self._place(host, order.migration_uuid):
@@ -103,6 +114,7 @@ class Hosts:
                 with self._lock:
                     self._acks[host] = acks + self._acks[host]
                 self._unanswered.setdefault(host, asked)
+                self._silent_at[host] = self._threads.clock.monotonic()
                 return None
         self._heard(host)
         return found
@@ -121,6 +133,12 @@ class Hosts:
     def _heard(self, host: str) -> None:
         self._answered[host] = self._threads.clock.monotonic()
         self._unanswered.pop(host, None)
+        self._silent_at.pop(host, None)
+
+    def was_silent(self, host: str, seconds: float) -> bool:
+        """Whether a host has left a question without an answer in the last ``seconds``, and none was answered since."""
+        now = self._threads.clock.monotonic()
+        return now - self._silent_at.get(host, -math.inf) < seconds
 
     def silent_for(self, host: str) -> float:
         """Return for how many seconds a host has not answered this conductor, counted from its own start at most."""

@@ -30,6 +30,8 @@ _BACKOFF = (1.0, 60.0)
 TELL_AGAIN = 5.0
 #: Seconds after which a host that has said what nobody can make sense of is asked again.
 LOOK_AGAIN = 5.0
+#: How many times as long as a host may be silent it may take for a step that is never given up.
+_PATIENCE = 5
 #: What is sent to get on. A decision against it needs a new epoch, in which it is refused if it is still on its way.
 _ADVANCING = (
     'check_can_live_migrate_destination',
@@ -132,7 +134,9 @@ def retry(
         m.owe(host, step, f'{host} is down', _for_debt(m))
         return Done({'owed': f'{host} is down'})
     else:
-        return outcome
+        assert isinstance(outcome, Parked), 'a step after the move is not sent as one that may fail'
+        return _still_going_on(m, host, step, outcome)
+    m.checking.pop((m.attempt, host, step), None)
     m.failures[step] = m.failures.get(step, 0) + 1
     if m.failures[step] >= m.tools.options.post_max_attempts:
         if step == 'rollback_live_migration_at_source':
@@ -145,6 +149,21 @@ def retry(
     m.not_before[step] = now + pause
     m.wake_by(m.not_before[step])
     return Parked(f'{host} failed in {step} ({reason}); tried again in {pause:.0f} s')
+
+
+def _still_going_on(m: owned.OwnedMigration, host: str, step: str, parked: Parked) -> Parked | Stuck:
+    """Return how it waits for a host that is up, and does not end a step that is never given up."""
+    now, down_time = m.tools.threads.clock.monotonic(), m.tools.options.service_down_time
+    lasted = now - m.checking.setdefault((m.attempt, host, step), now)
+    if lasted >= _PATIENCE * down_time:
+        return Stuck(
+            f'{host} is up, and has long not ended {step}: look at its hypervisor. It goes on by itself when that has '
+            'ended, or when the compute service there has been started again.'
+        )
+    if lasted >= down_time:
+        m.note_waiting(f'{host} has not ended {step} for {lasted:.0f} s')
+    m.wake_by(now + (down_time if lasted < down_time else _PATIENCE * down_time - lasted))
+    return parked
 
 
 def _stuck(m: owned.OwnedMigration, step: str, reason: str) -> Stuck:
@@ -176,12 +195,18 @@ def look_at(m: owned.OwnedMigration, host: str) -> settle.Host:
 def _asked(m: owned.OwnedMigration, host: str) -> settle.Host:
     # What it said before no longer counts. Should it say the same again, that is news to whoever waits for an answer.
     m.seen.pop(host, None)
+    if m.tools.hosts.was_silent(host, m.tools.options.poll_interval):
+        # Another migration has just asked, and may have waited long for no answer: it need not be waited for again.
+        m.waits_on.add(host)
+        return _silent(m, host)
     try:
         found = m.tools.hosts.ask(host, [m.order(host, 'poll')])
     except conductor_hosts.HostBusy:
         return settle.Host(settle.Says.MISSING)
     observation = next((one for one in found or [] if one.migration_uuid == m.row.uuid), None)
     if observation is None:
+        if found is not None:
+            m.note_mute(host)
         m.waits_on.add(host)
         return _silent(m, host)
     m.take_observation(observation)
@@ -195,7 +220,7 @@ def _asked(m: owned.OwnedMigration, host: str) -> settle.Host:
     return word_of(m, observation)
 
 
-def ask_first(m: owned.OwnedMigration) -> Parked | None:
+def ask_first(m: owned.OwnedMigration) -> Parked | Stuck | None:
     """Ask every host that has to answer in the present epoch before anything else is done.
 
     :returns: what it waits for, if one is silent without being down.
@@ -209,8 +234,21 @@ def ask_first(m: owned.OwnedMigration) -> Parked | None:
         m.must_ask = {host for host, word in answers.items() if word.says is settle.Says.MISSING}
         if m.must_ask:
             m.waits_on |= m.must_ask
-            return Parked(f'{", ".join(sorted(m.must_ask))} to say where the guest is')
+            return not_told(m, *m.must_ask)
     return None
+
+
+def not_told(m: owned.OwnedMigration, *hosts: str) -> Parked | Stuck:
+    """Return how it waits for hosts that have not said where the guest is: for a person, where one answers and for long
+    has not told of this guest.
+    """
+    for host in hosts:
+        if m.mute_for(host) >= m.tools.options.service_down_time:
+            return Stuck(
+                f'{host} answers, and its hypervisor has long not told of the guest: look at it. It goes on by itself '
+                'when it tells; or stop the compute service there, and declare it forced down once it is fenced.'
+            )
+    return Parked(f'{", ".join(sorted(hosts))} to say where the guest is')
 
 
 def word_of(m: owned.OwnedMigration, observation: command.Observation) -> settle.Host:
@@ -263,10 +301,13 @@ def _send(
         try:
             answer = m.tools.hosts.tell(host, step, order, **payload)
         except conductor_hosts.HostBusy:
+            m.note_unsent(step)
             return Parked(f'a free place among the calls to {host}')
         except (exception.ServiceUnreachable, exception.RemoteError) as error:
+            m.note_sent(step)
             m.waits_on.add(host)
             return error
+        m.note_sent(step)
         if answer.refusal != command.Refusal.BOOT:
             break
         m.reread_boots()

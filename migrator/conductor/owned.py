@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,6 +64,7 @@ class Tools:
     :ivar server: its RPC server name, for events.
     :ivar turns: in which this conductor writes to Placement.
     :ivar paying: the ids of the debts about which a host is just being told.
+    :ivar asking: the hosts that are just being asked about all their migrations.
     """
 
     owner: str
@@ -76,6 +78,7 @@ class Tools:
     def __post_init__(self) -> None:
         self.turns = turns.Turns(self.threads)
         self.paying: set[int] = set()
+        self.asking: set[str] = set()
         self.placement.heard = outage.Outage('Placement', self.threads).heard
 
 
@@ -102,14 +105,21 @@ class OwnedMigration:
         #: The hosts that were asked in this run where the guest is, and have not said it.
         self.unheard: set[str] = set()
         self.heard_at = tools.threads.clock.monotonic()
+        #: The hosts that answer, and do not say where this guest is, and since when (monotonic seconds).
+        self.mute: dict[str, float] = {}
+        #: When it was last woken for nothing but a silence (monotonic seconds).
+        self.woken_for_silence = -math.inf
         #: When it is to be woken without an event; None: by the sweep.
         self.wake_at: float | None = None
         #: The hosts that have to answer in this epoch before anything is done or decided: an adopter's first act.
         self.must_ask: set[str] = set()
         #: Steps sent whose answer did not come: the host must be asked before they are sent again.
         self.unsure: set[tuple[str, str]] = set()
+        #: Attempt, epoch and name of each step that was sent, or tried to.
+        self._sent: dict[tuple[int, int, str], bool] = {}
         self.failures: dict[str, int] = {}
-        #: Since when a check has been asked for, by attempt, host and step (monotonic seconds).
+        #: Since when the end of a check, or of a step that is never given up, has been waited for, by attempt, host and
+        #: step (monotonic seconds).
         self.checking: dict[tuple[int, str, str], float] = {}
         #: Steps that have failed and are tried again, and wishes that are told again, but not before then (monotonic
         #: seconds).
@@ -130,7 +140,8 @@ class OwnedMigration:
     def become(self, fresh: OwnedMigration) -> None:
         """Take over everything that was read anew; what hosts have reported stays known."""
         fresh.reports = {key: report for key, report in self.reports.items() if key not in fresh.reports}
-        fresh.failures = self.failures
+        fresh.failures, fresh._sent = self.failures, self._sent
+        fresh.mute, fresh.woken_for_silence = self.mute, self.woken_for_silence
         fresh.checking = self.checking
         fresh.not_before, fresh.stuck_in = self.not_before, self.stuck_in
         if fresh.row.epoch == self.row.epoch:
@@ -212,6 +223,18 @@ class OwnedMigration:
         if self.row.abort_requested_at is not None:
             return f'Aborted: asked for by {self.row.abort_requested_by or "somebody"}.'
         return self._against
+
+    def note_sent(self, step: str) -> None:
+        """Note that a step's order has gone to its host, answered or not."""
+        self._sent[self.attempt, self.row.epoch, step] = True
+
+    def note_unsent(self, step: str) -> None:
+        """Note that a step's order could not go to its host yet, which has no place for one more call."""
+        self._sent.setdefault((self.attempt, self.row.epoch, step), False)
+
+    def is_unsent(self, step: str) -> bool:
+        """Whether it is certain that nobody was told of a step in this epoch, though its intent is in the journal."""
+        return self._sent.get((self.attempt, self.row.epoch, step)) is False
 
     def turn_against(self, reason: str) -> None:
         """Note a failure as the wish to turn back."""
@@ -477,6 +500,7 @@ class OwnedMigration:
     def take_observation(self, observation: command.Observation) -> None:
         """Take in what a host said when polled."""
         self.heard_at = self.tools.threads.clock.monotonic()
+        self.mute.pop(observation.host, None)
         if observation.refusal is not None:
             return
         self.seen[observation.host] = observation
@@ -489,6 +513,15 @@ class OwnedMigration:
         self.unsure = {key for key in self.unsure if key[0] != observation.host}
         for report in observation.reports:
             self.take_report(report)
+
+    def note_mute(self, host: str) -> None:
+        """Note that a host has answered, and has not said where this guest is: its hypervisor does not tell."""
+        self.mute.setdefault(host, self.tools.threads.clock.monotonic())
+
+    def mute_for(self, host: str) -> float:
+        """Return for how many seconds a host has answered, and not said where this guest is."""
+        now = self.tools.threads.clock.monotonic()
+        return now - self.mute.get(host, now)
 
     def is_down(self, host: str) -> bool:
         """Whether a host is down: declared so, or silent for long to everybody and to this conductor.

@@ -33,6 +33,10 @@ LOG = logging.getLogger(__name__)
 
 #: What a host says of a migration, its progress aside.
 _told = operator.attrgetter(*sorted({field.name for field in dataclasses.fields(command.Observation)} - {'progress'}))
+#: Seconds between two looks at what waits for a host that has long been silent, and between two questions to it.
+_LOOK_AT_SILENCE = 5.0
+#: Seconds between two looks at what is stuck for such a host: where its other host has the guest by now.
+_LOOK_AT_STUCK = 30.0
 _FIGURES = (
     'memory_total',
     'memory_processed',
@@ -92,8 +96,24 @@ def poll(tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor) 
                 silent[host].append(subject)
     for host in tools.hosts.unacknowledged():
         silent.setdefault(host, [])
-    for host, subjects in silent.items():
-        pool.submit(_poll_host, tools, stories, host, subjects)
+    # Who answers at once comes first; the others cost a time-out each.
+    for host in sorted(silent, key=tools.hosts.unanswered_for):
+        if host not in tools.asking and not _has_been_silent_long(tools, host):
+            tools.asking.add(host)
+            pool.submit(_ask_and_forget, tools, stories, host, silent[host])
+
+
+def _has_been_silent_long(tools: Tools, host: str) -> bool:
+    """Whether a host is to be asked less often: very many that are off must not take all the threads there are."""
+    long = tools.hosts.unanswered_for(host) >= tools.options.service_down_time
+    return long and tools.hosts.was_silent(host, _LOOK_AT_SILENCE)
+
+
+def _ask_and_forget(tools: Tools, stories: runner.Runner, host: str, subjects: list[OwnedMigration]) -> None:
+    try:
+        _poll_host(tools, stories, host, subjects)
+    finally:
+        tools.asking.discard(host)
 
 
 def _poll_host(tools: Tools, stories: runner.Runner, host: str, subjects: list[OwnedMigration]) -> None:
@@ -124,10 +144,7 @@ def _take_answer(
 ) -> None:
     uuid = subject.row.uuid
     if answer is None:
-        waited = tools.hosts.unanswered_for(host)
-        if waited >= tools.options.service_down_time:
-            _say_what_it_waits_for(tools, subject, f'{host} has not answered for {waited:.0f} s')
-            stories.wake(uuid)
+        _take_silence(tools, stories, subject, host)
         return
     figures: dict[str, Any] = {
         name: answer.progress[name]
@@ -140,6 +157,22 @@ def _take_answer(
         subject.take_observation(answer)
         return
     stories.wake(uuid, observation=answer, reread=answer.refusal is not None)
+
+
+def _take_silence(tools: Tools, stories: runner.Runner, subject: OwnedMigration, host: str) -> None:
+    """Tell of a host that has long been silent, altogether or of this guest, and have it looked at now and then."""
+    now, silent = tools.threads.clock.monotonic(), tools.hosts.unanswered_for(host)
+    if not silent:
+        subject.note_mute(host)
+    waited = silent or subject.mute_for(host)
+    if waited < tools.options.service_down_time:
+        return
+    why = f'{host} has not answered' if silent else f'{host} answers, and its hypervisor has not told of the guest'
+    _say_what_it_waits_for(tools, subject, f'{why} for {waited:.0f} s')
+    # What is stuck already is fenced by a word that the sweep finds, or freed by an answer, which wakes it as well.
+    if now - subject.woken_for_silence >= (_LOOK_AT_SILENCE if subject.row.stuck_reason is None else _LOOK_AT_STUCK):
+        subject.woken_for_silence = now
+        stories.wake(subject.row.uuid)
 
 
 def has_news(known: command.Observation | None, answer: command.Observation) -> bool:

@@ -51,6 +51,9 @@ class Subject(Protocol):
     def against(self) -> str | None:
         """Why it should turn back, if somebody or something wishes so; a wish is never an outcome."""
 
+    def is_unsent(self, step: str) -> bool:
+        """Whether it is certain that a step, though its intent is in the journal, has not been begun with."""
+
     def turn_against(self, reason: str) -> None:
         """Note a failure as the wish to turn back."""
 
@@ -119,7 +122,11 @@ class SagaExecutor(Generic[T]):
         subject = self.subject
         step = self.saga.next_before(subject.journal, subject.attempt)
         assert step is not None, 'the pivot is done, but its outcome is not written'
-        sent = step.kind is Kind.PIVOT and subject.journal.find(subject.attempt, step.name) is not None
+        sent = (
+            step.kind is Kind.PIVOT
+            and subject.journal.find(subject.attempt, step.name) is not None
+            and not subject.is_unsent(step.name)
+        )
         if subject.against is None and not sent:
             return self._do(step)
         return self._settle(step)

@@ -219,6 +219,9 @@ def settle(m: OwnedMigration) -> Settlement:
     asked_again = False
     while True:
         source = _source_word(m)
+        if source.says is settling.Says.MISSING:
+            m.waits_on = {m.source}
+            return orders.not_told(m, m.source)
         # The destination is asked after the source has answered: the guest may have moved between the two.
         destination = orders.look_at(m, m.destination) if m.destination else settling.Host(settling.Says.ABSENT)
         moved = destination.says in (settling.Says.RUNS, settling.Says.BROKEN)
@@ -251,6 +254,8 @@ def _without_asking(m: OwnedMigration) -> Settlement | None:
     if m.against is not None or report is None or report.epoch < m.row.epoch or m.settling:
         return None
     if report.state != command.WorkState.RUNNING or any(m.is_down(host) for host in m.hosts):
+        return None
+    if m.mute_for(m.source) >= m.tools.options.service_down_time:
         return None
     seen = m.seen.get(m.source)
     if seen is not None and orders.word_of(m, seen).says not in _ON_ITS_WAY:
@@ -327,7 +332,11 @@ def _settled(
             m.commit()
         _force_complete(m)
     # Whoever has not given an answer that counts is asked again; otherwise the source is listened to.
-    m.waits_on = {m.source} if destination.says is not settling.Says.MISSING else set(m.hosts)
+    m.waits_on = {m.source}
+    if m.destination and destination.says is settling.Says.MISSING:
+        m.waits_on = set(m.hosts)
+        found = orders.not_told(m, m.destination)
+        return found if isinstance(found, Stuck) else Parked(f'{decision.act} ({decision.reason})')
     return Parked(f'{decision.act} ({decision.reason})')
 
 
@@ -413,7 +422,10 @@ def job_has_ended(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
     settled = m.result('live_migration')
     if settled.get('post_copy') or settled.get('job'):
         word = orders.look_at(m, m.source)
-        if word.says in (settling.Says.JOB, settling.Says.CUTOVER_JOB, settling.Says.MISSING):
+        if word.says is settling.Says.MISSING:
+            m.waits_on = {m.source}
+            return orders.not_told(m, m.source)
+        if word.says in (settling.Says.JOB, settling.Says.CUTOVER_JOB):
             m.waits_on = {m.source}
             return Parked(f'the last pages to leave {m.source}')
         if word.says is settling.Says.BROKEN:

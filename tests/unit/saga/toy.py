@@ -60,6 +60,7 @@ class World:
         self.crash_at = crash_at
         self.boundaries = 0
         self.against: str | None = None
+        self.unsent: set[str] = set()
         self.attempts = 1
 
     def boundary(self) -> None:
@@ -107,6 +108,9 @@ class Subject:
     @property
     def against(self) -> str | None:
         return self.world.against or self.failure
+
+    def is_unsent(self, step: str) -> bool:
+        return step in self.world.unsent
 
     def turn_against(self, reason: str) -> None:
         self.failure = reason

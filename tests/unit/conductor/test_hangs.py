@@ -1,0 +1,63 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A hypervisor that hangs while its compute service lives: what waits for it says so, and is for a person to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.conductor import stage as stages
+
+Stage = stages.Stage
+ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
+SLOW = ('get_guest', 'copying', 'live_migration_abort', 'get_progress')
+
+
+@pytest.mark.parametrize('aborted', [False, True])
+def test_a_source_that_does_not_tell_of_the_guest(build: Callable[..., Stage], aborted: bool) -> None:
+    stage = build(**ENDLESS)
+    migration = stage.begin()
+    stage.until_status(migration, 'running')
+    stalls = [stage.host('host1').faults.stall(phase, sticky=True) for phase in SLOW]
+    if aborted:
+        stage.abort(migration)
+    why = stage.until_stuck(migration, 100)
+    assert 'host1 answers, and its hypervisor has long not told of the guest' in why
+    for phase in SLOW:
+        stage.host('host1').faults.clear(phase)
+    for stall in stalls:
+        stall.release()
+    stage.until(lambda: stage.row(migration).stuck_reason is None)
+    if not aborted:
+        stage.abort(migration)
+    assert stage.end(migration).status == 'cancelled'
+    stage.check(migration, 'host1')
+
+
+@pytest.mark.parametrize('step', ['rollback_live_migration_at_destination', 'post_live_migration_at_source'])
+def test_a_step_that_is_never_given_up_and_does_not_end(build: Callable[..., Stage], step: str) -> None:
+    stage = build()
+    host = 'host2' if 'destination' in step else 'host1'
+    stall = stage.host(host).faults.stall(step)
+    if 'rollback' in step:
+        stage.host('host1').faults.fail('copying')
+    migration = stage.begin('host2')
+    stage.until(stall.reached.is_set)
+    stage.until(lambda: stage.row(migration).waits_for, 70)
+    assert f'{host} has not ended {step}' in str(stage.row(migration).waits_for)
+    assert f'{host} is up, and has long not ended {step}' in stage.until_stuck(migration, 300)
+    stall.release()
+    assert stage.end(migration).status == ('failed' if 'rollback' in step else 'completed')
+    stage.check(migration, 'host1' if 'rollback' in step else 'host2')

@@ -1,0 +1,91 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Many migrations of one host, and many hosts that are off, cost no more than as many times what one does."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+from tests.unit.conductor import stage as stages
+
+Stage = stages.Stage
+ROOM = {'vcpus': 2000, 'memory_mb': 10_000_000, 'disk_gb': 20_000}
+
+
+def asked(stage: Stage, since: int = 0) -> collections.Counter[str]:
+    """Return how often each host was asked where guests are."""
+    return collections.Counter(
+        message.target.removeprefix('compute.')
+        for message in stage.cloud.recorder.messages[since:]
+        if message.method == 'poll_live_migrations' and message.kind == 'call'
+    )
+
+
+def begin(stage: Stage, count: int, source: str = 'host1', destination: str = 'host2') -> list[Any]:
+    guests = [stage.cloud.boot(f'guest{number}', source, memory_mb=4096) for number in range(count)]
+    return [stage.begin(destination, instance=guest) for guest in guests]
+
+
+def queued(stage: Stage, migrations: list[Any]) -> bool:
+    return all(stage.row(migration).status in ('queued', 'running') for migration in migrations)
+
+
+def test_a_host_that_is_emptied_is_told_of_each_guest_and_is_asked_hardly_anything(
+    build: Callable[..., Stage],
+) -> None:
+    stage = build(**ROOM)
+    migrations = begin(stage, 24)
+    stage.until(lambda: queued(stage, migrations), 60)
+    # The rows say so before the source has been told of all.
+    compute = stage.cloud.computes['host1']
+    stage.until(lambda: len(compute._waiting_live_migrations) == len(migrations) - 1, 60)
+    assert sum(asked(stage).values()) <= len(migrations)
+
+
+def test_of_a_source_that_dies_all_are_soon_told_to_be_stuck_and_nobody_else_is_asked_for_each(
+    build: Callable[..., Stage],
+) -> None:
+    stage = build(**ROOM)
+    stage.host('host1').set_link(0.001)
+    migrations = begin(stage, 24)
+    stage.until(lambda: queued(stage, migrations), 60)
+    stage.kill('host1')
+    stage.until(lambda: all(stage.row(migration).stuck_reason for migration in migrations), 60 + 30)
+    since = len(stage.cloud.recorder.messages)
+    stage.simulation.advance(60)
+    polls = asked(stage, since)
+    assert polls['host1'] <= 60
+    assert polls['host2'] <= 60
+    assert all(stage.row(migration).stuck_reason for migration in migrations)
+
+
+def test_hosts_that_are_off_do_not_keep_others_from_being_asked(build: Callable[..., Stage]) -> None:
+    stage = build(hosts=20, options={'conductor.poll_concurrency': 4}, **ROOM)
+    hosts = [f'host{number}' for number in range(3, 21)]
+    migrations = [begin(stage, 1, host, 'host2')[0] for host in hosts]
+    living = begin(stage, 2)
+    everybody = [*migrations, *living]
+    for host in [*hosts, 'host1']:
+        stage.host(host).set_link(0.001)
+    stage.until(lambda: queued(stage, everybody), 60)
+    for host in hosts:
+        stage.kill(host)
+    stage.simulation.advance(120)
+    pool = stage.cloud.conductors['conductor1']._poll_pool
+    since = len(stage.cloud.recorder.messages)
+    for _second in range(60):
+        stage.simulation.advance(1)
+        assert pool.waiting <= len(hosts)
+    assert asked(stage, since)['host1'] >= 10
