@@ -111,7 +111,12 @@ def begin(process: service.Process) -> None:
     LOG.info('The API is at %s/v2.1', url)
 
 
-KIND = service.Kind('migrator-api', register, begin)
+def patience(conf: cfg.ConfigOpts) -> float:
+    """Return for how many seconds a stop is told to wait for the requests under way."""
+    return float(conf.api.shutdown_timeout)
+
+
+KIND = service.Kind('migrator-api', register, begin, patience)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

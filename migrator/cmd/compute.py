@@ -149,7 +149,12 @@ def begin(process: service.Process) -> None:
     process.on_stop(manager.cleanup_host)
 
 
-KIND = service.Kind('migrator-compute', register, begin)
+def patience(conf: cfg.ConfigOpts) -> float:
+    """Return for how many seconds a stop is told to wait for the live migrations that run."""
+    return float(conf.compute.stop_timeout) if conf.compute.stop_running == 'wait' else 0.0
+
+
+KIND = service.Kind('migrator-compute', register, begin, patience)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

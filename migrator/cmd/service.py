@@ -39,7 +39,7 @@ LOG = logging.getLogger(__name__)
 
 RIGHT, WRONG, USAGE, UNREACHABLE = range(4)
 
-#: Seconds that a stop may take, whatever hangs.
+#: Seconds that a stop may take, whatever hangs, beside what the service is told to wait for: :attr:`Kind.patience`.
 STOP_TIMEOUT = 60.0
 #: Seconds of these, twice, for a start that has to end before what it has begun can be stopped.
 START_TIMEOUT = STOP_TIMEOUT / 8
@@ -55,11 +55,13 @@ class Kind:
     :ivar register: registers the options that it needs besides those of :mod:`migrator.cmd.settings`.
     :ivar begin: wires and starts it, and returns when it serves. It imports what it wires, for that is not to be
         imported before it is settled what threads are.
+    :ivar patience: returns for how many seconds its stop is told, by its configuration, to wait for what is under way.
     """
 
     name: str
     register: Callable[[cfg.ConfigOpts], None]
     begin: Callable[[Process], None]
+    patience: Callable[[cfg.ConfigOpts], float] = lambda conf: 0.0
 
 
 def main(kind: Kind, argv: Sequence[str] | None = None) -> int:
@@ -134,6 +136,7 @@ class _Life:
         if word in signals.STOP:
             LOG.info('%s stops', self._kind.name)
         ended = self._threads.event()
+        within = STOP_TIMEOUT + self._kind.patience(self._conf)
 
         def stop() -> None:
             # What is being started is told by now, and comes to its end better with all that it was given still there.
@@ -146,7 +149,7 @@ class _Life:
             self._told.tell()
 
         def give_up() -> None:
-            if not ended.wait(STOP_TIMEOUT):
+            if not ended.wait(within):
                 self._told.tell()
 
         self._process.stopping.set()
@@ -157,7 +160,7 @@ class _Life:
                 LOG.warning('%s was told to stop once more, and ends at once', self._kind.name)
                 _leave(128 + word)
         if not ended.is_set():
-            LOG.error('%s ends although not all of it has stopped within %.0f s', self._kind.name, STOP_TIMEOUT)
+            LOG.error('%s ends although not all of it has stopped within %.0f s', self._kind.name, within)
             _leave(WRONG)
         if not self._begun.is_set():
             # A thread is still in somebody else's code, which may keep the interpreter from ending.

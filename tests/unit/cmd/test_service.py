@@ -166,6 +166,44 @@ sys.exit(service.main(service.Kind('migrator-asking', lambda conf: None, begin),
         assert (child.wait(timeout=30), said) == (0, ['asks', 'was answered', 'served no more', 'hung up'])
 
 
+@pytest.mark.parametrize(
+    ('module', 'text', 'status'),
+    [
+        ('compute', '[compute]\nstop_running = wait\nstop_timeout = 90', 0),
+        ('compute', '[compute]\nstop_running = leave\nstop_timeout = 90', 1),
+        ('api', '[api]\nshutdown_timeout = 90', 0),
+        ('api', '[api]\nshutdown_timeout = 0', 1),
+        ('conductor', '', 1),
+    ],
+)
+def test_a_stop_may_take_as_long_as_the_service_is_told_to_wait_and_a_margin(module, text, status, tmp_path):
+    """A compute service that was to wait 90 s for what runs was ended after 60 s, as if something had hung."""
+    script = tmp_path / 'waiting.py'
+    script.write_text("""
+import dataclasses, importlib, sys, threading
+from migrator.cmd import service
+service.STOP_TIMEOUT = 0.1
+def begin(process):
+    process.on_stop(lambda: threading.Event().wait(1))
+kind = importlib.import_module(f'migrator.cmd.{sys.argv[1]}').KIND
+sys.exit(service.main(dataclasses.replace(kind, begin=begin), sys.argv[2:]))
+""")
+    clean = {key: value for key, value in os.environ.items() if not key.startswith('OS_')}
+    with subprocess.Popen(
+        [sys.executable, str(script), module, *configure(tmp_path, text, schema=False)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**clean, 'PYTHONPATH': str(ROOT)},
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        said = []
+        for line in child.stdout:
+            said.append(line)
+            if ' serves' in line:
+                child.terminate()
+        assert child.wait(timeout=30) == status, ''.join(said)
+    assert ['not all of it has stopped' in line for line in said].count(True) == status
+
+
 # --- waiting ---------------------------------------------------------------------------------------------------------
 
 
