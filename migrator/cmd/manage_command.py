@@ -22,6 +22,7 @@ import functools
 import io
 import json
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -86,6 +87,16 @@ class Asked:
         engine = self.engine()
         sync.check(engine)
         return db_api.Database('', self.threads, engine=engine)
+
+    @property
+    def command(self) -> str:
+        """What a command that is printed begins with, so that it can be pasted: it reads the same configuration."""
+        given = vars(self.arguments)
+        words = [PROG]
+        for option, name_ in (('--config-file', 'config_file'), ('--config-dir', 'config_dir')):
+            for path in given.get(name_) or ():  # not every parser has both
+                words += [option, path]
+        return shlex.join(words)
 
     def placement(self) -> placement_client.PlacementClient:
         """Return the way to Placement.

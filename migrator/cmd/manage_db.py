@@ -66,7 +66,7 @@ def online_data_migrations(asked: Asked) -> int:
     document = {'migration_uuids': {'needed': total, 'done': done, 'left': left}}
     text = f'Migrations without a uuid: {total} found, {done} filled, {left} left.'
     if left:
-        text += f' Run {manage_command.PROG} db online_data_migrations again.'
+        text += f' Run {asked.command} db online_data_migrations again.'
     asked.answer(document, text)
     return manage_command.WRONG if left else manage_command.RIGHT
 

@@ -82,9 +82,9 @@ def show(asked: Asked) -> int:
     manage_narrative = _narrative()
     document = manage_story.document(story) | {
         'story': [dataclasses.asdict(line) for line in manage_narrative.lines(story)],
-        'next': manage_narrative.next_(story),
+        'next': manage_narrative.next_(story, asked.command),
     }
-    asked.answer(document, '\n'.join(text_of(story)))
+    asked.answer(document, '\n'.join(text_of(story, asked.command)))
     return manage_command.RIGHT
 
 
@@ -117,8 +117,11 @@ def _unstick() -> Any:
     return manage_unstick
 
 
-def text_of(story: Story) -> Iterator[str]:
-    """Yield a story, as an operator reads it: what it waits for first, and everything else below."""
+def text_of(story: Story, command: str = manage_command.PROG) -> Iterator[str]:
+    """Yield a story, as an operator reads it: what it waits for first, and everything else below.
+
+    :param command: what the commands in it begin with.
+    """
     migration = story.migration
     name = f' ({story.instance.name})' if story.instance is not None else ', which has been deleted'
     destination = migration.dest_compute or migration.requested_host or 'a host that is yet to be chosen'
@@ -142,7 +145,7 @@ def text_of(story: Story) -> Iterator[str]:
             yield manage_command.table(columns, rows)
     yield ''
     yield 'What happens next'
-    yield from map(manage_command.printable, manage_narrative.next_(story))
+    yield from map(manage_command.printable, manage_narrative.next_(story, command))
 
 
 def _sections(story: Story) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[object]]]]:

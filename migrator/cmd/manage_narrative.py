@@ -266,18 +266,21 @@ def _of_wishes(story: Story) -> _Told:
 # --- what happens next -----------------------------------------------------------------------------------------------
 
 
-def next_(story: Story) -> list[str]:
-    """Return in sentences what happens next, and what a person has to do for it, if that is so."""
+def next_(story: Story, command: str = manage_command.PROG) -> list[str]:
+    """Return in sentences what happens next, and what a person has to do for it, if that is so.
+
+    :param command: what the commands in it begin with: the program, with the configuration that it is to read.
+    """
     migration = story.migration
     if migration.ended:
-        return [*_after_the_end(story), *_debts(story)]
+        return [*_after_the_end(story), *_debts(story, command)]
     if migration.abandon_requested_at is not None:
         found = [*_owner(story), *_abandoned(story)]
     elif migration.stuck_reason is not None:
-        found = [*_stuck(story)]
+        found = [*_stuck(story, command)]
     else:
         found = [*_owner(story), *_steps(story)]
-    return [*found, *_debts(story)]
+    return [*found, *_debts(story, command)]
 
 
 def _after_the_end(story: Story) -> Iterator[str]:
@@ -298,11 +301,11 @@ def _after_the_end(story: Story) -> Iterator[str]:
         )
 
 
-def _debts(story: Story) -> Iterator[str]:
+def _debts(story: Story, command: str) -> Iterator[str]:
     if any(debt.alarm for debt in story.debts):
         yield (
             'What is owed with an alarm is not touched until somebody has looked. Then, to have the host told again: '
-            f'{manage_command.PROG} migration retry {story.migration.uuid}'
+            f'{command} migration retry {story.migration.uuid}'
         )
     for debt in story.debts:
         if not debt.alarm:
@@ -318,14 +321,14 @@ def _owner(story: Story) -> Iterator[str]:
         )
 
 
-def _stuck(story: Story) -> Iterator[str]:
+def _stuck(story: Story, command: str) -> Iterator[str]:
     migration = story.migration
-    command, uuid = f'{manage_command.PROG} migration', migration.uuid
+    uuid = migration.uuid
     yield (
         'Nothing, until what it is stuck for is mended. Then it goes on by itself, with the next sweep. At once, and '
         'with all tries forgotten:'
     )
-    yield f'  {command} retry {uuid}'
+    yield f'  {command} migration retry {uuid}'
     hosts = ' or '.join(host for _, host in story.hosts)
     yield (
         f'If that cannot be mended: look yourself on which host the guest is ({hosts}), and end the migration in error '
@@ -335,8 +338,8 @@ def _stuck(story: Story) -> Iterator[str]:
     guest_on = {'forward': migration.dest_compute, 'back': migration.source_compute}.get(
         migration.outcome or '', 'HOST'
     )
-    yield f'  {command} abandon {uuid} --guest-on {guest_on}'
-    yield f'  {command} abandon {uuid} --guest-on {guest_on} --yes'
+    yield f'  {command} migration abandon {uuid} --guest-on {guest_on}'
+    yield f'  {command} migration abandon {uuid} --guest-on {guest_on} --yes'
 
 
 def _abandoned(story: Story) -> Iterator[str]:

@@ -56,7 +56,7 @@ def retry(asked: Asked) -> int:
         'If that is a known case it goes on; if not, it is stuck as before.',
     ]
     if asked.arguments.dry_run:
-        return _tell(asked, story, plan, f'{_command(asked)} retry {migration.uuid}')
+        return _tell(asked, story, plan, f'{asked.command} migration retry {migration.uuid}')
     asked.database.wishes.request_retry(migration, _who())
     _wake(asked, migration)
     now = _wait(asked, migration.uuid, lambda row: row.ended or row.retry_requested_at is None)
@@ -86,7 +86,7 @@ def _retry_debts(asked: Asked, story: Story) -> int:
     ]
     plan.append('It looks first, and destroys no guest that could run. What does not run there, it may remove.')
     if asked.arguments.dry_run:
-        return _tell(asked, story, plan, f'{_command(asked)} retry {migration.uuid}')
+        return _tell(asked, story, plan, f'{asked.command} migration retry {migration.uuid}')
     asked.database.debts.try_again(alarmed)
     said = [f'{debt.host} is told with the next sweep to do {debt.step}.' for debt in alarmed]
     asked.answer({'migration': migration.uuid, 'status': migration.status, 'debts': len(alarmed)}, '\n'.join(said))
@@ -110,7 +110,7 @@ def abandon(asked: Asked) -> int:
         print(f'{manage_command.PROG}: argument --guest-on: {what}', file=sys.stderr)
         return manage_command.USAGE
     if not asked.arguments.yes:
-        command = f'{_command(asked)} abandon {migration.uuid} --guest-on {guest_on} --yes'
+        command = f'{asked.command} migration abandon {migration.uuid} --guest-on {guest_on} --yes'
         return _tell(asked, story, [*_plan(asked, story, guest_on)], command)
     asked.database.wishes.request_abandon(migration, guest_on, _who())
     _wake(asked, migration)
@@ -129,9 +129,8 @@ def abandon(asked: Asked) -> int:
     if now.ended:
         said = f'It has ended {now.status}: {now.failure}'
     else:
-        said = (
-            f'It is being abandoned, and has not ended yet: {_command(asked)} show {now.uuid} tells what it waits for.'
-        )
+        show = f'{asked.command} migration show {now.uuid}'
+        said = f'It is being abandoned, and has not ended yet: {show} tells what it waits for.'
     document = {'migration': now.uuid, 'status': now.status, 'guest_on': guest_on, 'dry_run': False}
     asked.answer(document, _line(said))
     late = not now.ended and asked.arguments.wait > 0
@@ -170,11 +169,6 @@ def _tell(asked: Asked, story: Story, plan: list[str], command: str) -> int:
 
 def _line(text: str) -> str:
     return manage_command.printable(text) if text else ''
-
-
-def _command(asked: Asked) -> str:
-    files = ''.join(f' --config-file {file}' for file in asked.arguments.config_file)
-    return f'{manage_command.PROG}{files} migration'
 
 
 def _who() -> str:

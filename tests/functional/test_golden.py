@@ -59,7 +59,7 @@ class Operator:
         uuid = self._cloud.migrations(instance)[-1].uuid
         status, text = self('migration', 'show', uuid)
         assert status == 0
-        return normal(text, {uuid: 'MIGRATION', instance.uuid: 'INSTANCE'})
+        return normal(text, {uuid: 'MIGRATION', instance.uuid: 'INSTANCE', str(self._file): 'FILE'})
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import shlex
 from typing import Any
 
 from migrator.api import server
@@ -47,7 +48,15 @@ class Operator:
 
     def status(self, *words: object) -> tuple[int, str]:
         """Run a command; return its exit status and what it said on stdout."""
-        argv = ['--config-file', str(self.file), *map(str, words)]
+        return self._run(['--config-file', str(self.file), *map(str, words)])
+
+    def pastes(self, line: str) -> tuple[int, str]:
+        """As :meth:`status`, for a whole command as it stands in an answer."""
+        program, *argv = shlex.split(line)
+        assert program == 'migrator-manage'
+        return self._run(argv)
+
+    def _run(self, argv: list[str]) -> tuple[int, str]:
         door = conductor_rpcapi.ConductorAPI(self.cloud._rpc('api', 'manage:manage'))
         status = manage.main(argv, threads=self.cloud.world_threads, door=door)
         out, self.err = self._capsys.readouterr()

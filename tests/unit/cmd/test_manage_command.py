@@ -18,6 +18,7 @@ import argparse
 import datetime
 
 import pytest
+from oslo_config import cfg
 
 from migrator import context as migrator_context
 from migrator import exception, executors
@@ -80,6 +81,23 @@ def test_what_is_no_number_of_one_or_more_is_refused_with_both_bounds(text):
 
 def test_the_bounds_themselves_are_right():
     assert [manage_command.at_least(1)(text) for text in ('1', '999999999')] == [1, manage_command.MOST]
+
+
+@pytest.mark.parametrize(
+    ('given', 'command'),
+    [
+        ({'config_file': []}, 'migrator-manage'),
+        ({'config_file': ['/a.conf', 'my b.conf']}, "migrator-manage --config-file /a.conf --config-file 'my b.conf'"),
+        (
+            {'config_file': ['/a.conf'], 'config_dir': ['/a.d']},
+            'migrator-manage --config-file /a.conf --config-dir /a.d',
+        ),
+        ({'config_file': [], 'config_dir': ['a$b']}, "migrator-manage --config-dir 'a$b'"),
+    ],
+)
+def test_a_command_that_is_printed_names_the_configuration_that_was_given(given, command):
+    asked = manage_command.Asked(cfg.ConfigOpts(), argparse.Namespace(**given), executors.NativeThreads())
+    assert asked.command == command
 
 
 def test_a_conductor_is_told_by_a_version_that_is_spoken_or_not_at_all(tmp_path):

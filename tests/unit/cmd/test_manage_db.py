@@ -48,7 +48,7 @@ def test_with_a_limit_it_goes_on_where_it_left_off_and_its_status_says_whether_s
     assert (status, out) == (
         1,
         'Migrations without a uuid: 120 found, 70 filled, 50 left.'
-        ' Run migrator-manage db online_data_migrations again.\n',
+        f' Run migrator-manage --config-file {operator.file} db online_data_migrations again.\n',
     )
     assert operator.says('db', 'online_data_migrations', '--max-count', 70).startswith('Migrations without a uuid: 50')
 

@@ -66,6 +66,34 @@ def test_a_dry_run_tells_of_both_allocations_of_the_other_host_and_of_the_end(op
     assert operator.json('migration', 'abandon', stuck.uuid, '--guest-on', 'host1')['dry_run'] is True
 
 
+@pytest.mark.parametrize('name', ['migrator.conf', 'of the west site.conf'])
+def test_the_commands_that_the_story_of_a_stuck_one_prints_can_be_pasted(operator, stuck, name):
+    """They left out the configuration that had been given, and so asked another database, or none."""
+    operator.file = operator.file.rename(operator.file.with_name(name))
+    text = operator.says('migration', 'show', stuck.uuid)
+    retry, look, do = (line for line in text.splitlines() if line.startswith('  migrator-manage '))
+    assert operator.json('migration', 'show', stuck.uuid)['next'].count(retry) == 1
+    status, out = operator.pastes(retry)
+    assert (status, out.partition(':')[0]) == (1, 'It was looked at, and is stuck still')
+    status, out = operator.pastes(look.replace('HOST', 'host1'))
+    assert (status, 'Nothing was changed' in out) == (0, True)
+    # And the one that this prints in its turn is the last of the story's.
+    assert out.splitlines()[-1] == do.replace('HOST', 'host1')
+    status, out = operator.pastes(out.splitlines()[-1])
+    assert (status, 'It has ended error' in out) == (0, True)
+
+
+def test_the_command_for_an_alarm_can_be_pasted(operator, stuck):
+    cloud = operator.cloud
+    assert operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host2', '--yes')[0] == 0
+    (alarmed,) = cloud.database.debts.list()
+    assert alarmed.alarm
+    (line,) = (one for one in operator.json('migration', 'show', stuck.uuid)['next'] if 'retry' in one)
+    status, out = operator.pastes(line[line.index('migrator-manage ') :])
+    assert (status, out.startswith('host1 is told with the next sweep')) == (0, True)
+    assert cloud.database.debts.list()[0].alarm is None
+
+
 def test_a_dry_run_works_without_placement(operator, stuck, unused_port):
     operator.configure(f'http://127.0.0.1:{unused_port}')
     text = operator.says('migration', 'abandon', stuck.uuid, '--guest-on', 'host2')
