@@ -275,10 +275,15 @@ def _wishes(story: Story) -> Iterator[str]:
 def _open(story: Story) -> Iterator[str]:
     """What has been asked for, and is not done yet."""
     migration = story.migration
+    # Its job has ended, or is to end without it: its row of the journal and its figures are of what was.
+    given_up = migration.stuck_reason is not None or migration.abandon_requested_at is not None
     for step in story.steps:
+        moves = (step.step, step.direction) == ('live_migration', log.DO)
         if step.attempt != migration.attempt or step.state != log.StepState.INTENT or step.step in _TOLD:
             continue
-        if step.step == 'live_migration' and step.direction == log.DO and migration.status == Status.QUEUED:
+        if moves and given_up:
+            continue
+        if moves and migration.status == Status.QUEUED:
             run = {0: 'none runs', 1: '1 runs'}.get(story.running, f'{story.running} run')
             yield f'It is number {story.before + 1} in the queue of {migration.source_compute}, where {run} now.'
             continue
@@ -288,7 +293,9 @@ def _open(story: Story) -> Iterator[str]:
         times = f', and tried {step.tries} times' if step.tries > 1 else ''
         last = f'; the last time it failed: {failed}' if failed else '.'
         yield f'{who} {verb} {step.step}: begun{_since(story, step.started_at)}{times}{last}'
-    if migration.status in _RUNNING and migration.memory_total and migration.memory_remaining is not None:
+    if given_up or migration.status not in _RUNNING:
+        return
+    if migration.memory_total and migration.memory_remaining is not None:
         left, total = _gib(migration.memory_remaining), _gib(migration.memory_total)
         yield f'{left} of {total} GiB of memory are still to be copied.'
 

@@ -176,6 +176,27 @@ class TestWhatItWaitsFor:
             'To complete by force was asked for 9 s ago.',
         ]
 
+    @pytest.mark.parametrize('status', ['queued', 'running', 'running (post-copy)'])
+    @pytest.mark.parametrize(
+        'fields',
+        [{'stuck_reason': 'src no longer moves it'}, {'abandon_requested_at': back(3), 'abandon_guest_on': 'src'}],
+        ids=['stuck', 'abandoned'],
+    )
+    def test_one_that_is_given_up_is_not_said_to_move(self, status, fields):
+        """Beside "no longer moves it" stood how much of the guest's memory was still to be copied."""
+        memory = {'memory_total': 4 * 2**30, 'memory_remaining': 2**29}
+        lines = '\n'.join(waits(steps=[step('live_migration')], status=status, **memory, **fields))
+        for words in ('is to do live_migration', 'to be copied', 'in the queue'):
+            assert words not in lines
+
+    def test_a_step_that_it_is_stuck_at_for_its_failures_is_told_with_the_last(self):
+        failing = step('post_live_migration_at_source', tries=10, result={'reason': 'busy'})
+        lines = waits(steps=[failing], status='post-migrating', outcome='forward', stuck_reason='10 failures')
+        assert lines[-1] == (
+            'src is to do post_live_migration_at_source: begun 30 s ago, and tried 10 times; '
+            'the last time it failed: busy'
+        )
+
 
 class TestItsEnd:
     def ended(self, status, **fields):
