@@ -27,6 +27,9 @@ Sources = dict[str, str]
 #: A line of the list: a path, two spaces or more, and what it is for.
 LISTED = re.compile(r'^ +(?P<path>migrator/\S+\.py)(?: {2,}(?P<purpose>\S.*))?$', re.MULTILINE)
 
+#: Words that no line of the list ends with: it was cut off there.
+OPEN_ENDS = frozenset(['a', 'an', 'and', 'or', 'the'])
+
 HEADER = 'Licensed under the Apache License, Version 2.0'
 
 #: Where Python files are that are ours. (What tools leave in the tree, such as .venv, is not.)
@@ -47,6 +50,11 @@ def is_empty(source: str) -> bool:
     return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in ast.parse(source).body)
 
 
+def breaks_off(purpose: str) -> bool:
+    """Tell whether a line of the list cannot be whole, by its last word."""
+    return purpose.endswith((',', ':', ';')) or purpose.rpartition(' ')[2] in OPEN_ENDS
+
+
 def differences(architecture: str, sources: Sources) -> list[str]:
     """Say which lines of ARCHITECTURE.rst to add, to remove or to finish."""
     rows = LISTED.findall(architecture)
@@ -57,6 +65,7 @@ def differences(architecture: str, sources: Sources) -> list[str]:
         *(f'remove:  {path}  (there is no such file)' for path in sorted(set(listed) - set(sources))),
         *(f'remove:  {path}  (it is listed twice)' for path in sorted({p for p in listed if listed.count(p) > 1})),
         *(f'finish:  {path}  (it does not say what it is for)' for path, purpose in rows if not purpose),
+        *(f'finish:  {path}  (it breaks off: {purpose})' for path, purpose in rows if breaks_off(purpose)),
     ]
 
 
@@ -121,21 +130,27 @@ def test_everything_public_has_a_docstring():
 
 
 def test_a_file_that_is_not_listed_is_found():
-    found = differences('   migrator/a.py   does a\n', {'migrator/a.py': '', 'migrator/b/c.py': ''})
+    found = differences('   migrator/a.py   does one thing\n', {'migrator/a.py': '', 'migrator/b/c.py': ''})
     assert found == ['add:     migrator/b/c.py  <what it is for>']
 
 
 def test_a_listed_file_that_is_not_there_is_found():
-    found = differences('   migrator/a.py   does a\n   migrator/b.py   does b\n', {'migrator/a.py': ''})
+    found = differences('   migrator/a.py   does one thing\n   migrator/b.py   does b\n', {'migrator/a.py': ''})
     assert found == ['remove:  migrator/b.py  (there is no such file)']
 
 
 def test_a_file_listed_twice_or_without_a_purpose_is_found():
-    found = differences('   migrator/a.py   does a\n   migrator/a.py\n', {'migrator/a.py': ''})
+    found = differences('   migrator/a.py   does one thing\n   migrator/a.py\n', {'migrator/a.py': ''})
     assert found == [
         'remove:  migrator/a.py  (it is listed twice)',
         'finish:  migrator/a.py  (it does not say what it is for)',
     ]
+
+
+@pytest.mark.parametrize('purpose', ['for clients that need a', 'each as what people and', 'the fence,', 'made of:'])
+def test_a_line_that_breaks_off_is_found(purpose):
+    found = differences(f'   migrator/a.py   {purpose}\n', {'migrator/a.py': ''})
+    assert found == [f'finish:  migrator/a.py  (it breaks off: {purpose})']
 
 
 @pytest.mark.parametrize(
