@@ -12,9 +12,14 @@
 
 """The table of URLs."""
 
+import pathlib
+import re
+
 import pytest
 
 from migrator.api import microversions, routes
+
+REFERENCE = pathlib.Path(__file__).resolve().parents[3] / 'doc' / 'source' / 'rest.rst'
 
 
 def test_every_url_is_on_the_table_once():
@@ -26,6 +31,19 @@ def test_a_version_that_brings_or_takes_a_url_is_in_the_history():
     for route in routes.ROUTES:
         assert f'2.{route.since}' in microversions.HISTORY
         assert route.until == 1000 or f'2.{route.until + 1}' in microversions.HISTORY
+
+
+def test_the_reference_has_every_url_and_no_other():
+    """It left out what clients ask of a hypervisor besides itself, and how services were changed below 2.53."""
+    told = set(re.findall(r'``(GET|POST|PUT|DELETE) (/(?:servers|os-)[^\s`]*)', REFERENCE.read_text(encoding='utf-8')))
+    without_names = {(method, re.sub(r'\{\w+\}', '{}', path)) for method, path in told}
+    # Below 2.53 the last part names the change.
+    actions = {(method, path) for method, path in without_names if re.fullmatch('/os-services/[a-z-]+', path)}
+    assert actions == {
+        ('PUT', f'/os-services/{name}') for name in ('enable', 'disable', 'disable-log-reason', 'force-down')
+    }
+    served = {(route.method, re.sub(r'\{\w+\}', '{}', route.path)) for route in routes.ROUTES}
+    assert without_names - actions == served
 
 
 def test_a_fixed_path_comes_before_one_that_would_take_it_for_an_id(world):
