@@ -109,6 +109,18 @@ def test_migrations_without_a_uuid_are_a_warning_that_says_what_to_run(tmp_path,
     assert '2 migrations have none: run migrator-manage db online_data_migrations' in said
 
 
+def test_a_database_that_is_away_is_a_failure_and_not_status_3(tmp_path, placement, capsys):
+    away = f'{placement("1.39")}[database]\nconnection = postgresql+psycopg2://u:secret@127.0.0.1:1/migrator'
+    pytest.importorskip('psycopg2')
+    found, said = check(configure(tmp_path, away, schema=False), capsys)
+    assert (found, said.count('The database is not reachable'), 'secret' in said) == (2, 3, False)
+
+
+def test_what_nobody_had_thought_of_is_255(tmp_path, placement, capsys, monkeypatch):
+    monkeypatch.setattr(status.Checks, '_services', lambda self: 1 / 0)
+    assert check(configure(tmp_path, placement('1.39')), capsys)[0] == 255
+
+
 def test_as_json_it_is_one_document(tmp_path, placement, capsys):
     assert status.main([*configure(tmp_path, placement('1.39')), 'upgrade', 'check', '--json']) == 0
     document = json.loads(capsys.readouterr().out)
