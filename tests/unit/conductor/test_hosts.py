@@ -131,6 +131,34 @@ class TestPlaces:
         scene.simulation.run_ready()
         assert sorted(told) == sorted(f'm{number}' for number in busy)
 
+    def test_as_many_are_told_as_there_are_places_in_the_order_in_which_they_came(self, scene: Scene) -> None:
+        told: list[str] = []
+        scene.hosts.on_free = told.append
+        scene.api.gate.clear()
+        for number in range(4):
+            scene.call('host1', number, [])
+        scene.simulation.run_ready()
+        busy: list[int] = []
+        for number in (9, 8, 7, 6, 9, 5, 4):
+            scene.call('host1', number, busy)
+            scene.simulation.run_ready()
+        scene.api.gate.set()
+        scene.simulation.run_ready()
+        # one place, two, three, four
+        assert told == ['m9', 'm8', 'm7', 'm6', 'm5', 'm4']
+
+    def test_who_is_silent_is_known_to_have_been_so_until_it_answers(self, scene: Scene) -> None:
+        assert not scene.hosts.was_silent('host1', 10)
+        scene.api.error = exception.RPCTimeout(target='host1', method='poll', timeout=2)
+        scene.hosts.ask('host1', [order()])
+        scene.simulation.advance(5)
+        assert scene.hosts.was_silent('host1', 6)
+        assert not scene.hosts.was_silent('host1', 5)
+        assert not scene.hosts.was_silent('host2', 6)
+        scene.api.error = None
+        scene.hosts.ask('host1', [order()])
+        assert not scene.hosts.was_silent('host1', 6)
+
     def test_a_place_is_free_again_after_an_error(self, scene: Scene) -> None:
         scene.api.error = exception.RPCTimeout(target='host1', method='pre', timeout=60)
         for number in range(6):

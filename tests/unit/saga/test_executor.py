@@ -32,6 +32,17 @@ class TestForward:
         assert world.effects == ALL_DONE
         assert (world.stored.outcome, world.stored.ended) == ('forward', 'finished')
 
+    def test_a_pivot_that_certainly_was_not_begun_with_is_done_and_need_not_be_settled_first(self) -> None:
+        world = World()
+        assert toy.run_once(world) == Parked('the leap')
+        world.log.clear()
+        world.unsent.add('leap')
+        assert toy.run_once(world) == Parked('the leap')
+        assert world.log == ['do leap']
+        world.against = 'a wish'
+        assert toy.run_once(world) is None
+        assert 'settle' in world.log, 'nothing is turned back unsettled'
+
     def test_a_saga_that_has_ended_is_left_alone(self) -> None:
         world = toy.run(World())
         log = list(world.log)
