@@ -21,13 +21,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from oslo_config import cfg, types
+from oslo_config import cfg
 
 from migrator import exception
 from migrator.cmd import logs
 from migrator.conf import compute as compute_conf
 from migrator.conf import service as service_conf
-from migrator.conf import upgrade_levels
+from migrator.conf import upgrade_levels, values
 from migrator.objects import service as service_objects
 
 PROJECT = 'migrator'
@@ -85,13 +85,12 @@ def complete(conf: cfg.ConfigOpts, registrations: Iterable[Callable[[cfg.ConfigO
 
 
 def problems(conf: cfg.ConfigOpts) -> Iterator[exception.ConfigurationError]:
-    """Yield what is wrong with the values. (oslo.config looks at a file's value only when it is asked for it.)"""
-    for group, name, opt in _options(conf):
+    """Yield what is wrong with the values."""
+    for group, opt in _options(conf):
         try:
-            _ = conf[group][name] if group else conf[name]
-        except (ValueError, cfg.Error) as error:
-            option = f'[{group or "DEFAULT"}] {name}'
-            yield _wrong(option, _given(conf, group, name, opt), f'{_reason(error)}; {would_do(opt)} would do.')
+            values.read(conf, opt, group)
+        except exception.ConfigurationError as error:
+            yield error
 
 
 def unknown_versions(conf: cfg.ConfigOpts) -> Iterator[exception.ConfigurationError]:
@@ -116,52 +115,15 @@ def _pin(conf: cfg.ConfigOpts, of: str) -> str | None:
     return upgrade_levels.pin(conf, of, [*known])
 
 
-def would_do(opt: cfg.Opt) -> str:
-    """Return in words which values an option takes."""
-    kind: Any = opt.type
-    choices = getattr(kind, 'choices', None)
-    if choices:
-        return ' or '.join(str(choice) for choice in choices)
-    if isinstance(kind, types.Boolean):
-        return 'true or false'
-    if isinstance(kind, (types.Integer, types.Float)):
-        word = 'a whole number' if isinstance(kind, types.Integer) else 'a number'
-        least = f' of {kind.min:g} or more' if kind.min is not None else ''
-        most = f', {kind.max:g} at most' if kind.max is not None else ''
-        return f'{word}{least}{most}'
-    if isinstance(kind, (types.HostAddress, types.Hostname, types.IPAddress)):
-        return 'a host name or an address'
-    return f'a value of type {type(kind).__name__.lower()}'
-
-
-def _options(conf: cfg.ConfigOpts) -> Iterator[tuple[str | None, str, cfg.Opt]]:
+def _options(conf: cfg.ConfigOpts) -> Iterator[tuple[str | None, cfg.Opt]]:
     # The one way to every registered option; its documented relative, iterating over conf, reads the values, and so
     # ends at the first that is wrong.
     registered: Mapping[str, Any] = conf._opts
-    for name, entry in sorted(registered.items()):
-        yield None, name, entry['opt']
+    for _name, entry in sorted(registered.items()):
+        yield None, entry['opt']
     for group_name, group in sorted(conf._groups.items()):
-        for name, entry in sorted(group._opts.items()):
-            yield group_name, name, entry['opt']
-
-
-def _given(conf: cfg.ConfigOpts, group: str | None, name: str, opt: cfg.Opt) -> str:
-    if opt.secret:
-        return '***'
-    from_environment = os.environ.get(f'OS_{(group or "DEFAULT").upper()}__{name.upper()}')
-    if from_environment is not None:
-        return from_environment
-    try:
-        namespace: Any = conf._namespace
-        found: list[str] = namespace._get_file_value([(group or 'DEFAULT', name)], multi=True)[0]
-    except (AttributeError, KeyError, ValueError):
-        return '?'
-    return found[-1]
-
-
-def _reason(error: Exception) -> str:
-    # oslo.config: "Value for option NAME from LocationInfo(...) is not valid: REASON"
-    return _one_line(error).rpartition('is not valid: ')[2]
+        for _name, entry in sorted(group._opts.items()):
+            yield group_name, entry['opt']
 
 
 def _one_line(error: object) -> str:

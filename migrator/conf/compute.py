@@ -20,14 +20,14 @@ import socket
 from oslo_config import cfg
 
 from migrator import exception
+from migrator.conf import values
 
-DEFAULT_OPTS = [
-    cfg.IntOpt(
-        'max_concurrent_live_migrations',
-        default=1,
-        min=1,
-        mutable=True,
-        help="""
+_LIMIT = cfg.IntOpt(
+    'max_concurrent_live_migrations',
+    default=1,
+    min=1,
+    mutable=True,
+    help="""
 How many live migrations may go out from this host at once.
 
 A whole number of 1 or more; default 1. The others wait, first in, first out, in status queued, and can be aborted
@@ -35,7 +35,9 @@ there. More at once share the link between the hosts, so that each takes longer 
 meanwhile. Changed while the service runs (SIGHUP), it grows or shrinks what may run at once; nothing that runs is
 interrupted, and nothing that waits is lost or loses its place.
 """,
-    ),
+)
+DEFAULT_OPTS = [
+    _LIMIT,
     cfg.HostAddressOpt(
         'host',
         sample_default='<current hostname>',
@@ -202,47 +204,30 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     return [('DEFAULT', DEFAULT_OPTS), ('compute', COMPUTE_OPTS), ('libvirt', LIBVIRT_OPTS)]
 
 
+def check(conf: cfg.ConfigOpts) -> None:
+    """Look at each option of a compute host.
+
+    :raises migrator.exception.ConfigurationError: one is not right.
+    """
+    values.check(conf, list_opts())
+
+
 def max_concurrent_live_migrations(conf: cfg.ConfigOpts) -> int:
     """Return how many live migrations may go out at once.
 
-    :raises migrator.exception.ConfigurationError: what the file says is no whole number of 1 or more. (oslo.config
-        looks at a file's value only when it is asked for it.)
+    :raises migrator.exception.ConfigurationError: what the file says is no whole number of 1 or more.
     """
-    try:
-        limit: int | None = conf.max_concurrent_live_migrations
-    except ValueError as error:
-        raise exception.ConfigurationError(
-            f'Option [DEFAULT] max_concurrent_live_migrations is not right: {error}; a whole number of 1 or more '
-            'would do.'
-        ) from error
-    if limit is None:
-        # What oslo.config makes of an option that is there and has no value.
-        raise exception.ConfigurationError(
-            option='[DEFAULT] max_concurrent_live_migrations', value='', detail='a whole number of 1 or more would do.'
-        )
+    limit: int = values.read(conf, _LIMIT)
     return limit
 
 
 def live_migration_timeout(conf: cfg.ConfigOpts) -> Timeout:
     """Return how long a live migration may take, and what then.
 
-    :raises migrator.exception.ConfigurationError: what the file says is not right. (oslo.config looks at a file's
-        value only when it is asked for it.)
+    :raises migrator.exception.ConfigurationError: what the file says is not right.
     """
-    found = {}
-    for name, would_do in (
-        ('live_migration_completion_timeout', 'a whole number of 0 or more'),
-        ('live_migration_timeout_action', 'abort or force_complete'),
-    ):
-        try:
-            found[name] = conf.libvirt[name]
-        except ValueError as error:
-            raise exception.ConfigurationError(
-                f'Option [libvirt] {name} is not right: {error}; {would_do} would do.'
-            ) from error
-        if found[name] in (None, ''):
-            raise exception.ConfigurationError(option=f'[libvirt] {name}', value='', detail=f'{would_do} would do.')
-    return Timeout(found['live_migration_completion_timeout'], found['live_migration_timeout_action'])
+    per_gib, action = (values.read(conf, opt, 'libvirt') for opt in LIBVIRT_OPTS)
+    return Timeout(per_gib, action)
 
 
 def service_version(conf: cfg.ConfigOpts, newest: int) -> int:

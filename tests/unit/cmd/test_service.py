@@ -25,7 +25,7 @@ import pytest
 from oslo_config import cfg
 
 from migrator import exception, executors
-from migrator.cmd import process, settings, signals
+from migrator.cmd import process, signals
 from migrator.conf import service as service_conf
 from tests.unit.cmd.processes import ROOT, configure, refused, running
 
@@ -38,6 +38,9 @@ from tests.unit.cmd.processes import ROOT, configure, refused, running
         ('max_concurrent_live_migrations = many', ['[DEFAULT] max_concurrent_live_migrations', "'many'", '1 or more']),
         ('concurrency_backend = fibers', ['[DEFAULT] concurrency_backend', "'fibers'", 'auto or threading']),
         ('[conductor]\nlease = 0', ['[conductor] lease', "'0'", 'of 1 or more']),
+        ('[conductor]\nsweep_interval =', ["[conductor] sweep_interval is ''", 'a number of 0.1 or more would do']),
+        ('report_interval =', ["[DEFAULT] report_interval is ''", 'a whole number of 1 or more would do']),
+        ('[api]\nlisten_port =', ["[api] listen_port is ''", '65535 at most would do']),
         ('[api]\nlisten_port = 70000', ['[api] listen_port', "'70000'", '65535']),
         ('[database]\nconnection = postgrsql://u:hush@h/d', ['[database] connection', 'postgrsql://***@h/d']),
         ('transport_url = kaninchen://u:hush@h', ['[DEFAULT] transport_url', 'kaninchen://***@h', 'rabbit://']),
@@ -242,20 +245,6 @@ def test_who_waits_is_woken_by_the_stop_and_one_failure_does_not_keep_the_rest_f
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ('opt', 'words'),
-    [
-        (cfg.BoolOpt('o'), 'true or false'),
-        (cfg.IntOpt('o', min=1), 'a whole number of 1 or more'),
-        (cfg.FloatOpt('o', min=0.5, max=2), 'a number of 0.5 or more, 2 at most'),
-        (cfg.StrOpt('o', choices=['a', 'b']), 'a or b'),
-        (cfg.HostAddressOpt('o'), 'a host name or an address'),
-    ],
-)
-def test_what_would_do_is_said_of_each_type(opt, words):
-    assert settings.would_do(opt) == words
 
 
 def test_every_option_says_its_type_and_default_and_what_changes():

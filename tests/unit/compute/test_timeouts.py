@@ -258,4 +258,4 @@ class TestTimeouts:
         host.conf([], default_config_files=[str(path)])
         scene.simulation.advance(22)
         assert told(host) == [(1, 'abort', 20.0)]
-        assert 'live_migration_completion_timeout is not right' in caplog.text
+        assert "live_migration_completion_timeout is 'soon'" in caplog.text

@@ -1,0 +1,103 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The value of an option; or, where it cannot be, which option it is, what it was, and what would do.
+
+oslo.config looks at a file's value only when it is asked for it. What it raises then names neither the section nor what
+would do; and of a number that is there and has no value it makes None.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from oslo_config import cfg, types
+
+from migrator import exception
+
+
+def read(conf: cfg.ConfigOpts, opt: cfg.Opt, group: str | None = None) -> Any:
+    """Return the value of an option.
+
+    :param opt: as it was registered on ``conf``.
+    :param group: its section; None: ``[DEFAULT]``.
+    :raises migrator.exception.ConfigurationError: what was given is not right, or is nothing where the default is
+        something.
+    :raises oslo_config.cfg.NoSuchOptError: the option was not registered.
+    """
+    section: Any = conf[group] if group else conf
+    if opt.dest not in section:
+        raise cfg.NoSuchOptError(opt.dest)
+    reason = ''
+    try:
+        value = section[opt.dest]
+    except (ValueError, cfg.Error) as error:
+        reason = f'{_reason(error)}; '
+    else:
+        if value is not None or opt.default is None:
+            return value
+    raise exception.ConfigurationError(
+        option=f'[{group or "DEFAULT"}] {opt.dest}',
+        value=_given(conf, group, opt),
+        detail=f'{reason}{would_do(opt)} would do.',
+    )
+
+
+def check(conf: cfg.ConfigOpts, sections: Iterable[tuple[str, Sequence[cfg.Opt]]]) -> None:
+    """Look at the value of each of some options.
+
+    :param sections: names of sections, each with its options, as a module's ``list_opts`` returns them.
+    :raises migrator.exception.ConfigurationError: one is not right.
+    """
+    for section, options in sections:
+        for opt in options:
+            read(conf, opt, None if section == 'DEFAULT' else section)
+
+
+def would_do(opt: cfg.Opt) -> str:
+    """Return in words which values an option takes."""
+    kind: Any = opt.type
+    choices = getattr(kind, 'choices', None)
+    if choices:
+        return ' or '.join(str(choice) for choice in choices)
+    if isinstance(kind, types.Boolean):
+        return 'true or false'
+    if isinstance(kind, (types.Integer, types.Float)):
+        word = 'a whole number' if isinstance(kind, types.Integer) else 'a number'
+        least = f' of {kind.min:g} or more' if kind.min is not None else ''
+        most = f', {kind.max:g} at most' if kind.max is not None else ''
+        return f'{word}{least}{most}'
+    if isinstance(kind, (types.HostAddress, types.Hostname, types.IPAddress)):
+        return 'a host name or an address'
+    return f'a value of type {type(kind).__name__.lower()}'
+
+
+def _given(conf: cfg.ConfigOpts, group: str | None, opt: cfg.Opt) -> str:
+    if opt.secret:
+        return '***'
+    from_environment = os.environ.get(f'OS_{(group or "DEFAULT").upper()}__{opt.dest.upper()}')
+    if from_environment is not None:
+        return from_environment
+    try:
+        # What was read last counts, of an option that may change while the service runs.
+        namespace: Any = (opt.mutable and conf._mutable_ns) or conf._namespace
+        found: list[str] = namespace._get_file_value([(group or 'DEFAULT', opt.dest)], multi=True)[0]
+    except (AttributeError, KeyError, ValueError):
+        return '?'
+    return found[-1]
+
+
+def _reason(error: Exception) -> str:
+    # oslo.config: "Value for option NAME from LocationInfo(...) is not valid: REASON"
+    return ' '.join(str(error).split()).rpartition('is not valid: ')[2]

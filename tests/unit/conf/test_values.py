@@ -1,0 +1,88 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from oslo_config import cfg
+
+from migrator import exception
+from migrator.conf import values
+
+EVERY = cfg.FloatOpt('every', default=5, min=0.1)
+CAP = cfg.IntOpt('cap', min=1)
+WORD = cfg.StrOpt('word', default='keep', choices=['keep', 'drop'])
+SECRET = cfg.IntOpt('secret', default=1, secret=True)
+LATER = cfg.IntOpt('later', default=1, mutable=True)
+OPTIONS: list[cfg.Opt] = [EVERY, CAP, WORD, SECRET, LATER]
+
+
+@pytest.fixture
+def conf_of(tmp_path: pathlib.Path):
+    def read(text: str) -> cfg.ConfigOpts:
+        (tmp_path / 'x.conf').write_text(f'[group]\n{text}\n')
+        conf = cfg.ConfigOpts()
+        conf.register_opts(OPTIONS, group='group')
+        conf([], default_config_files=[str(tmp_path / 'x.conf')])
+        return conf
+
+    return read
+
+
+def test_what_is_right_is_returned_and_nothing_where_nothing_is_the_default(conf_of):
+    conf = conf_of('every = 0.5\ncap =')
+    assert [values.read(conf, opt, 'group') for opt in (EVERY, CAP, WORD)] == [0.5, None, 'keep']
+    values.check(conf, [('group', OPTIONS)])
+
+
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        ('every = soon', "Option [group] every is 'soon': could not convert string to float: 'soon'; a number of 0.1 "),
+        ('every =', "Option [group] every is '': a number of 0.1 or more would do."),
+        ('word =', "Option [group] word is '': Valid values are [keep, drop], but found ''; keep or drop would do."),
+        ('secret = hush', "Option [group] secret is '***': "),
+    ],
+)
+def test_a_value_that_is_not_right_is_told_with_its_option_and_what_would_do(conf_of, text, said):
+    with pytest.raises(exception.ConfigurationError) as told:
+        values.check(conf_of(text), [('group', OPTIONS)])
+    assert str(told.value).startswith(said)
+
+
+def test_what_a_running_service_has_read_anew_is_what_is_told(conf_of, tmp_path):
+    conf = conf_of('later = 2')
+    (tmp_path / 'x.conf').write_text('[group]\nlater =\n')
+    conf.mutate_config_files()
+    with pytest.raises(exception.ConfigurationError, match=r"Option \[group\] later is '': a whole number would do"):
+        values.read(conf, LATER, 'group')
+
+
+def test_an_option_that_nobody_has_registered_is_no_wrong_value(conf_of):
+    with pytest.raises(cfg.NoSuchOptError):
+        values.read(conf_of(''), cfg.IntOpt('other'), 'group')
+
+
+@pytest.mark.parametrize(
+    ('opt', 'words'),
+    [
+        (cfg.BoolOpt('o'), 'true or false'),
+        (cfg.IntOpt('o', min=1), 'a whole number of 1 or more'),
+        (cfg.FloatOpt('o', min=0.5, max=2), 'a number of 0.5 or more, 2 at most'),
+        (cfg.StrOpt('o', choices=['a', 'b']), 'a or b'),
+        (cfg.HostAddressOpt('o'), 'a host name or an address'),
+    ],
+)
+def test_what_would_do_is_said_of_each_type(opt, words):
+    assert values.would_do(opt) == words
