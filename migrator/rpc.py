@@ -30,16 +30,19 @@ from typing import Any, Protocol, TypeVar
 import amqp  # type: ignore[import-untyped]  # it has no types
 import kombu.exceptions
 import oslo_messaging
+from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import context as migrator_context
 from migrator import exception
+from migrator.conf import values
 from migrator.objects import base
 
 LOG = logging.getLogger(__name__)
 
 F = TypeVar('F', bound=Callable[..., Any])
 
+TRANSPORT_EXAMPLE = 'rabbit://USER:PASSWORD@HOST:5672/VHOST'
 #: How the want of a broker shows: oslo.messaging lets through, as they are, the errors of what it stands on when it
 #: opens a connection. None of them can be a handler's, for those travel as ours.
 _NO_BROKER = (
@@ -60,6 +63,7 @@ def get_transport(conf: Any, url: str | None = None) -> Any:
 
     :param conf: any ``ConfigOpts``, a private one included.
     :param url: a transport URL; None: what ``conf.transport_url`` says.
+    :raises migrator.exception.ConfigurationError: the URL cannot be.
     """
     # oslo.messaging registers these two groups on the global ConfigOpts alone, and its first call would fail with ours.
     for name in ('metrics', 'tracing'):
@@ -68,7 +72,20 @@ def get_transport(conf: Any, url: str | None = None) -> Any:
         except ImportError:
             continue  # a release without them needs nothing
         conf.register_opts(getattr(module, f'oslo_messaging_{name}', []), group=f'oslo_messaging_{name}')
-    return oslo_messaging.get_rpc_transport(conf, url, allowed_remote_exmods=[exception.__name__])
+    try:
+        return oslo_messaging.get_rpc_transport(conf, url, allowed_remote_exmods=[exception.__name__])
+    except (oslo_messaging.DriverLoadFailure, oslo_messaging.InvalidTransportURL) as error:
+        reason = ' '.join(str(error).split())
+    except cfg.Error:
+        raise
+    except ValueError:
+        # Its text quotes what it took for the port, which may be of the password.
+        reason = 'its port is no number, or a / or @ of the user or password is not written as %2F or %40'
+    raise exception.ConfigurationError(
+        option='url' if url else '[DEFAULT] transport_url',
+        value=values.without_credentials(url or conf.transport_url or ''),
+        detail=f'{reason}; {TRANSPORT_EXAMPLE} is how it looks.',
+    )
 
 
 class _OncePerOutage(py_logging.Filter):

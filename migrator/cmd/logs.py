@@ -38,6 +38,7 @@ from oslo_utils import strutils
 
 from migrator import context as migrator_context
 from migrator import exception
+from migrator.conf import values
 
 #: A message that has not been heard for so many seconds is said again.
 OUTAGE_IS_OVER_AFTER = 60.0
@@ -54,8 +55,6 @@ _QUIET = (
     'stevedore=ERROR',
 )
 _NUMBER = re.compile(r'[0-9a-f]{8}-[0-9a-f-]{27}|\d+(\.\d+)?')
-#: user:password@ of a URL; a password may itself hold an @. What we give as an example is none.
-_CREDENTIALS = re.compile(r'(?<=://)(?!USER:PASSWORD@)\S*@')
 
 
 _environ: contextvars.ContextVar[Mapping[str, Any] | None] = contextvars.ContextVar('migrator_environ', default=None)
@@ -139,8 +138,7 @@ def _said_once(line: str, record: logging.LogRecord) -> str:
 
 def redacted(text: str) -> str:
     """Return a text without the credentials of URLs, and without what calls itself a password."""
-    if '://' in text:
-        text = _CREDENTIALS.sub('***@', text)
+    text = values.without_credentials(text)
     return str(strutils.mask_password(text)) if 'pass' in text.lower() else text
 
 

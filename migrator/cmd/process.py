@@ -37,7 +37,6 @@ AGAIN = 2.0
 
 #: What a broker says that is there and will not let us in: the names of amqp's exceptions.
 _BROKER_REFUSES = ('AccessRefused', 'NotAllowed')
-_TRANSPORT_EXAMPLE = 'rabbit://USER:PASSWORD@HOST:5672/VHOST'
 
 
 class Stopping(Exception):
@@ -138,16 +137,9 @@ class Process:
 
         :raises migrator.exception.ConfigurationError: ``transport_url`` cannot be.
         """
-        import oslo_messaging
-
         from migrator import rpc
 
-        try:
-            made = rpc.get_transport(self.conf)
-        except (oslo_messaging.DriverLoadFailure, oslo_messaging.InvalidTransportURL, ValueError) as error:
-            raise self._bad_transport(
-                f'{" ".join(str(error).split())}; {_TRANSPORT_EXAMPLE} is how it looks.'
-            ) from None
+        made = rpc.get_transport(self.conf)
         rpc.say_outages_once()
         self.on_stop(made.cleanup)
         return made
@@ -205,6 +197,8 @@ class Process:
         """Return an attempt to send; oslo.messaging itself would try for ever, and never say that it was refused."""
         import oslo_messaging
 
+        from migrator import rpc
+
         # Nobody listens to this topic, so that the broker drops the message.
         client = oslo_messaging.get_rpc_client(transport, oslo_messaging.Target(topic='migrator-knock'))
 
@@ -218,7 +212,7 @@ class Process:
                     what_helps = 'look at the user, the password and the virtual host.'
                     raise self._bad_transport(f'the broker refuses it ({reason}): {what_helps}') from None
                 if 'ValueError' in names:
-                    raise self._bad_transport(f'{reason}; {_TRANSPORT_EXAMPLE} is how it looks.') from None
+                    raise self._bad_transport(f'{reason}; {rpc.TRANSPORT_EXAMPLE} is how it looks.') from None
                 reason = f'{logs.redacted(self.conf.transport_url)}: {reason}'
                 raise exception.ServiceUnreachable(service='The message broker', reason=reason) from error
 

@@ -19,12 +19,16 @@ would do; and of a number that is there and has no value it makes None.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from oslo_config import cfg, types
 
 from migrator import exception
+
+#: user:password@ of a URL; a password may itself hold an @. What we give as an example is none.
+_CREDENTIALS = re.compile(r'(?<=://)(?!USER:PASSWORD@)\S*@')
 
 
 def read(conf: cfg.ConfigOpts, opt: cfg.Opt, group: str | None = None) -> Any:
@@ -81,6 +85,11 @@ def would_do(opt: cfg.Opt) -> str:
     if isinstance(kind, (types.HostAddress, types.Hostname, types.IPAddress)):
         return 'a host name or an address'
     return f'a value of type {type(kind).__name__.lower()}'
+
+
+def without_credentials(text: str) -> str:
+    """Return a text without the users and passwords of the URLs in it."""
+    return _CREDENTIALS.sub('***@', text) if '://' in text else text
 
 
 def _given(conf: cfg.ConfigOpts, group: str | None, opt: cfg.Opt) -> str:

@@ -334,3 +334,27 @@ def test_without_a_url_the_configuration_says_which_transport_it_is(tmp_path):
     # and again, for another transport of the same process
     rpc.get_transport(conf).cleanup()
     transport.cleanup()
+
+
+@pytest.mark.parametrize(
+    ('url', 'words'),
+    [
+        ('kaninchen://u:hush@h', ["'kaninchen://***@h'", "No 'oslo.messaging.drivers' driver found"]),
+        ('nonsense', ["'nonsense'", 'No scheme specified']),
+        ('', ["''", 'No scheme specified']),
+        ('rabbit://u:hush@h:port/', ["'rabbit://***@h:port/'", 'its port is no number']),
+        ('rabbit://u:hush/hush@h:5672/', ["'rabbit://***@h:5672/'", 'written as %2F']),
+    ],
+)
+def test_a_url_that_cannot_be_is_one_error_of_ours_without_its_password(tmp_path, url, words):
+    """It was any of three errors, one of them a bare ValueError that quoted from the password."""
+    file = tmp_path / 'migrator.conf'
+    file.write_text(f'[DEFAULT]\ntransport_url = {url}\n')
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(file)], default_config_files=[], default_config_dirs=[])
+    for given, option in ((None, '[DEFAULT] transport_url'), (url, 'url' if url else '[DEFAULT] transport_url')):
+        with pytest.raises(exception.ConfigurationError) as told:
+            rpc.get_transport(conf, given)
+        for word in [f'Option {option} is ', *words, 'rabbit://USER:PASSWORD@HOST:5672/VHOST is how it looks.']:
+            assert word in str(told.value)
+        assert 'hush' not in str(told.value)
