@@ -22,10 +22,14 @@ from migrator.conf import compute as compute_conf
 
 
 def read_configuration(arguments):
-    """Return what this host is told by files and command line, in a ConfigOpts that nobody else has."""
+    """Return what this host is told by files and command line, in a ConfigOpts that nobody else has.
+
+    :raises migrator.exception.ConfigurationError: an option is not right.
+    """
     conf = cfg.ConfigOpts()
     compute_conf.register_opts(conf)
     conf(arguments, project='importer')
+    compute_conf.check(conf)
     return conf
 
 

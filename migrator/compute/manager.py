@@ -149,6 +149,8 @@ class ComputeManager:
     ) -> None:
         limit = compute_conf.max_concurrent_live_migrations(conf)
         cap = compute_conf.service_version(conf, service_objects.CURRENT_VERSION)
+        # Those, too, that are read much later: a stop that finds one wrong would stop nothing.
+        compute_conf.check(conf)
         self.conf = conf
         self.host = host
         self.driver = driver

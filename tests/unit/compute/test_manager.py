@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import types
 from typing import Any
 
@@ -306,6 +307,34 @@ class TestConstruction:
             world = fake.FakeWorld(simulation.world)
             driver = fake.FakeDriver(world.add('alpha'), simulation.world)
             with pytest.raises(exception.ConfigurationError, match=r'max_concurrent_live_migrations.*1 or more'):
+                manager.ComputeManager(conf, 'alpha', driver, simulation.world, scene_module.Events())
+
+    @pytest.mark.parametrize(
+        ('text', 'option'),
+        [
+            ('stop_queued = bogus', '[compute] stop_queued'),
+            ('stop_running = bogus', '[compute] stop_running'),
+            ('stop_timeout = x', '[compute] stop_timeout'),
+            ('stop_timeout =', '[compute] stop_timeout'),
+            ('adopt_guests = maybe', '[compute] adopt_guests'),
+            ('[DEFAULT]\nreport_interval = x', '[DEFAULT] report_interval'),
+            ('[DEFAULT]\nreport_interval =', '[DEFAULT] report_interval'),
+            ('[DEFAULT]\nhost = a b', '[DEFAULT] host'),
+            ('[libvirt]\nlive_migration_timeout_action = pray', '[libvirt] live_migration_timeout_action'),
+        ],
+    )
+    def test_every_option_that_is_not_right_is_refused_when_it_is_made(
+        self, tmp_path: Any, text: str, option: str
+    ) -> None:
+        """Some were found when the process stopped, before anything was stopped; one heartbeat died of its own."""
+        path = tmp_path / 'migrator.conf'
+        path.write_text(f'[compute]\n{text}\n')
+        conf = scene_module.configuration()
+        conf([], default_config_files=[str(path)])
+        with sim_threads.Simulation() as simulation:
+            world = fake.FakeWorld(simulation.world)
+            driver = fake.FakeDriver(world.add('alpha'), simulation.world)
+            with pytest.raises(exception.ConfigurationError, match=rf'Option {re.escape(option)} is .* would do'):
                 manager.ComputeManager(conf, 'alpha', driver, simulation.world, scene_module.Events())
 
     def test_it_starts_nothing_by_itself(self, scene: Scene) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import pytest
 from oslo_config import cfg
 
-from migrator import rpc
+from migrator import exception, rpc
 from migrator.conductor import instances
 from migrator.conf import compute as compute_conf
 from migrator.objects import instance as instance_objects
@@ -199,6 +199,13 @@ def test_what_a_stop_leaves_is_taken_up_at_the_next_start_and_what_waited_is_can
     site.toy.hosts['alpha'].finish_migration(guests[0].uuid)
     site.become(guests[0], 'completed')
     assert [site.place(guest) for guest in guests] == [('beta', ['beta']), ('alpha', ['alpha'])]
+
+
+def test_an_option_that_is_not_right_is_found_when_the_configuration_is_read(page, tmp_path):
+    file = tmp_path / 'importer.conf'
+    file.write_text('[DEFAULT]\nhost = a b\n')
+    with pytest.raises(exception.ConfigurationError, match=r"Option \[DEFAULT\] host is 'a b'"):
+        page('embed_example').read_configuration([f'--config-file={file}'])
 
 
 def test_on_a_configuration_that_has_other_options_of_these_names_oslo_config_says_so():
