@@ -40,6 +40,7 @@ from migrator.cmd import (
     manage_placement,
     manage_service,
     pipes,
+    settings,
 )
 from migrator.conf import opts
 from migrator.db import options as db_options
@@ -100,16 +101,14 @@ def make_parser() -> argparse.ArgumentParser:
 def read_conf(files: Sequence[str]) -> cfg.ConfigOpts:
     """Return the configuration of these files, or of the default ones, and of the environment.
 
-    :raises migrator.exception.ConfigurationError: a file is not there, or cannot be read.
+    :raises migrator.exception.ConfigurationError: a file is not there or cannot be read, or a value is not right.
     """
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
     db_options.register_opts(conf)
-    try:
-        conf([f'--config-file={file}' for file in files], project='migrator', prog=PROG)
-    except cfg.Error as error:
-        shown = ', '.join(files) or 'the default one'
-        raise exception.ConfigurationError(option='--config-file', value=shown, detail=_line(error)) from None
+    settings.parse(conf, PROG, [f'--config-file={file}' for file in files])
+    for problem in settings.problems(conf):
+        raise problem
     return conf
 
 

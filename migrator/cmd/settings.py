@@ -69,8 +69,11 @@ def parse(conf: cfg.ConfigOpts, prog: str, argv: Sequence[str]) -> None:
         raise _wrong('--config-file', names, 'there is no such file, or it cannot be read.') from None
     except cfg.ConfigDirNotFoundError as error:
         raise _wrong('--config-dir', error.config_dir, 'there is no such directory, or it cannot be read.') from None
+    except cfg.ConfigFileParseError as error:
+        raise _wrong('--config-file', error.config_file, _one_line(error)) from None
     except cfg.Error as error:
-        raise _wrong('--config-file', ' '.join(argv) or 'the default one', _one_line(error)) from None
+        files = [word.removeprefix('--config-file=') for word in argv if word != '--config-file']
+        raise _wrong('--config-file', ', '.join(files) or 'the default one', _one_line(error)) from None
 
 
 def complete(conf: cfg.ConfigOpts, registrations: Iterable[Callable[[cfg.ConfigOpts], None]]) -> None:

@@ -20,6 +20,8 @@ from __future__ import annotations
 from keystoneauth1 import loading
 from oslo_config import cfg
 
+from migrator.conf import values
+
 GROUP = 'placement'
 
 #: Seconds. keystoneauth1 itself waits for ever, and a conductor must not.
@@ -69,6 +71,14 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_group(_group())
     loading.register_auth_conf_options(conf, GROUP)
     conf.register_opts(_adapter_and_session_opts(), group=GROUP)
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Look at each option of the section, those of the plug-in aside.
+
+    :raises migrator.exception.ConfigurationError: one is not right.
+    """
+    values.check(conf, [(GROUP, [*loading.get_auth_common_conf_options(), *_adapter_and_session_opts()])])
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:

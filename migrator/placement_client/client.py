@@ -180,6 +180,7 @@ def client_from_conf(conf: cfg.ConfigOpts) -> PlacementClient:
     :raises ConfigurationError: an option is missing, or has a value that cannot be.
     """
     group = placement_conf.GROUP
+    placement_conf.check(conf)
     settings = conf[group]
     if settings.auth_type in ('none', 'noauth'):
         if not settings.endpoint_override:
@@ -204,7 +205,8 @@ def client_from_conf(conf: cfg.ConfigOpts) -> PlacementClient:
         session = loading.load_session_from_conf_options(conf, group, auth=auth)
         adapter = loading.load_adapter_from_conf_options(conf, group, session=session, auth=auth)
     except (TypeError, ValueError) as error:
-        raise _misconfigured('*', '', _public(error)) from error
+        # It is about several at once.
+        raise exception.ConfigurationError(f'Section [placement] is not right: {_public(error)}') from error
     for transport in session.session.adapters.values():
         if isinstance(transport, requests.adapters.HTTPAdapter):
             # What is above its size is closed after each answer, and a warning logged.

@@ -85,6 +85,7 @@ def test_a_file_that_is_not_there_and_one_that_is_none_are_named(tmp_path):
     (tmp_path / 'odd.conf').write_text('what is this\n')
     status, line = refused(tmp_path, 'conductor', '--config-file', str(tmp_path / 'odd.conf'))
     assert (status, 'odd.conf' in line) == (2, True)
+    assert f"Option --config-file is '{tmp_path}/odd.conf': " in line
 
 
 def test_an_unknown_argument_is_status_2(tmp_path):

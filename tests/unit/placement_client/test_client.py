@@ -398,8 +398,13 @@ def test_a_catalog_without_placement_is_unreachable(tmp_path, identity):
                 'version': '1',
                 'min_version': '1',
             },
-            'version',
+            r'\[placement\] is not right: .*version',
         ),
+        (
+            {'auth_type': 'none', 'endpoint_override': 'http://x', 'timeout': 'x'},
+            r"\[placement\] timeout is 'x': .*would do",
+        ),
+        ({'auth_type': 'none', 'endpoint_override': 'http://x', 'timeout': ''}, r"\[placement\] timeout is ''"),
     ],
 )
 def test_a_configuration_that_cannot_be_names_the_option(tmp_path, options, said):
