@@ -432,10 +432,13 @@ class Periodic:
     An error is logged and does not end it. The time between two runs is jittered by a tenth, so that many services
     started at once do not stay in step.
 
-    :param spacing: seconds between the end of one run and the start of the next.
+    :param spacing: seconds between the end of one run and the start of the next; or what returns them as they now are,
+        and is asked at the end of each run.
     """
 
-    def __init__(self, threads: Threads, spacing: float, function: Callable[[], Any], name: str) -> None:
+    def __init__(
+        self, threads: Threads, spacing: float | Callable[[], float], function: Callable[[], Any], name: str
+    ) -> None:
         self._threads = threads
         self._spacing = spacing
         self._function = function
@@ -459,10 +462,22 @@ class Periodic:
 
     def _loop(self) -> None:
         try:
-            while not self._stop.wait(self._spacing * (0.9 + 0.2 * self._threads.random())):
+            spacing = self._spaced(1.0)
+            while not self._stop.wait(spacing * (0.9 + 0.2 * self._threads.random())):
                 try:
                     self._function()
                 except Exception:  # one bad run must not end the service; the next may be right
                     LOG.exception('%s failed, and will be run again', self._name)
+                spacing = self._spaced(spacing)
         finally:
             self._ended.set()
+
+    def _spaced(self, before: float) -> float:
+        """Return the spacing as it now is, or else what it was."""
+        if not callable(self._spacing):
+            return self._spacing
+        try:
+            return float(self._spacing())
+        except Exception as error:  # noqa: BLE001 -- without a next run nobody would notice that it can be told again
+            LOG.error('the spacing of %s cannot be told: it stays %g s: %s', self._name, before, error)
+            return before

@@ -141,12 +141,16 @@ class ConductorManager:
         self._served.append(self._rpc.serve(target, self))
         conf = self.conf.conductor
         self._every(conf.lease / 3, self._renew, 'lease')
-        self._every(conf.sweep_interval, self._sweep, 'sweep')
-        self._every(conf.poll_interval / 2, lambda: periodics.poll(self.tools, self.runner, self._poll_pool), 'poll')
+        self._every(lambda: conf.sweep_interval, self._sweep, 'sweep')
+        self._every(
+            lambda: conf.poll_interval / 2,
+            lambda: periodics.poll(self.tools, self.runner, self._poll_pool),
+            'poll',
+        )
         if self._watch is not None:
             self._every(conf.audit_interval, self._watch.look, 'audit')
 
-    def _every(self, spacing: float, function: Callable[[], None], name: str) -> None:
+    def _every(self, spacing: float | Callable[[], float], function: Callable[[], None], name: str) -> None:
         def tick() -> None:
             self.tools.options = self._options()
             try:

@@ -48,7 +48,8 @@ conductor_opts: list[cfg.Opt] = [
         min=0.1,
         mutable=True,
         help='Seconds between two looks for migrations that no living conductor owns, or that wait without being '
-        'heard of. It bounds what a lost message can cost.',
+        'heard of. It bounds what a lost message can cost. Changed while the service runs (SIGHUP), it holds from the '
+        'next look on.',
     ),
     cfg.FloatOpt(
         'poll_interval',
@@ -56,7 +57,8 @@ conductor_opts: list[cfg.Opt] = [
         min=0.1,
         mutable=True,
         help='Seconds for which a migration must have been silent before its host is asked, and the time-out of '
-        'asking. A smaller value shows finer progress, for more messages.',
+        'asking. A smaller value shows finer progress, for more messages. Changed while the service runs (SIGHUP), it '
+        'holds from the next look on.',
     ),
     cfg.IntOpt(
         'poll_concurrency',

@@ -394,6 +394,25 @@ def test_a_periodic_runs_once_a_spacing_jittered_by_a_tenth_and_survives_an_erro
         assert not threads.threads
 
 
+def test_the_spacing_of_a_periodic_may_change_while_it_runs_and_one_that_cannot_be_read_changes_nothing(caplog):
+    with sim.Simulation() as simulation:
+        threads = simulation.process('service')
+        times = []
+        spacings = [10.0]
+        executors.Periodic(threads, lambda: spacings[0], lambda: times.append(simulation.time), 'tick').start()
+        simulation.advance(100)
+        assert 9 <= len(times) <= 11
+        spacings[0] = 1.0
+        simulation.advance(12)
+        del times[:]
+        simulation.advance(100)
+        assert 90 <= len(times) <= 112
+        del spacings[:]
+        simulation.advance(100)
+        assert 180 <= len(times) <= 224
+        assert 'the spacing of tick cannot be told: it stays 1 s' in caplog.text
+
+
 def test_stopping_a_periodic_waits_for_the_run_that_is_under_way():
     with sim.Simulation() as simulation:
         threads = simulation.process('service')

@@ -64,6 +64,33 @@ class TestLife:
         stage.check(migration, 'host2')
 
 
+class TestReload:
+    def test_what_is_done_on_a_clock_keeps_the_time_that_the_options_say_now(self, build: Callable[..., Stage]) -> None:
+        """Both options may change while the service runs, and the spacing stayed what it was at the start."""
+        stage = build(options={'conductor.sweep_interval': 5, 'conductor.poll_interval': 5})
+        conductor = stage.cloud.conductors['conductor1']
+        ticks = {'sweep': 0, 'poll': 0}
+
+        def counted(name: str, function: Callable[[], None]) -> Callable[[], None]:
+            def tick() -> None:
+                ticks[name] += 1
+                function()
+
+            return tick
+
+        for task in conductor._periodics:
+            if task._name in ticks:
+                task._function = counted(task._name, task._function)
+        stage.simulation.advance(100)
+        assert (18 <= ticks['sweep'] <= 22, 36 <= ticks['poll'] <= 44) == (True, True)
+        for name in ('sweep_interval', 'poll_interval'):
+            conductor.conf.set_override(name, 0.5, group='conductor')
+        stage.simulation.advance(6)
+        ticks.update(sweep=0, poll=0)
+        stage.simulation.advance(100)
+        assert (180 <= ticks['sweep'] <= 222, 360 <= ticks['poll'] <= 444) == (True, True)
+
+
 class TestTheApisCalls:
     def test_waiting_for_the_checks_does_not_mean_waiting_for_the_end(self, stage: Stage) -> None:
         stall = stage.host('host1').faults.stall('copying')
