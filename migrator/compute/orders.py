@@ -37,6 +37,7 @@ from oslo_log import log as logging
 
 from migrator import context as migrator_context
 from migrator import exception, executors
+from migrator.objects import base
 from migrator.objects import command as command_objects
 from migrator.objects import events as events_objects
 from migrator.virt import driver
@@ -447,6 +448,10 @@ class Orders:
                 # A live migration looks for itself: the job that an earlier life has started has to be aborted.
                 work.raise_if_cancelled()
             result = work.body(work) if work.body is not None else None
+            odd = base.cannot_travel(result) if not isinstance(result, Outcome) else None
+            if odd is not None:
+                # Kept as it is, it would be in the way of every answer, and nobody would hear of the step's end.
+                raise exception.DriverError(f'{work.step} returned {odd}: what JSON can carry would do')
         except exception.Cancelled as error:
             return _cancelled(error)
         except Exception as error:  # whatever it was, the owner has to hear of it

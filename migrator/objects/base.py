@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
 T = TypeVar('T', bound='Versioned')
@@ -76,6 +77,29 @@ def to_primitive(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     raise TypeError(f'{type(value).__name__} cannot go over the wire')
+
+
+def cannot_travel(value: Any) -> str | None:
+    """Return where in a value something is that :func:`to_primitive` refuses, and of what type; None: it can travel."""
+    return _odd(value, '')
+
+
+def _odd(value: Any, where: str) -> str | None:
+    parts: Iterable[tuple[str, Any]]
+    if isinstance(value, Versioned):
+        dot = '.' if where else ''
+        parts = ((f'{dot}{field.name}', getattr(value, field.name)) for field in dataclasses.fields(value))
+    elif isinstance(value, dict):
+        parts = ((f'[{key!r}]', item) for key, item in value.items())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts = ((f'[{number}]', item) for number, item in enumerate(value))
+    else:
+        try:
+            to_primitive(value)
+        except TypeError:
+            return f'{where or "something"} of type {type(value).__name__}'
+        return None
+    return next(filter(None, (_odd(item, where + place) for place, item in parts)), None)
 
 
 def from_primitive(value: Any) -> Any:

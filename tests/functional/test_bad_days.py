@@ -74,6 +74,24 @@ def test_with_no_retries_allowed_one_candidate_is_tried_only(cloud):
     seen.failed(cloud, instance, before, 'host2')
 
 
+PHASES = ('check_can_live_migrate_destination', 'check_can_live_migrate_source', 'pre_live_migration')
+
+
+@pytest.mark.parametrize('phase', PHASES)
+@pytest.mark.simulated(reason='it reaches into a service')
+def test_what_a_driver_returns_that_cannot_travel_fails_its_step_and_is_told(cloud, monkeypatch, phase):
+    """The host could not answer, now or ever, and the migration stayed where it was, whoever wished to abort it."""
+    instance = cloud.boot('one', 'host1')
+    driver = cloud.computes['host1' if phase.endswith('source') else 'host2'].driver
+    method = getattr(driver, phase)
+    odd = {'destination': {'x': object()}}
+    monkeypatch.setattr(driver, phase, lambda *arguments: method(*arguments).replace(**odd))
+    before = migrate(cloud, instance, 'host2')
+    cloud.wait()
+    why = f"{phase} returned destination['x'] of type object: what JSON can carry would do"
+    seen.failed(cloud, instance, before, why)
+
+
 def test_a_source_that_fails_its_check_always_fails_the_migration_and_nothing_else(cloud):
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host1').fail('check_can_live_migrate_source', 'the storage is odd', sticky=True)

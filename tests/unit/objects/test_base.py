@@ -53,6 +53,29 @@ INSTANCE = instance_objects.Instance(
 NODE = compute_node.ComputeNode(
     uuid='n', host='h', node='h', providers=[compute_node.ProviderInventory(uuid='p', name='p')]
 )
+
+
+@pytest.mark.parametrize(
+    ('value', 'where'),
+    [
+        (migrate_data.LiveMigrateData(source={'a': [1, (2.5, None)], 'b': Colour.RED}), None),
+        (migrate_data.LiveMigrateData(destination={'x': object()}), "destination['x'] of type object"),
+        (migrate_data.LiveMigrateData(source={'a': [1, {'b': b'raw'}]}), "source['a'][1]['b'] of type bytes"),
+        (migrate_data.LiveMigrateData(source={'a': (1, 2j)}), "source['a'][1] of type complex"),
+        (Thing(name='t', parts=[Thing(name=Ellipsis)]), 'parts[0].name of type ellipsis'),
+        (object(), 'something of type object'),
+        ([object()], '[0] of type object'),
+    ],
+)
+def test_what_cannot_travel_is_told_by_its_place_and_type(value, where):
+    assert base.cannot_travel(value) == where
+    if where is None:
+        base.to_primitive(value)
+    else:
+        with pytest.raises(TypeError):
+            base.to_primitive(value)
+
+
 EVERYTHING = [
     Thing(name='a', parts=[Thing(name='b'), {'c': [1, None, True, 2.5]}]),
     GUEST,
