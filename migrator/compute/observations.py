@@ -25,8 +25,9 @@ from typing import Any
 from oslo_log import log as logging
 
 from migrator import context as migrator_context
-from migrator import executors
+from migrator import exception, executors
 from migrator.compute import orders as orders_module
+from migrator.objects import base
 from migrator.objects import command as command_objects
 from migrator.virt import driver as virt_driver
 
@@ -110,6 +111,10 @@ class Observer:
         try:
             guest = self._driver.get_guest(uuid)
             progress = self._driver.get_progress(uuid) if guest.job else {}
+            odd = base.cannot_travel(progress)
+            if odd is not None:
+                # It would be in the way of the answer about every other guest.
+                raise exception.DriverError(f'get_progress returned {odd}: what JSON can carry would do')
         except Exception as error:  # noqa: BLE001 -- the host is silent about this guest, then
             LOG.warning('The hypervisor of %s does not tell of guest %s: %s', self._host, uuid, error)
             return None

@@ -20,10 +20,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from oslo_log import log as logging
+
 from migrator import context as migrator_context
 from migrator import exception, executors
 from migrator.compute import rpcapi as compute_rpcapi
 from migrator.objects import command
+
+LOG = logging.getLogger(__name__)
 
 #: Calls outstanding to one host; what comes on top parks and is woken when one returns.
 CALLS_PER_HOST = 4
@@ -99,7 +103,7 @@ class Hosts:
     def ask(self, host: str, orders: Sequence[command.Command]) -> list[command.Observation] | None:
         """Poll a host for some migrations; it changes nothing there but the epoch seen.
 
-        :returns: what it says of each, or None: it is silent.
+        :returns: what it says of each of which it says anything, or None: it is silent.
         :raises HostBusy: enough calls are on their way.
         """
         with self._place(host, orders[0].migration_uuid if orders else ''):
@@ -117,7 +121,20 @@ class Hosts:
                 self._silent_at[host] = self._threads.clock.monotonic()
                 return None
         self._heard(host)
-        return found
+        return [one for one in found if self._is_told(host, one)]
+
+    @staticmethod
+    def _is_told(host: str, one: command.Observation) -> bool:
+        """Whether a host says how a guest is; a word that nobody knows is none, least of all that it is absent."""
+        if one.refusal is None and not one.guest.told:
+            LOG.warning(
+                '%s says of guest %s that its state is %r, which is none: it counts as having said nothing of it',
+                host,
+                one.guest.instance_uuid,
+                one.guest.state,
+            )
+            return False
+        return True
 
     def acknowledge(self, report: command.Report) -> None:
         """Let the host know, with the next poll, that a report has been taken in and need not be kept."""

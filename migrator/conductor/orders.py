@@ -245,8 +245,9 @@ def not_told(m: owned.OwnedMigration, *hosts: str) -> Parked | Stuck:
     for host in hosts:
         if m.mute_for(host) >= m.tools.options.service_down_time:
             return Stuck(
-                f'{host} answers, and its hypervisor has long not told of the guest: look at it. It goes on by itself '
-                'when it tells; or stop the compute service there, and declare it forced down once it is fenced.'
+                f'{host} answers, but its hypervisor has long not told of the guest: look at it, and at the log of its '
+                'compute service. It goes on by itself when that tells; or stop that service, and declare the host forced '
+                'down once it is fenced.'
             )
     return Parked(f'{", ".join(sorted(hosts))} to say where the guest is')
 

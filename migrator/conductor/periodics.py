@@ -167,8 +167,8 @@ def _take_silence(tools: Tools, stories: runner.Runner, subject: OwnedMigration,
     waited = silent or subject.mute_for(host)
     if waited < tools.options.service_down_time:
         return
-    why = f'{host} has not answered' if silent else f'{host} answers, and its hypervisor has not told of the guest'
-    _say_what_it_waits_for(tools, subject, f'{why} for {waited:.0f} s')
+    why = 'has not answered' if silent else 'answers, but its hypervisor has not told of the guest'
+    _say_what_it_waits_for(tools, subject, f'{host} {why} for {waited:.0f} s')
     # What is stuck already is fenced by a word that the sweep finds, or freed by an answer, which wakes it as well.
     if now - subject.woken_for_silence >= (_LOOK_AT_SILENCE if subject.row.stuck_reason is None else _LOOK_AT_STUCK):
         subject.woken_for_silence = now

@@ -18,6 +18,7 @@ import dataclasses
 import enum
 from typing import Any
 
+from migrator import exception
 from migrator.objects import base
 
 
@@ -38,6 +39,9 @@ class GuestState(enum.StrEnum):
     WAITING = 'waiting'
     #: Not even that.
     ABSENT = 'absent'
+
+
+_STATES = tuple(state.value for state in GuestState)
 
 
 class Entry(enum.StrEnum):
@@ -62,9 +66,11 @@ class WorkState(enum.StrEnum):
 class Guest(base.Versioned):
     """One guest as its driver sees it.
 
+    :ivar state: a :class:`GuestState`.
     :ivar job: a migration job of it goes out from here.
     :ivar incoming: a receiving process exists (told apart from merely prepared).
     :ivar post_copy: it runs at the destination while its memory still follows.
+    :raises migrator.exception.ValidationError: the state is none that there is.
     """
 
     instance_uuid: str
@@ -72,6 +78,32 @@ class Guest(base.Versioned):
     job: bool = False
     incoming: bool = False
     post_copy: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.told:
+            *most, last = GuestState
+            would_do = f'{", ".join(most)} or {last} would do.'
+            raise exception.ValidationError(path='Guest.state', value=self.state, detail=would_do)
+
+    @classmethod
+    def from_primitive(cls, primitive: dict[str, Any]) -> Any:
+        """Return the guest that a host tells of, also where its state is none that this release knows: what a host
+        says of one guest must not be in the way of what it says of the others; see :attr:`told`.
+
+        :raises ValueError: the primitive is of another object, or of another major version.
+        """
+        data = primitive.get('data', {})
+        state = data.get('state', GuestState.ABSENT.value)
+        if state in _STATES:
+            return super().from_primitive(primitive)
+        guest = super().from_primitive({**primitive, 'data': {**data, 'state': GuestState.ABSENT.value}})
+        object.__setattr__(guest, 'state', state)
+        return guest
+
+    @property
+    def told(self) -> bool:
+        """Whether the state says anything; that of another service's driver may be a word that nobody knows."""
+        return self.state in _STATES
 
     @property
     def present(self) -> bool:

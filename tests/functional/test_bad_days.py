@@ -15,6 +15,7 @@
 
 import pytest
 
+from migrator.objects import command
 from migrator.testing.placement_faults import Fault
 from tests.functional import seen
 from tests.functional.trouble import COMMITS, COMMITS_BACK, LONG, AtCommit, by_turns, faults, migrate, refuse
@@ -90,6 +91,26 @@ def test_what_a_driver_returns_that_cannot_travel_fails_its_step_and_is_told(clo
     cloud.wait()
     why = f"{phase} returned destination['x'] of type object: what JSON can carry would do"
     seen.failed(cloud, instance, before, why)
+
+
+@pytest.mark.simulated(reason='it reaches into a service')
+def test_a_driver_that_says_nonsense_of_its_guest_is_waited_for_and_that_is_said(cloud, monkeypatch):
+    """An unknown state was taken for the word that the guest is not there."""
+    instance = cloud.boot('one', 'host1')
+    stall = faults(cloud, 'host1').stall('copying')
+    migrate(cloud, instance, 'host2')
+    cloud.simulation.run_until(stall.reached.is_set)
+    with monkeypatch.context() as patched:
+        driver = cloud.computes['host1'].driver
+        patched.setattr(driver, 'get_guest', lambda uuid: command.Guest(instance_uuid=uuid, state='active'))
+        cloud.simulation.advance(100)
+        (migration,) = cloud.migrations(instance)
+        assert migration.status == 'running'
+        assert 'host1 answers, but its hypervisor has long not told of the guest' in migration.stuck_reason
+        assert 'the log of its compute service' in migration.stuck_reason
+    stall.release()
+    cloud.wait()
+    seen.completed(cloud, instance, 'host2')
 
 
 def test_a_source_that_fails_its_check_always_fails_the_migration_and_nothing_else(cloud):

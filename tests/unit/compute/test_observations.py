@@ -12,6 +12,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from migrator.objects import command
 from tests.unit.compute import scene as scene_module
 
 Scene = scene_module.Scene
@@ -71,6 +74,27 @@ def test_a_guest_of_which_the_driver_does_not_tell_is_left_out_and_the_others_ar
     hung.release()
     scene.simulation.run_ready()
     assert len(host.polls(commands)) == 2
+
+
+def test_a_guest_of_which_the_driver_says_nonsense_is_left_out_and_the_others_are_not(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.guests(1, 2, 3)
+    host = scene.host()
+    odd = {
+        scene_module.uuid(1, 1): {'get_guest': lambda uuid: command.Guest(instance_uuid=uuid, state='active')},
+        scene_module.uuid(1, 2): {
+            'get_guest': lambda uuid: command.Guest(instance_uuid=uuid, state='running', job=True),
+            'get_progress': lambda uuid: {'memory_total': object()},
+        },
+    }
+    for name in ('get_guest', 'get_progress'):
+        right = getattr(host.driver, name)
+        monkeypatch.setattr(host.driver, name, lambda uuid, n=name, f=right: odd.get(uuid, {}).get(n, f)(uuid))
+    found = host.polls([host.command('poll', number) for number in (1, 2, 3)])
+    assert [observation.migration_uuid for observation in found] == [scene_module.uuid(2, 3)]
+    assert 'Guest.state. Value: active. running' in caplog.text
+    assert "get_progress returned ['memory_total'] of type object: what JSON can carry would do" in caplog.text
 
 
 def test_a_poll_changes_nothing_but_the_epoch(scene: Scene) -> None:

@@ -34,7 +34,7 @@ def test_a_source_that_does_not_tell_of_the_guest(build: Callable[..., Stage], a
     if aborted:
         stage.abort(migration)
     why = stage.until_stuck(migration, 100)
-    assert 'host1 answers, and its hypervisor has long not told of the guest' in why
+    assert 'host1 answers, but its hypervisor has long not told of the guest' in why
     for phase in SLOW:
         stage.host('host1').faults.clear(phase)
     for stall in stalls:

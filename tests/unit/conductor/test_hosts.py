@@ -20,7 +20,7 @@ import pytest
 
 from migrator import exception
 from migrator.conductor import hosts as conductor_hosts
-from migrator.objects import command
+from migrator.objects import base, command
 from migrator.testing import threads as sim_threads
 
 
@@ -34,6 +34,8 @@ class API:
         self.under_way = 0
         self.most = 0
         self.acks: list[list[dict[str, Any]]] = []
+        #: Migration -> what the host says of its guest, where it is not that it has none.
+        self.guests: dict[str, command.Guest] = {}
 
     def _be_called(self) -> None:
         self.under_way += 1
@@ -57,7 +59,7 @@ class API:
         return [
             command.Observation(
                 migration_uuid=one.migration_uuid, host=host, boot_id='b', epoch=one.epoch,
-                guest=command.Guest(instance_uuid=one.instance_uuid),
+                guest=self.guests.get(one.migration_uuid, command.Guest(instance_uuid=one.instance_uuid)),
             )
             for one in commands
         ]  # fmt: skip
@@ -95,6 +97,21 @@ class Scene:
 def scene() -> Iterator[Scene]:
     with sim_threads.Simulation(seed=1) as simulation:
         yield Scene(simulation)
+
+
+class TestWords:
+    def test_a_guest_of_which_its_host_says_nonsense_is_left_out_and_the_others_are_not(
+        self, scene: Scene, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """An unknown state was taken for the word that the guest is not there."""
+        said = base.to_primitive(command.Guest(instance_uuid='i'))
+        said['data']['state'] = 'active'
+        scene.api.guests['m1'] = base.from_primitive(said)
+        found: list[command.Observation] = []
+        scene.threads.start(lambda: found.extend(scene.hosts.ask('host1', [order(1), order(2)]) or []), name='ask')
+        scene.simulation.run_ready()
+        assert [one.migration_uuid for one in found] == ['m2']
+        assert "host1 says of guest i that its state is 'active'" in caplog.text
 
 
 class TestPlaces:
