@@ -13,13 +13,26 @@
 """Every error of migrator, one class each.
 
 The docstring of a class is the message: it names the field, what it was, and what would do. Its ``{names}`` are the
-keyword arguments that the raiser gives, and they stay readable on the exception as ``kwargs``.
+keyword arguments that the raiser gives, and they stay readable on the exception as ``kwargs``. One that was not given
+is ``?`` in the message.
 """
 
 from __future__ import annotations
 
 import inspect
 from typing import Any
+
+
+class _NotGiven:
+    """Stands in a message for what its raiser did not give: what was given must not be lost with it."""
+
+    def __repr__(self) -> str:
+        return '?'
+
+
+class _Given(dict[str, Any]):
+    def __missing__(self, name: str) -> _NotGiven:
+        return _NotGiven()
 
 
 class MigratorException(Exception):
@@ -32,7 +45,7 @@ class MigratorException(Exception):
         self.kwargs = kwargs
         if message is None:
             template = inspect.cleandoc(type(self).__doc__ or 'An unexpected error occurred.').replace('\n', ' ')
-            message = template.format(**kwargs) if kwargs else template
+            message = template.format_map(_Given(kwargs))
         self.message = message
         super().__init__(message)
 

@@ -42,7 +42,8 @@ def check_can_live_migrate_destination(
             reason=f'{host} has a guest {instance.uuid} already: {guest.state}; if an earlier move has left it there, '
             'it has to be removed first'
         )
-    return driver.check_can_live_migrate_destination(instance, block_migration, disk_over_commit)
+    found = driver.check_can_live_migrate_destination(instance, block_migration, disk_over_commit)
+    return returned('check_can_live_migrate_destination', found)
 
 
 def check_can_live_migrate_source(
@@ -55,4 +56,14 @@ def check_can_live_migrate_source(
     guest = driver.get_guest(instance.uuid)
     if not guest.present:
         raise exception.MigrationPreCheckError(reason=f'{host} has no guest {instance.uuid}')
-    return driver.check_can_live_migrate_source(instance, migrate_data)
+    return returned('check_can_live_migrate_source', driver.check_can_live_migrate_source(instance, migrate_data))
+
+
+def returned(method: str, found: object) -> LiveMigrateData:
+    """Return what a method of a driver has returned, if it is what the next step is to be given.
+
+    :raises migrator.exception.DriverError: it is not; the next step, at the other host, could not say whose it was.
+    """
+    if not isinstance(found, LiveMigrateData):
+        raise exception.DriverError(f'{method} returned {found!r:.100}: a LiveMigrateData would do')
+    return found

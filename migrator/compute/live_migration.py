@@ -25,7 +25,7 @@ from collections.abc import Callable
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.compute import orders
+from migrator.compute import checks, orders
 from migrator.objects import command as command_objects
 from migrator.virt import driver as virt_driver
 
@@ -62,7 +62,7 @@ def pre_live_migration(
     # What the check left would be in the way, and nobody else comes by to remove it.
     driver.cleanup_live_migration_destination_check(instance)
     token.raise_if_cancelled()
-    return driver.pre_live_migration(instance, migrate_data, token)
+    return checks.returned('pre_live_migration', driver.pre_live_migration(instance, migrate_data, token))
 
 
 def live_migration(

@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.compute import scene as scene_module
 
 Scene = scene_module.Scene
@@ -80,3 +82,20 @@ def test_a_repeated_check_attaches_and_both_get_the_answer(scene: Scene) -> None
     scene.until(lambda: first and second)
     assert first == second
     assert len(scene.world.effects('check file made')) == 1
+
+
+@pytest.mark.parametrize(
+    ('step', 'name'), [(DESTINATION, 'beta'), (SOURCE, 'alpha'), ('pre_live_migration', 'beta')], ids=str
+)
+def test_a_driver_that_returns_nothing_is_told_so_at_the_step_that_did(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, step: str, name: str
+) -> None:
+    """It failed one step later at the other host, with what Python says of None."""
+    scene.alpha.spawn(scene_module.instance())
+    host = scene.host(name)
+    monkeypatch.setattr(host.driver, step, lambda *arguments: None)
+    scene.thread(host, lambda: host.call(step))
+    scene.until(lambda: (report := host.kept(step)) is not None and report.state != 'running')
+    report = host.kept(step)
+    assert report is not None
+    assert (report.state, report.reason) == ('failed', f'{step} returned None: a LiveMigrateData would do')
