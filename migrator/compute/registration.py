@@ -31,6 +31,8 @@ LOG = logging.getLogger(__name__)
 CALL_AGAIN = 1.0
 #: For so many guests that do not answer a start waits as long as the driver does, before it leaves out the others.
 SILENT_GUESTS = 3
+#: So many guests are named in a line; where a driver cannot tell of any guest, they are all there are.
+SHOWN = 5
 
 
 class Registration:
@@ -112,7 +114,10 @@ class Registration:
         if not self._adopts:
             return []
         asked = [guest.instance_uuid for guest in guests if guest.instance_uuid not in left_out]
+        # What only waits for a guest is none yet, and no driver can describe it.
+        waits = {guest.instance_uuid for guest in guests if guest.state == command_objects.GuestState.WAITING}
         found, silent = [], 0
+        untold: list[str] = []
         clock = self._threads.clock
         for number, uuid in enumerate(asked):
             if silent >= SILENT_GUESTS:
@@ -139,7 +144,19 @@ class Registration:
                 left_out.add(uuid)
                 silent += isinstance(error, exception.ServiceUnreachable)
             else:
-                found += [] if instance is None else [instance]
+                if instance is not None:
+                    found.append(instance)
+                elif uuid not in waits:
+                    untold.append(uuid)
+        if untold:
+            left_out.update(untold)
+            LOG.warning(
+                'The driver does not tell what %d guests are (its get_instance returns None): those that the books do '
+                'not know are not adopted: %s%s',
+                len(untold),
+                ', '.join(untold[:SHOWN]),
+                ', ...' * (len(untold) > SHOWN),
+            )
         return found
 
     def _beat(self) -> None:

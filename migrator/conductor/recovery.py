@@ -125,8 +125,8 @@ def _report_unknown_guests(tools: Tools, report: command.HostReport) -> None:
     unknown = [f'{uuid} ({state})' for uuid, state in sorted(states.items()) if uuid not in known]
     if unknown:
         LOG.warning(
-            '%s has guests that no instance is known of: %s. They are left alone; [compute] adopt_guests of that host '
-            'would have them taken in.',
+            '%s has guests that no instance is known of: %s. They are left alone. [compute] adopt_guests of that host '
+            'would have them taken in; where it is set, the log of the host says why they are not.',
             report.host,
             ', '.join(unknown),
         )

@@ -17,6 +17,7 @@ import logging
 import pytest
 
 from migrator import exception
+from migrator.objects import command
 from migrator.virt import driver
 from tests.unit.compute import scene as scene_module
 
@@ -175,3 +176,26 @@ def test_one_that_is_stopped_while_it_waits_for_a_guest_does_not_register(scene:
     host.manager.cleanup_host()
     scene.simulation.advance(100)
     assert host.events.started == []
+
+
+def test_a_driver_that_cannot_tell_what_guests_are_is_named_once_where_they_are_to_be_adopted(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing was said at the host, and its conductor recommended the option that the host had."""
+    scene.guests(*range(1, 8))
+    scene.alpha.guests[scene_module.uuid(1, 7)].state = command.GuestState.WAITING
+    host = scene.host(start=False, adopt_guests=True)
+    monkeypatch.setattr(host.driver, 'get_instance', lambda uuid: None)
+    host.events.unreachable = True
+    with caplog.at_level(logging.WARNING):
+        host.start()
+        scene.simulation.advance(5)
+        host.events.unreachable = False
+        scene.simulation.advance(2)
+    assert adoptable(host) == []
+    told = [record.getMessage() for record in caplog.records if 'get_instance' in record.getMessage()]
+    shown = ', '.join(scene_module.uuid(1, number) for number in range(1, 6))
+    assert told == [
+        f'The driver does not tell what 6 guests are (its get_instance returns None): those that the books do not know '
+        f'are not adopted: {shown}, ...'
+    ]
