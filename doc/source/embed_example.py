@@ -11,7 +11,10 @@
 # under the License.
 
 # --- the example
-"""Runs migrator's compute manager in a service that has its own configuration, transport and driver."""
+"""Runs migrator's compute manager in a service that has its own configuration, transport and driver.
+
+What the threads of the process are has to be settled before this is imported.
+"""
 
 from oslo_config import cfg
 
