@@ -246,8 +246,8 @@ def not_told(m: owned.OwnedMigration, *hosts: str) -> Parked | Stuck:
         if m.mute_for(host) >= m.tools.options.service_down_time:
             return Stuck(
                 f'{host} answers, but its hypervisor has long not told of the guest: look at it, and at the log of its '
-                'compute service. It goes on by itself when that tells; or stop that service, and declare the host forced '
-                'down once it is fenced.'
+                'compute service. It goes on by itself when that tells; or stop that service, and declare the host '
+                'forced down once it is fenced.'
             )
     return Parked(f'{", ".join(sorted(hosts))} to say where the guest is')
 
