@@ -321,6 +321,10 @@ class SchemaTooNew(MigratorException):
 # --- the protocol ----------------------------------------------------------------------------------------------------
 
 
+class BootReplaced(MigratorException):
+    """Boot {boot_id} of {host} is not taken in, for {known} was while it called. If it lives, it calls again."""
+
+
 class NotOwner(MigratorException):
     """Migration {migration_uuid} is no longer {owner}'s in epoch {epoch}: another conductor has it."""
 

@@ -252,11 +252,17 @@ class ConductorManager:
     def compute_started(
         self, context: migrator_context.RequestContext, report: command.HostReport
     ) -> list[command.Assignment]:
-        """Take in a host's new boot, keep its tree in Placement, and answer what it is to do."""
+        """Take in a host's new boot, keep its tree in Placement, and answer what it is to do.
+
+        :raises migrator.exception.BootReplaced: another boot of the host was taken in while this lasted; nothing is
+            changed, and the one that lives calls again.
+        """
+        # Placement may take long, and the boot that has called be dead and followed by another when it has answered.
+        replaces = recovery.known_boot(self.tools, report.host)
         if report.node is not None:
             tree: Any = report.node
             providers.ensure_tree(self.tools.placement, tree.providers, sleep=self._threads.sleep)
-        assignments, raised = recovery.compute_started(self.tools, report)
+        assignments, raised = recovery.compute_started(self.tools, report, replaces)
         for uuid in raised:
             self.runner.wake(uuid, reread=True)
         if report.adoptable:
@@ -274,13 +280,25 @@ class ConductorManager:
 
     @rpc.expose
     def compute_heartbeat(self, context: migrator_context.RequestContext, report: command.HostReport) -> None:
-        """Take in that a host is alive."""
+        """Take in that a host is alive; where the books have another boot, and that one is silent, have it register.
+
+        Its service may have been deleted, or the call of a boot before it have been committed after its own.
+        """
         services = self.tools.database.services
         if services.heartbeat(report.host, report.boot_id):
             return
-        if not services.list(binary=service_objects.COMPUTE_BINARY, host=report.host):
-            # Its service was deleted, and it lives: told of a boot that is not its own, it registers again.
-            self._poll_pool.submit(self._call_back, report.host)
+        found = services.list(binary=service_objects.COMPUTE_BINARY, host=report.host)
+        if found:
+            known = found[0]
+            if known.boot_id == report.boot_id:
+                return  # It has stopped, and this beat was on its way then.
+            # Of two that live under one name the one that is known beats on, and so neither drives the other out. A
+            # host whose dead boot is known is called back before it counts as down.
+            patience = self.tools.options.service_down_time / 2
+            if known.last_seen_up is not None and not known.is_silent(services.now(), patience):
+                return
+        # Told of a boot that is not its own, it registers again.
+        self._poll_pool.submit(self._call_back, report.host)
 
     def _call_back(self, host: str) -> None:
         nobody = command.Command(

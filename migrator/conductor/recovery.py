@@ -21,6 +21,7 @@ from migrator.conductor.owned import OwnedMigration, Tools
 from migrator.db import migrations as migration_rows
 from migrator.objects import base, command
 from migrator.objects import migration as migration_objects
+from migrator.objects import service as service_objects
 from migrator.saga import log
 
 LOG = logging.getLogger(__name__)
@@ -77,12 +78,22 @@ def wish_by_timeout(tools: Tools, migration: migration_objects.Migration, action
         LOG.warning('Migration %s: %s is asked for by %s', migration.uuid, action, who)
 
 
-def compute_started(tools: Tools, report: command.HostReport) -> tuple[list[command.Assignment], list[str]]:
+def known_boot(tools: Tools, host: str) -> str | None:
+    """Return the boot_id of a host that the books have, or None: they know of no boot of it."""
+    found = tools.database.services.list(binary=service_objects.COMPUTE_BINARY, host=host)
+    return found[0].boot_id if found else None
+
+
+def compute_started(
+    tools: Tools, report: command.HostReport, replaces: str | None
+) -> tuple[list[command.Assignment], list[str]]:
     """Store a host's new boot, and raise the epoch of everything in progress that names it.
 
-    :returns: what the host is to do, in queued_at order; and the owners' servers that are to be told.
+    :param replaces: the boot_id that was known when the host called, or None.
+    :returns: what the host is to do, in queued_at order; and the uuids of the migrations whose owners are to be told.
+    :raises migrator.exception.BootReplaced: a third boot is known by now; nothing was changed.
     """
-    found = tools.database.migrations.begin_boot(report, tools.database.services)
+    found = tools.database.migrations.begin_boot(report, tools.database.services, replaces)
     _report_unknown_guests(tools, report)
     assignments = []
     for entry in found:

@@ -442,13 +442,20 @@ class Migrations:
             return bool(locked.rowcount)
 
     @engines.retried
-    def begin_boot(self, report: command.HostReport, services: service_rows.Services) -> builtins.list[Named]:
+    def begin_boot(
+        self, report: command.HostReport, services: service_rows.Services, replaces: str | None
+    ) -> builtins.list[Named]:
         """Store a host's new boot, and raise the epoch of everything in progress that names it, its owner kept.
 
+        :param replaces: the boot_id that was known when the host called, or None; its own may be there too, by then.
         :returns: those migrations, in queued_at order.
+        :raises migrator.exception.BootReplaced: another boot is known by now; nothing was changed.
         """
         names_it = sa.or_(_T.c.source_compute == report.host, _T.c.dest_compute == report.host)
         with self._engine.writer() as session:
+            known = services.lock_boot(session, report.host)
+            if known not in (replaces, report.boot_id):
+                raise exception.BootReplaced(host=report.host, boot_id=report.boot_id, known=known)
             services.write_report(session, report.host, service_objects.COMPUTE_BINARY, report.version, report.boot_id)
             if isinstance(report.node, compute_node.ComputeNode):
                 services.write_node(session, report.node)

@@ -80,8 +80,7 @@ class Services:
     def heartbeat(self, host: str, boot_id: str) -> bool:
         """Write that a compute is alive in the boot that is known.
 
-        :returns: whether it is that boot, and has not stopped; if not, nothing was written and the compute must start
-            anew.
+        :returns: whether it is that boot, and has not stopped; if not, nothing was written.
         """
         with self._engine.writer() as session:
             found: Any = session.execute(
@@ -96,6 +95,12 @@ class Services:
                 .values(last_seen_up=types.now())
             )
             return bool(found.rowcount)
+
+    def lock_boot(self, session: Any, host: str) -> str | None:
+        """Return the boot_id of a host's compute service, which stays as it is until the transaction has ended."""
+        mine = (_T.c.host == host, _T.c.binary == service_objects.COMPUTE_BINARY)
+        boot_id: str | None = session.execute(sa.select(_T.c.boot_id).where(*mine).with_for_update()).scalar()
+        return boot_id
 
     def write_stopped(self, session: Any, host: str, binary: str, where: Any) -> None:
         """Write within a transaction under way that a service stops in good order: it is down until it reports again.

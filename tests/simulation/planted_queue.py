@@ -128,8 +128,8 @@ def restart_turns_the_queue_around() -> Iterator[object]:
     """What waited when its host was killed is queued again in the reverse order."""
     begin_boot = migration_rows.Migrations.begin_boot
 
-    def reverse(self: Any, report: Any, services: Any) -> Any:
-        return begin_boot(self, report, services)[::-1]
+    def reverse(self: Any, *given: Any) -> Any:
+        return begin_boot(self, *given)[::-1]
 
     with patched(migration_rows.Migrations, 'begin_boot', reverse) as there:
         yield there

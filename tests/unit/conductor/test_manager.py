@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from migrator import context
+from migrator import context, exception
 from migrator.conductor import rpcapi
+from migrator.objects import command
+from migrator.testing.placement_faults import Fault
 from tests.unit.conductor import stage as stages
 
 Stage = stages.Stage
@@ -138,3 +140,70 @@ class TestTheNameOfACompute:
         stage.cloud.kill('host1')
         stage.simulation.pause(stage.cloud.processes['host2'])
         assert [self.answers(stage, host) for host in ('host1', 'host2', 'nowhere')] == [False, False, False]
+
+
+class TestABootThatComesLate:
+    """What a compute said at its start is committed when the next life of it has already registered."""
+
+    def known(self, stage: Stage) -> str | None:
+        return stage.database.services.get_compute('host2').boot_id
+
+    def late(self, stage: Stage) -> None:
+        """Commit a call of a boot of host2 that is dead."""
+        old = command.HostReport(host='host2', boot_id='a dead boot', version=4)
+        stage.do(lambda: stage.cloud.conductors['conductor1'].compute_started(context.admin_context(), report=old))
+
+    def test_a_host_whose_dead_boot_is_known_registers_again_before_it_counts_as_down(self, stage: Stage) -> None:
+        boot = self.known(stage)
+        self.late(stage)
+        assert self.known(stage) == 'a dead boot'
+        downs = []
+        for _ in range(30):
+            stage.simulation.advance(2)
+            service = stage.database.services.get_compute('host2')
+            downs.append(not service.is_up(stage.database.services.now(), 60))
+        assert self.known(stage) == boot
+        assert not any(downs)
+
+    def test_so_does_one_whose_dead_boot_has_said_that_it_stops(self, stage: Stage) -> None:
+        boot = self.known(stage)
+        self.late(stage)
+        conductor = stage.cloud.conductors['conductor1']
+        stage.do(lambda: conductor.compute_stopping(context.admin_context(), 'host2', 'a dead boot', []))
+        stage.simulation.advance(30)
+        assert self.known(stage) == boot
+        assert stage.cloud.up()
+
+    def test_where_two_live_under_one_name_neither_drives_the_other_out(self, stage: Stage) -> None:
+        boot = self.known(stage)
+        conductor = stage.cloud.conductors['conductor1']
+        for _ in range(20):
+            other = command.HostReport(host='host2', boot_id='another that lives', version=4)
+            stage.do(lambda report=other: conductor.compute_heartbeat(context.admin_context(), report=report))
+            stage.simulation.advance(10)
+        assert self.known(stage) == boot
+        said = [(one.method, one.kind) for one in stage.cloud.recorder.messages]
+        assert said.count(('compute_started', 'call')) == 3, 'once for each host'
+
+    def test_a_call_that_placement_held_up_replaces_no_boot_that_came_after_it(self, stage: Stage) -> None:
+        (node,) = [one for one in stage.database.services.list_nodes() if one.host == 'host2']
+        conductor = stage.cloud.conductors['conductor1']
+        # Its first requests lose their races, and so it waits a little before the last one.
+        stage.cloud.adapter.inject(Fault.CONFLICT, url=node.uuid, times=4)
+        said: list[Exception] = []
+
+        def call() -> None:
+            old = command.HostReport(host='host2', boot_id='a dead boot', version=4, node=node)
+            try:
+                conductor.compute_started(context.admin_context(), report=old)
+            except exception.BootReplaced as error:
+                said.append(error)
+
+        before = len(stage.cloud.adapter.sent)
+        stage.cloud.processes['conductor1'].start(call, name='late')
+        stage.until(lambda: len(stage.cloud.adapter.sent) > before)
+        newer = command.HostReport(host='host2', boot_id='the next boot', version=4)
+        conductor.compute_started(context.admin_context(), report=newer)
+        assert self.known(stage) == 'the next boot'
+        stage.until(lambda: said, 5)
+        assert self.known(stage) == 'the next boot'

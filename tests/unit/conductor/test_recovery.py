@@ -81,7 +81,8 @@ class TestComputeStarted:
 
     def started(self, still: Stage, host: str, *guests: command.Guest) -> list[command.Assignment]:
         report = command.HostReport(host=host, boot_id='new boot', version=4, guests=list(guests))
-        assignments, _ = still.do(lambda: recovery.compute_started(still.tools, report))
+        known = recovery.known_boot(still.tools, host)
+        assignments, _ = still.do(lambda: recovery.compute_started(still.tools, report, known))
         return assignments
 
     def test_the_source_is_to_queue_what_was_queued_with_its_frozen_data_in_the_new_epoch(self, still: Stage) -> None:

@@ -112,7 +112,8 @@ class Scene:
         boot = boot_id or self.uuid()
         found = compute_node.ComputeNode(uuid=self.uuid(), host=name, node=name) if node else None
         report = command.HostReport(host=name, boot_id=boot, version=version, node=found)
-        self.database.migrations.begin_boot(report, self.database.services)
+        known = [one.boot_id for one in self.database.services.list(binary='nova-compute', host=name)]
+        self.database.migrations.begin_boot(report, self.database.services, known[0] if known else None)
         return boot
 
 

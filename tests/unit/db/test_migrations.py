@@ -413,11 +413,25 @@ class TestBoots:
         moments = [conftest.START + datetime.timedelta(seconds=seconds) for seconds in (30, 10, 20)]
         queued = [self.moving(scene, 'host2', queued_at=moment) for moment in moments]
         report = command.HostReport(host='host1', boot_id='new', version=4)
-        found = scene.database.migrations.begin_boot(report, scene.database.services)
+        found = scene.database.migrations.begin_boot(report, scene.database.services, None)
         assert [one.owned.migration.uuid for one in found] == [queued[1].uuid, queued[2].uuid, queued[0].uuid]
         assert {one.owner_server for one in found} == {'conductor1'}
         assert {one.owned.migration.epoch for one in found} == {2}
         assert all(one.owned.instance is not None for one in found)
+
+    def test_a_boot_that_another_has_followed_while_it_called_is_not_taken_in(self, scene: Scene) -> None:
+        known = self.moving(scene)
+        services, migrations = scene.database.services, scene.database.migrations
+        before = scene.host('host1')
+        scene.host('host1', boot_id='newer')
+        late = command.HostReport(host='host1', boot_id='late', version=3)
+        for replaces in (before, None):
+            with pytest.raises(exception.BootReplaced, match='late of host1 is not taken in, for newer was'):
+                migrations.begin_boot(late, services, replaces)
+        found = services.get_compute('host1')
+        assert (found.boot_id, found.version, migrations.get(known.uuid).epoch) == ('newer', 4, 3)
+        again = command.HostReport(host='host1', boot_id='newer', version=4)
+        assert migrations.begin_boot(again, services, before), 'its own call came twice'
 
     def test_an_owner_whose_epoch_was_raised_so_is_refused_and_finds_itself_still_the_owner(self, scene: Scene) -> None:
         known = self.moving(scene)
