@@ -14,6 +14,7 @@
 
 A debt is paid like a step after the move: the host is told, observes first, and is told again at the next sweep until
 it is done. Nothing that is paid destroys an active guest: a host that answers so raises an alarm, and is left alone.
+So does one that has lost the guest which it is to have.
 """
 
 from __future__ import annotations
@@ -132,11 +133,45 @@ def _take_in(tools: Tools, debt: debt_rows.Debt, report: command.Report) -> bool
         LOG.info('%s has paid %s for migration %s', debt.host, debt.step, debt.migration_uuid)
         tools.database.debts.forget(debt)
         return True
-    if report.state != command.WorkState.RUNNING and (report.result or {}).get('here'):
+    if report.state == command.WorkState.RUNNING:
+        return False
+    facts = report.result or {}
+    if report.reason:
+        tools.database.debts.note_failure(debt, report.reason)
+    if facts.get('here'):
         why = f'{debt.host} was to do {debt.step}, but the guest is there and could run: look which host runs it.'
-        LOG.error('Migration %s: %s', debt.migration_uuid, why)
-        tools.database.debts.raise_alarm(debt, why)
+        _raise_alarm(tools, debt, why)
+    elif facts.get('gone'):
+        return _without_guest(tools, debt)
     return False
+
+
+def _without_guest(tools: Tools, debt: debt_rows.Debt) -> bool:
+    """Take in that a host has not got the guest; whether that is as it should be the books say, read after its word."""
+    try:
+        instance = tools.database.instances.get(debt.instance_uuid)
+    except exception.InstanceNotFound:
+        why = 'the instance has been deleted'
+    else:
+        if instance.task_state is not None:
+            return False  # It is on its way from there, perhaps; where it is the books say when that has ended.
+        if instance.host == debt.host:
+            _raise_alarm(
+                tools,
+                debt,
+                f'{debt.host} was to do {debt.step}, but the guest is not there, where the books have it: look which '
+                'host has it; it may be lost.',
+            )
+            return False
+        why = f'the instance is at {instance.host} by now'
+    LOG.info('%s need not do %s for migration %s: %s', debt.host, debt.step, debt.migration_uuid, why)
+    tools.database.debts.forget(debt)
+    return True
+
+
+def _raise_alarm(tools: Tools, debt: debt_rows.Debt, why: str) -> None:
+    LOG.error('Migration %s: %s', debt.migration_uuid, why)
+    tools.database.debts.raise_alarm(debt, why)
 
 
 def _instance(tools: Tools, debt: debt_rows.Debt) -> instance_objects.Instance:

@@ -32,6 +32,7 @@ _T = models.HOST_DEBTS
 class Debt:
     """One row of ``host_debts``.
 
+    :ivar reason: why it is owed, or why it could not be paid when its host was last told.
     :ivar alarm: why it cannot be paid without a person, or None.
     :ivar input: what paying it needs (the frozen migrate data).
     """
@@ -130,6 +131,12 @@ class Debts:
         """Take a debt that is paid off the list, if it is still its owner's in its epoch."""
         with self._engine.writer() as session:
             session.execute(sa.delete(_T).where(*_same(debt)))
+
+    @engines.retried
+    def note_failure(self, debt: Debt, reason: str) -> None:
+        """Write why a debt could not be paid when its host was last told, if it is still its owner's in its epoch."""
+        with self._engine.writer() as session:
+            session.execute(sa.update(_T).where(*_same(debt), _T.c.reason != reason).values(reason=reason))
 
     @engines.retried
     def raise_alarm(self, debt: Debt, why: str) -> None:

@@ -73,6 +73,7 @@ def test_a_cleanup_that_failed_too_often_is_paid_once_it_can_be(cloud):
     assert owed(cloud) == [('host2', 'rollback_live_migration_at_destination')]
     cloud.simulation.advance(30)
     assert owed(cloud) == [('host2', 'rollback_live_migration_at_destination')], 'it still fails'
+    assert 'it will not go' in cloud.database.debts.list()[0].reason
     fault.clear()
     cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
     assert not cloud.world.hypervisors['host2'].residue(instance.uuid)
@@ -90,6 +91,67 @@ def test_a_host_that_runs_the_guest_after_all_is_an_alarm_and_the_guest_lives(cl
     cloud.simulation.advance(30)
     assert cloud.world.hypervisors['host1'].describe(instance.uuid).state == GuestState.RUNNING
     cloud.world.hypervisors['host1'].delete(instance.uuid)
+
+
+def completed_at_a_host_that_died(cloud):
+    """Migrate a server whose destination dies once it runs it, before its post step is done; return the server."""
+    instance = cloud.boot('one', 'host1', memory_mb=4096)
+    cloud.world.hypervisors['host2'].faults.fail('post_live_migration_at_destination', 'not yet', sticky=True)
+    assert cloud.live_migrate(instance, 'host2').status_int == 202
+    seen.when(cloud, instance, 'post-migrating')
+    seen.kill(cloud, 'host2')
+    cloud.wait(LONG)
+    cloud.world.hypervisors['host2'].faults.clear()
+    assert seen.migration(cloud, instance)['status'] == 'completed'
+    assert owed(cloud) == [('host2', 'post_live_migration_at_destination')]
+    return instance
+
+
+@pytest.mark.breaks('I1', reason='the destination loses its power, and the guest with it')
+@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
+def test_a_guest_that_is_lost_with_its_destination_after_the_move_is_an_alarm(cloud):
+    """It was told at each sweep for ever, of a guest that nobody had."""
+    instance = completed_at_a_host_that_died(cloud)
+    cloud.world.hypervisors['host2'].delete(instance.uuid)
+    seen.restart(cloud, 'host2')
+    cloud.simulation.run_until(lambda: cloud.database.debts.list()[0].alarm, timeout=60)
+    (debt,) = cloud.database.debts.list()
+    assert 'the guest is not there, where the books have it: look which host has it' in debt.alarm
+    assert instance.uuid in debt.reason, 'what the host said is there to be read'
+    told = count_told(cloud)
+    cloud.simulation.advance(60)
+    assert count_told(cloud) == told, 'it is left alone'
+    # Whoever has looked has it started there, from its disk.
+    cloud.world.hypervisors['host2'].spawn(instance)
+    assert cloud.database.debts.try_again([debt]) == 1
+    cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
+
+
+def count_told(cloud):
+    return sum(one.method == 'post_live_migration_at_destination' for one in cloud.recorder.messages)
+
+
+@pytest.mark.breaks('I1', reason='the user deletes the guest')
+@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
+def test_what_was_to_be_done_for_a_guest_that_was_deleted_is_forgotten(cloud):
+    """It was told at each sweep for ever, of a guest that could not be there."""
+    instance = completed_at_a_host_that_died(cloud)
+    instances.delete(cloud.database, cloud.placement_client, instance.uuid)
+    cloud.world.hypervisors['host2'].delete(instance.uuid)
+    seen.restart(cloud, 'host2')
+    cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
+
+
+@pytest.mark.breaks('I2', 'I3', 'I5', reason='the test moves the guest past migrator')
+@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
+def test_what_was_to_be_done_for_a_guest_that_has_been_brought_up_elsewhere_is_forgotten(cloud):
+    """As one is that an embedding service has evacuated while its host was away."""
+    instance = completed_at_a_host_that_died(cloud)
+    cloud.world.hypervisors['host2'].delete(instance.uuid)
+    cloud.world.hypervisors['host3'].spawn(instance)
+    cloud.database.instances.update(instance.uuid, host='host3', node='host3')
+    seen.restart(cloud, 'host2')
+    cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
 
 
 @pytest.mark.simulated(reason='it waits for a host to be given up, and speaks to it in an epoch of its own')
