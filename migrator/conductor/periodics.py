@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from oslo_log import log as logging
@@ -58,16 +60,12 @@ def sweep(tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor)
         services = database.services.list(binary=service_objects.COMPUTE_BINARY)
         owed = database.debts.list()
     for uuid, epoch in orphans:
-        adopted = recovery.adopt(tools, uuid, epoch)
-        if adopted is not None:
-            stories.take(adopted)
+        _take_up(stories, uuid, functools.partial(recovery.adopt, tools, uuid, epoch))
     held = {subject.row.uuid: subject.row for subject in stories.held()}
     for uuid, epoch, wishes in owned:
         row = held.get(uuid)
         if row is None:
-            subject = recovery.reload(tools, uuid)
-            if subject is not None:
-                stories.take(subject)
+            _take_up(stories, uuid, functools.partial(recovery.reload, tools, uuid))
         elif (epoch, wishes) != (row.epoch, tuple(getattr(row, name) is not None for name in migration_rows.WISHES)):
             # A wish, or the restart of a host, whose message was lost.
             stories.wake(uuid, reread=True)
@@ -79,6 +77,22 @@ def sweep(tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor)
         if concerned and (subject.wake_at is None or subject.wake_at <= now):
             stories.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
     debts.pay_all(tools, pool, owed)
+
+
+def _take_up(stories: runner.Runner, uuid: str, read: Callable[[], OwnedMigration | None]) -> None:
+    """Take one migration in hand; what is the matter with it is not the trouble of those behind it."""
+    try:
+        subject = read()
+    except exception.ServiceUnreachable:
+        raise
+    except exception.NotOwner as error:
+        # Such as where a host that it names has registered a new boot in between: the next sweep reads it anew.
+        LOG.info('%s', error)
+    except Exception:  # that of one migration; the next sweep tries again
+        LOG.exception('Migration %s could not be taken up, and will be tried again', uuid)
+    else:
+        if subject is not None:
+            stories.take(subject)
 
 
 def poll(tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor) -> None:

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from migrator.conductor import periodics
 from migrator.objects import command
@@ -65,6 +66,35 @@ class TestSweep:
         server = stage.database.conductors.server_of(stage.row(migration).owner or '') or ''
         held = {subject.row.uuid: subject.row for subject in stage.cloud.conductors[server].runner.held()}
         assert held[migration.uuid].epoch == stage.row(migration).epoch > 1
+
+    def test_one_that_is_lost_in_a_race_or_cannot_be_read_holds_up_none_behind_it(self, still: Stage) -> None:
+        """A host that registered at that moment ended the whole sweep, and the others waited for the next."""
+        guests = [still.instance, *(still.cloud.boot(name, 'host2') for name in ('two', 'three', 'four'))]
+        waiting = [still.adopt(still.accept(instance=guest)).row for guest in guests]
+        for row in waiting:
+            still.tools.database.conductors.retire(row.owner or '')
+        conductor = still.cloud.conductors['conductor1']
+        still.do(conductor.begin_life)
+        database = still.database
+        adopt = database.migrations.adopt
+
+        def disturbed(uuid: str, epoch: int, owner: str) -> Any:
+            owned = adopt(uuid, epoch, owner)
+            if uuid == waiting[0].uuid:
+                boot = database.services.get_compute('host1').boot_id
+                report = command.HostReport(host='host1', boot_id='the next', version=4)
+                database.migrations.begin_boot(report, database.services, boot)
+            elif uuid == waiting[1].uuid:
+                raise ValueError('a row that nobody can read')
+            return owned
+
+        still.tools.database.migrations.adopt = disturbed  # type: ignore[method-assign] -- the moment between two looks
+        still.do(conductor._sweep)
+        held = {subject.row.uuid for subject in conductor.runner.held()}
+        assert {waiting[2].uuid, waiting[3].uuid} <= held
+        del still.tools.database.migrations.adopt
+        still.do(conductor._sweep)
+        assert {row.uuid for row in waiting} <= {subject.row.uuid for subject in conductor.runner.held()}
 
     def test_what_waits_for_a_person_is_looked_at_each_sweep_and_not_more_often(
         self, build: Callable[..., Stage]
