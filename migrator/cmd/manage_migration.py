@@ -15,15 +15,18 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import datetime
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from migrator.cmd import concurrency, manage_command, manage_story
+from migrator.db import debts
 from migrator.objects import migration as migration_objects
 
 Asked = manage_command.Asked
+Debt = debts.Debt
 Migration = migration_objects.Migration
 Story = manage_story.Story
 Verb = manage_command.Verb
@@ -45,24 +48,33 @@ def list_(asked: Asked) -> int:
     found = database.migrations.list(filters, in_progress=in_progress, limit=given.limit + 1)
     shown, more = found[: given.limit], len(found) > given.limit
     servers = {life.id: life.server for life in database.conductors.list()}
-    text = manage_command.table(COLUMNS, [_row(one, servers) for one in shown])
+    owed: dict[str, list[Debt]] = collections.defaultdict(list)
+    for debt in database.debts.list():
+        owed[debt.migration_uuid].append(debt)
+    text = manage_command.table(COLUMNS, [_row(one, servers, owed[one.uuid]) for one in shown])
     if more:
         text += f'\nand more: --limit shows {given.limit} of them'
-    documents = [dataclasses.asdict(one) | {'server': servers.get(one.owner or '')} for one in shown]
+    documents = [
+        dataclasses.asdict(one)
+        | {'server': servers.get(one.owner or ''), 'debts': [dataclasses.asdict(debt) for debt in owed[one.uuid]]}
+        for one in shown
+    ]
     asked.answer({'migrations': documents, 'more': more}, text)
     return manage_command.RIGHT
 
 
-def _row(migration: Migration, servers: dict[str, str]) -> list[object]:
-    remark: str | None = None
+def _row(migration: Migration, servers: dict[str, str], owed: Sequence[Debt]) -> list[object]:
+    remarks = []
     if migration.stuck_reason:
-        remark = f'stuck: {migration.stuck_reason}'
+        remarks.append(f'stuck: {migration.stuck_reason}')
     elif migration.waits_for:
-        remark = f'waits: {migration.waits_for}'
+        remarks.append(f'waits: {migration.waits_for}')
     elif migration.failure:
-        remark = migration.failure
+        remarks.append(migration.failure)
     elif migration.in_progress and migration.abort_requested_at is not None:
-        remark = 'an abort was asked for'
+        remarks.append('an abort was asked for')
+    for debt in owed:
+        remarks.append(f'{debt.host} owes {debt.step}' + (f', alarm: {debt.alarm}' if debt.alarm else ''))
     return [
         migration.id,
         migration.uuid,
@@ -72,7 +84,7 @@ def _row(migration: Migration, servers: dict[str, str]) -> list[object]:
         migration.dest_compute,
         migration.created_at,
         servers.get(migration.owner or '', migration.owner),
-        remark,
+        '; '.join(remarks),
     ]
 
 

@@ -24,10 +24,11 @@ from typing import Any
 from migrator import exception
 from migrator.cmd import manage_command
 from migrator.conductor import services
-from migrator.db import conductors
+from migrator.db import conductors, debts
 from migrator.objects import service as service_objects
 
 Asked = manage_command.Asked
+Debt = debts.Debt
 Life = conductors.Life
 Service = service_objects.Service
 
@@ -42,11 +43,15 @@ def list_(asked: Asked) -> int:
     lives: dict[str, list[Life]] = collections.defaultdict(list)
     for life in database.conductors.list():
         lives[life.server].append(life)
+    owed: dict[str, list[Debt]] = collections.defaultdict(list)
+    for debt in database.debts.list():
+        owed[debt.host].append(debt)
     found = database.services.list(binary=arguments.binary, host=arguments.host)
     documents = [
         _document(
             service,
             lives[service.host] if service.binary == service_objects.CONDUCTOR_BINARY else [],
+            owed[service.host] if service.binary == service_objects.COMPUTE_BINARY else [],
             now,
             asked.conf.service_down_time,
         )
@@ -58,7 +63,7 @@ def list_(asked: Asked) -> int:
 
 
 def _document(
-    service: Service, lives: Sequence[Life], now: datetime.datetime, service_down_time: float
+    service: Service, lives: Sequence[Life], owed: Sequence[Debt], now: datetime.datetime, service_down_time: float
 ) -> dict[str, Any]:
     document = dataclasses.asdict(service)
     del document['disabled']
@@ -68,6 +73,8 @@ def _document(
         'status': 'disabled' if service.disabled else 'enabled',
         'state': 'up' if service.is_up(now, service_down_time) else 'down',
         'lease': dataclasses.asdict(newest) | {'lives': len(living)} if newest is not None else None,
+        'debts': len(owed),
+        'alarms': sum(debt.alarm is not None for debt in owed),
     }
 
 
@@ -80,6 +87,9 @@ def _row(document: dict[str, Any], now: datetime.datetime) -> list[object]:
         remarks.append('was stopped')
     if document['disabled_reason']:
         remarks.append(document['disabled_reason'])
+    if document['debts']:
+        of_them = f', {document["alarms"]} with an alarm' if document['alarms'] else ''
+        remarks.append(f'debts: {document["debts"]}{of_them}')
     if lease is not None and lease['lives'] > 1:
         remarks.append(f'{lease["lives"]} leases: it was killed and is back, or two conductors have this name')
     return [

@@ -183,6 +183,7 @@ def _tell(m: OwnedMigration, other: str, step: str) -> Verdict:
 
 
 def _alarm(m: OwnedMigration, host: str, step: str, why: str) -> Done:
+    LOG.error('Migration %s is abandoned, and %s is not told to do %s: %s', m.row.uuid, host, step, why)
     m.owe(host, step, 'the migration was abandoned', {'migrate_data': _migrate_data(m)}, alarm=why)
     return Done({'owed': why})
 

@@ -161,7 +161,7 @@ class ConductorManager:
         self._periodics.append(executors.Periodic(self._threads, spacing, tick, name).start())
 
     def _sweep(self) -> None:
-        periodics.sweep(self.tools, self.runner, self._poll_pool)
+        periodics.sweep(self.tools, self.runner, self._poll_pool, self.metrics.count_debts)
 
     def _renew(self) -> None:
         """Renew the lease; a life whose lease has run out is over, and a new one begins that owns nothing."""

@@ -28,6 +28,7 @@ from migrator.placement_client import audit as books_audit
 
 if TYPE_CHECKING:  # who audits by a command needs nothing of RPC
     from migrator.conductor import owned
+    from migrator.db import debts
 
 #: What a WSGI server calls.
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -55,6 +56,23 @@ class Metrics:
             "Migrations in this conductor's hands that are stuck: they wait for a person.",
             registry=self.registry,
         ).set_function(lambda: sum(one.row.stuck_reason is not None for one in held()))
+
+        self._debts = prometheus_client.Gauge(
+            'migrator_debts',
+            'What hosts owe for migrations that have gone on without them; with an alarm it waits for a person.',
+            ['alarm'],
+            registry=self.registry,
+        )
+        self.count_debts([])
+
+    def count_debts(self, owed: Iterable[debts.Debt]) -> None:
+        """Take in what is owed.
+
+        :param owed: all debts that there are.
+        """
+        number_of = collections.Counter(debt.alarm is not None for debt in owed)
+        for alarm in (False, True):
+            self._debts.labels('yes' if alarm else 'no').set(number_of[alarm])
 
     def make_app(self) -> App:
         """Return a WSGI application that tells them at :data:`PATH`, to GET and HEAD; it has nothing anywhere else."""

@@ -18,7 +18,7 @@ import collections
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from oslo_log import log as logging
@@ -28,6 +28,7 @@ from migrator.conductor import debts, recovery, runner
 from migrator.conductor import hosts as conductor_hosts
 from migrator.conductor.owned import OwnedMigration, Tools
 from migrator.db import migrations as migration_rows
+from migrator.db.debts import Debt
 from migrator.objects import command
 from migrator.objects import service as service_objects
 
@@ -49,16 +50,20 @@ _FIGURES = (
 )
 
 
-def sweep(tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor) -> None:
+def sweep(
+    tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor, count: Callable[[Sequence[Debt]], None]
+) -> None:
     """Adopt what nobody living owns, wake what waits, have debts paid: no lost message can hold it longer than this.
 
     :param pool: bounds how many hosts are told at a time to pay.
+    :param count: is told all debts that there are.
     """
     with tools.database.one_session() as database:
         orphans = database.migrations.orphans()
         owned = database.migrations.owned_by(tools.owner)
         services = database.services.list(binary=service_objects.COMPUTE_BINARY)
         owed = database.debts.list()
+    count(owed)
     for uuid, epoch in orphans:
         _take_up(stories, uuid, functools.partial(recovery.adopt, tools, uuid, epoch))
     held = {subject.row.uuid: subject.row for subject in stories.held()}

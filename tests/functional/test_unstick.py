@@ -185,7 +185,7 @@ def test_abandoned_on_the_source_its_destination_is_cleaned(cloud, operator):
     assert cloud.database.debts.list() == []
 
 
-def test_abandoned_on_the_destination_a_source_that_is_down_owes_and_is_alarmed(cloud, operator):
+def test_abandoned_on_the_destination_a_source_that_is_down_owes_and_is_alarmed(cloud, operator, caplog):
     """Nobody but the operator says that the guest is there, and the source may have the last copy of it."""
     instance = lost_power(cloud)
     uuid = row(cloud, instance).uuid
@@ -194,6 +194,8 @@ def test_abandoned_on_the_destination_a_source_that_is_down_owes_and_is_alarmed(
     (debt,) = cloud.database.debts.list()
     assert (debt.host, debt.step) == ('host1', 'post_live_migration_at_source')
     assert 'look where the guest is' in debt.alarm
+    (line,) = [one for one in caplog.records if one.getMessage().endswith(debt.alarm)]
+    assert line.levelname == 'ERROR'
     cloud.world.hypervisors['host1'].power_on()
     seen.restart(cloud, 'host1')
     cloud.simulation.advance(60)

@@ -229,8 +229,8 @@ def audit_deletes_what_a_running_migration_holds() -> Iterator[object]:
     """An audit deleted allocations of a healthy migration; here each sweep removes what no instance holds."""
     sweep = periodics.sweep
 
-    def heals(tools: Any, stories: Any, pool: Any) -> None:
-        sweep(tools, stories, pool)
+    def heals(tools: Any, stories: Any, *rest: Any) -> None:
+        sweep(tools, stories, *rest)
         for subject in stories.held():
             held = allocations.read(tools.placement, subject.row.uuid)
             if held.generation is not None:

@@ -56,6 +56,29 @@ def test_the_list_says_of_each_which_status_it_has_where_it_goes_and_whose_it_is
         assert row['CREATED'].startswith('2026-01-01 00:00:0')
 
 
+def test_what_a_host_owes_is_remarked_and_so_is_an_alarm(operator):
+    cloud = operator.cloud
+    cloud.world.hypervisors['host1'].faults.fail('post_live_migration_at_source', 'it will not go', sticky=True)
+    _, migration = asked(operator, 'one', host='host2')
+    cloud.wait(600)
+    step = 'post_live_migration_at_source'
+    (row,) = operator.rows('migration', 'list')
+    assert (row['STATUS'], row['REMARK']) == ('completed', f'host1 owes {step}')
+    (host1,) = operator.rows('service', 'list', '--host', 'host1')
+    assert host1['REMARK'] == 'debts: 1'
+    (debt,) = cloud.database.debts.list()
+    cloud.database.debts.raise_alarm(debt, 'look first')
+    (row,) = operator.rows('migration', 'list', '--host', 'host1')
+    assert row['REMARK'] == f'host1 owes {step}, alarm: look first'
+    (host1, host2) = (operator.rows('service', 'list', '--host', name)[0] for name in ('host1', 'host2'))
+    assert (host1['REMARK'], host2['REMARK']) == ('debts: 1, 1 with an alarm', '-')
+    (document,) = operator.json('migration', 'list')['migrations']
+    ((owed,), uuid) = document['debts'], document['uuid']
+    assert (uuid, owed['host'], owed['step'], owed['alarm']) == (migration.uuid, 'host1', step, 'look first')
+    (service,) = operator.json('service', 'list', '--host', 'host1')['services']
+    assert (service['debts'], service['alarms']) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ('filters', 'ids'),
     [

@@ -112,7 +112,7 @@ class TestMetrics:
         status, text = get(app, '/metrics')
         assert status == '200 OK'
         told = {family.name for family in parser.text_string_to_metric_families(text)}
-        assert told == {'migrator_migrations_held', 'migrator_migrations_stuck'}
+        assert told == {'migrator_debts', 'migrator_migrations_held', 'migrator_migrations_stuck'}
         for path in ('/', '/metrics/', '/favicon.ico', ''):
             assert get(app, path)[0] == '404 Not Found'
 
@@ -153,13 +153,30 @@ class TestAConductor:
         stage.until_stuck(migration)
         assert self.held_and_stuck(stage) == (1, 1)
 
+    def test_it_tells_how_much_is_owed_and_how_much_waits_for_a_person(self, build: Callable[..., Stage]) -> None:
+        stage = build(options={'conductor.post_max_attempts': 1})
+        registry = stage.cloud.conductors['conductor1'].metrics.registry
+
+        def told() -> list[float | None]:
+            return [registry.get_sample_value('migrator_debts', {'alarm': alarm}) for alarm in ('no', 'yes')]
+
+        assert told() == [0, 0]
+        stage.host('host1').faults.fail('post_live_migration_at_source', 'it will not go', sticky=True)
+        stage.end(stage.begin())
+        stage.simulation.advance(6)
+        assert told() == [1, 0]
+        (debt,) = stage.database.debts.list()
+        stage.database.debts.raise_alarm(debt, 'look first')
+        stage.simulation.advance(6)
+        assert told() == [0, 1]
+
     def test_what_has_ended_is_held_no_more(self, stage: Stage) -> None:
         stage.end(stage.begin())
         assert self.held_and_stuck(stage) == (0, 0)
 
     def test_one_that_does_not_audit_tells_nothing_of_audits(self, stage: Stage) -> None:
         names = {one.name for one in stage.cloud.conductors['conductor1'].metrics.registry.collect()}
-        assert names == {'migrator_migrations_held', 'migrator_migrations_stuck'}
+        assert names == {'migrator_debts', 'migrator_migrations_held', 'migrator_migrations_stuck'}
 
     def test_one_that_audits_tells_when_it_last_has(self, build: Callable[..., Stage]) -> None:
         stage = build(options={'conductor.audit_interval': 30})
