@@ -71,8 +71,9 @@ def retry(asked: Asked) -> int:
     asked.answer(
         {'migration': now.uuid, 'status': now.status, 'stuck': now.stuck_reason, 'looked': looked}, _line(said)
     )
-    still = now.stuck_reason is not None or (not looked and asked.arguments.wait > 0)
-    return manage_command.WRONG if still else manage_command.RIGHT
+    # What it was stuck for says nothing of a look that has not been.
+    wrong = now.stuck_reason is not None if looked else asked.arguments.wait > 0
+    return manage_command.WRONG if wrong else manage_command.RIGHT
 
 
 def _retry_debts(asked: Asked, story: Story) -> int:

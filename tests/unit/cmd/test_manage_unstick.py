@@ -122,6 +122,19 @@ def test_where_nobody_can_be_woken_the_sweep_finds_it(operator, stuck, unheard):
     assert operator.err.count('\n') == 1
 
 
+def test_who_does_not_wait_has_asked_and_nothing_is_wrong(operator, stuck):
+    operator.cloud.kill('conductor1')
+    out = operator.says('migration', 'retry', stuck.uuid, '--wait', 0)
+    assert out == 'It is to be looked at anew, and no conductor has done so yet.\n'
+    assert operator.cloud.migrations()[0].retry_requested_by == 'ada'
+    status, out = operator.status('migration', 'retry', stuck.uuid, '--wait', 1)
+    assert (status, 'no conductor has done so yet' in out) == (1, True)
+    out = operator.says('migration', 'abandon', stuck.uuid, '--guest-on', 'host1', '--yes', '--wait', 0)
+    assert 'has not ended yet' in out
+    operator.cloud.start_conductor('conductor1')
+    operator.cloud.wait()
+
+
 def test_one_does_not_wait_longer_than_one_wants_to(operator, stuck):
     operator.cloud.kill('conductor1')
     status, out = operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host1', '--yes', '--wait', 3)
