@@ -182,7 +182,9 @@ def waits(story: Story) -> list[str]:
     if migration.ended:
         lines = [*_end(story)]
     else:
-        lines = [*_owner(story), *_stuck(story), *_hosts(story), *_wishes(story), *_open(story)]
+        lines = [*_owner(story), *_stuck(story), *_hosts(story), *_wishes(story)]
+        # From that wish on nothing is done of what was begun.
+        lines += [] if migration.abandon_requested_at is not None else _open(story)
     lines += _debts(story)
     return lines or ['Nothing holds it up: it goes on.']
 
@@ -210,16 +212,33 @@ def _end(story: Story) -> Iterator[str]:
 def _stuck(story: Story) -> Iterator[str]:
     migration = story.migration
     if migration.abandon_requested_at is not None:
-        when = manage_command.ago(migration.abandon_requested_at, story.now)
-        yield (
-            f'It is being abandoned, as was asked for {when} by {migration.abandon_requested_by or "somebody"}: the '
-            f'guest is on {migration.abandon_guest_on}.'
-        )
-    if migration.stuck_reason:
+        yield f'It is being abandoned, {abandoned_by(story)}.'
+        if migration.stuck_reason and _is_stuck_in_that(story, migration.abandon_requested_at):
+            yield f'It is stuck in that, and somebody is needed: {migration.stuck_reason}'
+            yield 'It is tried again with each sweep, and ends as soon as that is mended.'
+        elif migration.stuck_reason:
+            yield f'It was stuck: {migration.stuck_reason}'
+    elif migration.stuck_reason:
         yield f'It is stuck, and somebody is needed: {migration.stuck_reason}'
         yield 'It is looked at again with each sweep, and goes on by itself as soon as that is mended.'
     if migration.waits_for:
         yield f'It waits: {migration.waits_for.rstrip(".")}.'
+
+
+def abandoned_by(story: Story) -> str:
+    """Return in words who has asked for a migration to be abandoned, when, and what they say."""
+    migration = story.migration
+    when = manage_command.ago(migration.abandon_requested_at, story.now)
+    who = migration.abandon_requested_by or 'somebody'
+    return f'as was asked for {when} by {who}: the guest is on {migration.abandon_guest_on}'
+
+
+def _is_stuck_in_that(story: Story, asked_at: datetime.datetime) -> bool:
+    """Whether what it is stuck for has come up while it is abandoned, and is not what it is abandoned for."""
+    record = log.Journal(story.steps).find(story.migration.attempt, 'stuck')
+    events = (record.result or {}).get('events', ()) if record is not None else ()
+    said = [event['at'] for event in events if event.get('stuck') is not None]
+    return bool(said) and datetime.datetime.fromisoformat(said[-1]) > asked_at
 
 
 def _hosts(story: Story) -> Iterator[str]:

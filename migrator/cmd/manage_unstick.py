@@ -112,7 +112,7 @@ def abandon(asked: Asked) -> int:
         return manage_command.USAGE
     if not asked.arguments.yes:
         command = f'{asked.command} migration abandon {migration.uuid} --guest-on {guest_on} --yes'
-        return _tell(asked, story, [*_plan(asked, story, guest_on)], command)
+        return _tell(asked, story, [*_plan(asked, story, guest_on)], command, again)
     asked.database.wishes.request_abandon(migration, guest_on, _who())
     _wake(asked, migration)
     told: list[str] = []
@@ -148,7 +148,7 @@ def _story(asked: Asked) -> Story:
 def _refuse_unless_stuck(story: Story) -> None:
     migration = story.migration
     if migration.in_progress and migration.abandon_requested_at is not None:
-        what = f'it is being abandoned, with the guest on {migration.abandon_guest_on}.'
+        what = f'it is being abandoned, {manage_story.abandoned_by(story)}.'
     elif migration.in_progress and migration.stuck_reason is None:
         what = f'it is {migration.status}. {manage_story.waits(story)[0]} An abort turns back what can be turned back.'
     elif migration.ended:
@@ -158,11 +158,16 @@ def _refuse_unless_stuck(story: Story) -> None:
     raise exception.NotStuck(uuid=migration.uuid, what=what)
 
 
-def _tell(asked: Asked, story: Story, plan: list[str], command: str) -> int:
-    """Answer what would be done."""
+def _tell(asked: Asked, story: Story, plan: list[str], command: str, again: bool = False) -> int:
+    """Answer what would be done.
+
+    :param again: it has been asked for before, and is done without another word.
+    """
     migration = story.migration
     head = f'Migration {migration.uuid} (id {migration.id}): {migration.status}'
-    lines = [head, '', *(f'* {line}' for line in plan), '', 'Nothing was changed. To do it:', f'  {command}']
+    how = 'Nothing was changed, and nothing more need be asked for. To wait for it:'
+    how = how if again else 'Nothing was changed. To do it:'
+    lines = [head, '', *(f'* {line}' for line in plan), '', how, f'  {command}']
     document = {'migration': migration.uuid, 'status': migration.status, 'dry_run': True, 'plan': plan}
     asked.answer(document, '\n'.join(map(_line, lines)))
     return manage_command.RIGHT
@@ -205,7 +210,9 @@ def _wait(asked: Asked, uuid: str, enough: Callable[[Migration], bool]) -> Migra
 
 def _plan(asked: Asked, story: Story, guest_on: str) -> Iterator[str]:
     migration = story.migration
-    if migration.stuck_reason is not None:
+    if migration.abandon_requested_at is not None:
+        yield f'It is being abandoned already, {manage_story.abandoned_by(story)}.'
+    elif migration.stuck_reason is not None:
         yield f'It is stuck: {migration.stuck_reason}'
     yield from _books(asked, story, guest_on)
     other = next((host for _, host in story.hosts if host != guest_on), None)

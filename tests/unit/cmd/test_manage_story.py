@@ -125,6 +125,22 @@ class TestWhatItWaitsFor:
             'It waits: src has not answered for 61 s.',
         ]
 
+    def test_one_that_is_being_abandoned_does_not_go_on_with_anything_else(self):
+        wish = {'abandon_requested_at': back(5), 'abandon_requested_by': 'ada', 'abandon_guest_on': 'src'}
+        first = {'at': back(40).isoformat(), 'stuck': 'split brain.', 'owner': 'life-1', 'epoch': 1}
+        steps = [step('live_migration'), step('stuck', result={'events': [first]})]
+        assert waits(stuck_reason='split brain.', steps=steps, **wish) == [
+            'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
+            'It was stuck: split brain.',
+        ]
+        later = {'at': back(3).isoformat(), 'stuck': 'no room.', 'owner': 'life-1', 'epoch': 2}
+        steps[1] = step('stuck', result={'events': [first, later]})
+        assert waits(stuck_reason='no room.', steps=steps, **wish) == [
+            'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
+            'It is stuck in that, and somebody is needed: no room.',
+            'It is tried again with each sweep, and ends as soon as that is mended.',
+        ]
+
     @pytest.mark.parametrize(
         ('before', 'running', 'words'),
         [

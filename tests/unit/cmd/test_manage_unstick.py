@@ -14,6 +14,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from migrator import exception
@@ -145,7 +147,15 @@ def test_one_does_not_wait_longer_than_one_wants_to(operator, stuck):
     # Once asked for, it cannot be on another host.
     status, out = operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host2', '--yes')
     assert (status, out) == (1, '')
-    assert 'it is being abandoned, with the guest on host1' in operator.err
+    assert re.search('it is being abandoned, as was asked for .* by ada: the guest is on host1', operator.err)
+    # A dry run of the same tells that it was asked for, and nothing of its being stuck.
+    out = operator.says('migration', 'abandon', stuck.uuid, '--guest-on', 'host1')
+    assert re.search(r'\* It is being abandoned already, as was asked for .* by ada: the guest is on host1\.', out)
+    assert 'Nothing was changed, and nothing more need be asked for. To wait for it:' in out
+    assert 'It is stuck' not in out
+    out = operator.says('migration', 'show', stuck.uuid)
+    assert 'It was stuck: ' in out
+    assert 'goes on by itself' not in out
     operator.cloud.start_conductor('conductor1')
     operator.cloud.wait()
 
