@@ -210,7 +210,7 @@ def _write_books(m: OwnedMigration, guest_on: str) -> Parked | Stuck | None:
         return None
     if m.record(ALLOCATIONS) is None:
         m.commit([_begun(m, ALLOCATIONS, {'host': guest_on})])
-    verdict = books.say(m, guest_on)
+    verdict = books.say(m, guest_on, ALLOCATIONS)
     if isinstance(verdict, Done):
         m.commit([_finished(m, ALLOCATIONS, verdict)])
         return None

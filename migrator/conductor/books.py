@@ -23,9 +23,11 @@ import dataclasses
 from typing import Any
 
 from migrator import exception
+from migrator.conductor import orders
 from migrator.conductor.owned import OwnedMigration
 from migrator.objects import migration as migration_objects
 from migrator.placement_client import allocations, candidates, pairs, providers
+from migrator.saga import log
 from migrator.saga.step import Done, Failed, Parked, Stuck, Verdict
 
 #: How often a write that lost a race is tried again before it is left to the next sweep.
@@ -40,6 +42,8 @@ def move(m: OwnedMigration) -> Verdict:
     assert record.input is not None
     generation = record.input['instance_generation']
     fresh = m.first_try('move_allocation')
+    # With the failure of the one before, this try was counted.
+    counted = bool(m.failures.get(_failures_of('move_allocation')))
     new: int | None = None
     for _ in range(_RACES):
         try:
@@ -53,7 +57,7 @@ def move(m: OwnedMigration) -> Verdict:
                     return _unknown(m, reading)
                 generation = _known(reading)
                 input_ = {**record.input, 'instance_generation': generation}
-                m.commit([dataclasses.replace(record, input=input_, tries=record.tries + 1)])
+                m.commit([dataclasses.replace(record, input=input_, tries=record.tries + (not counted))])
             with _turn(m, pair):
                 strategy.move(pair, instance_generation=generation, migration_generation=new)
         except exception.PlacementConflict:
@@ -64,7 +68,7 @@ def move(m: OwnedMigration) -> Verdict:
             _pause(m)
         except exception.PlacementUnreachable as error:
             # It may have been done: observed, never blindly sent again.
-            return _later(m, error)
+            return _later(m, error, 'move_allocation')
         except (exception.PlacementRefused, exception.NoValidHost) as error:
             return Failed(f'Placement refused the move to {m.destination}: {error}')
         else:
@@ -103,7 +107,7 @@ def give_back(m: OwnedMigration) -> Verdict:
         except exception.PlacementConflict:
             _pause(m)
         except (exception.PlacementUnreachable, exception.PlacementRefused) as error:
-            return _later(m, error)
+            return _later(m, error, 'move_allocation', log.UNDO)
         else:
             return Done()
     return Parked('Placement: other writers were faster each time')
@@ -139,17 +143,18 @@ def release(m: OwnedMigration) -> Verdict:
             fresh = False
             _pause(m)
         except (exception.PlacementUnreachable, exception.PlacementRefused) as error:
-            return _later(m, error)
+            return _later(m, error, 'release_source_allocation')
         else:
             return Done()
     return Parked('Placement: other writers were faster each time')
 
 
-def say(m: OwnedMigration, host: str) -> Verdict:
+def say(m: OwnedMigration, host: str, step: str) -> Verdict:
     """Have the books say that the guest is on a host, whatever they say now: a person has said so.
 
     :param host: the source, or the destination. It gets the allocation that the journal names; the other's goes, and
         what is still on its way to Placement fails, since every generation rises.
+    :param step: the row of the journal that tells of it.
     """
     record = m.record('move_allocation')
     if record is None or not record.input:
@@ -181,7 +186,7 @@ def say(m: OwnedMigration, host: str) -> Verdict:
                 f'at {host}: {error} Make room there.'
             )
         except exception.PlacementUnreachable as error:
-            return _later(m, error)
+            return _later(m, error, step)
         else:
             return Done({'host': host})
     return Parked('Placement: other writers were faster each time')
@@ -254,10 +259,21 @@ def _unknown(m: OwnedMigration, reading: allocations.PairReading) -> Stuck:
     )
 
 
-def _later(m: OwnedMigration, error: exception.MigratorException) -> Parked:
-    m.wake_at = m.tools.threads.clock.monotonic() + 1 + m.tools.threads.random()
+def _later(m: OwnedMigration, error: exception.MigratorException, step: str, direction: str = log.DO) -> Parked:
+    """Have a step tried again after a pause that grows: what all wait for is not asked by all of them every second."""
+    key = _failures_of(step, direction)
+    m.failures[key] = m.failures.get(key, 0) + 1
+    pause = orders.backoff(m, key)
+    m.wake_by(m.tools.threads.clock.monotonic() + pause)
+    record = m.record(step, direction)
+    if record is not None:
+        m.note_try(record, str(error))
     m.note_waiting(str(error))
-    return Parked(f'Placement: {error}')
+    return Parked(f'Placement: {error} Tried again in {pause:.0f} s')
+
+
+def _failures_of(step: str, direction: str = log.DO) -> str:
+    return step if direction == log.DO else f'{direction} {step}'
 
 
 def _pause(m: OwnedMigration) -> None:

@@ -144,8 +144,7 @@ def retry(
         m.owe(host, step, reason, _for_debt(m))
         return Done({'owed': reason})
     m.note_try(record, reason)
-    first, last = _BACKOFF
-    pause = min(last, first * 2 ** (m.failures[step] - 1)) * (0.5 + m.tools.threads.random() / 2)
+    pause = backoff(m, step)
     m.not_before[step] = now + pause
     m.wake_by(m.not_before[step])
     return Parked(f'{host} failed in {step} ({reason}); tried again in {pause:.0f} s')
@@ -164,6 +163,17 @@ def _still_going_on(m: owned.OwnedMigration, host: str, step: str, parked: Parke
         m.note_waiting(f'{host} has not ended {step} for {lasted:.0f} s')
     m.wake_by(now + (down_time if lasted < down_time else _PATIENCE * down_time - lasted))
     return parked
+
+
+def backoff(m: owned.OwnedMigration, key: str) -> float:
+    """Return for how many seconds what has failed is let be: twice as long each time, up to a minute, jittered.
+
+    :param key: under which its failures are counted; there is one.
+    """
+    first, last = _BACKOFF
+    # What is never given up may fail more often than a float has room for.
+    doubled = min(m.failures[key] - 1, 10)
+    return float(min(last, first * 2**doubled) * (0.5 + m.tools.threads.random() / 2))
 
 
 def _stuck(m: owned.OwnedMigration, step: str, reason: str) -> Stuck:

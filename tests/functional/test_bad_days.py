@@ -425,10 +425,11 @@ def test_a_placement_that_is_away_for_minutes_delays_a_rollback_and_no_more(clou
     faults(cloud, 'host1').fail('copying')
     before = migrate(cloud, instance)
     seen.when(cloud, instance, 'running')
-    cloud.adapter.inject(Fault.UNREACHABLE, times=50)
+    cloud.adapter.inject(Fault.UNREACHABLE, times=1000)
     stall.release()
-    cloud.simulation.advance(30)
+    cloud.simulation.advance(180)
     assert seen.server(cloud, instance)['status'] == 'MIGRATING'
+    cloud.adapter._plans.clear()
     cloud.wait(LONG)
     seen.failed(cloud, instance, before, '')
 

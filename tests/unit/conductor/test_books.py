@@ -13,6 +13,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, ClassVar
+
 import pytest
 import sqlalchemy as sa
 
@@ -53,6 +56,12 @@ def moved(stage: Stage) -> owned.OwnedMigration:
 def release_intended(stage: Stage) -> owned.OwnedMigration:
     m = moved(stage)
     m.commit([log.StepRecord('release_source_allocation', 'do', 'intent', 1, input={})])
+    return m
+
+
+def undo_intended(stage: Stage) -> owned.OwnedMigration:
+    m = moved(stage)
+    m.commit([log.StepRecord('move_allocation', 'undo', 'intent', 1)])
     return m
 
 
@@ -232,6 +241,40 @@ class TestGiveBack:
         m.instance = None
         assert isinstance(still.do(lambda: books.give_back(m)), Done)
         assert held(still, m) == ([], [])
+
+
+class TestAPlacementThatIsAway:
+    """Each migration that waited for it asked it every second or two, and its story told of one try."""
+
+    ACTS: ClassVar[dict[str, tuple[Callable[[Stage], owned.OwnedMigration], Any, str, str]]] = {
+        'move': (intended, books.move, 'move_allocation', 'do'),
+        'give back': (undo_intended, books.give_back, 'move_allocation', 'undo'),
+        'release': (release_intended, books.release, 'release_source_allocation', 'do'),
+    }
+
+    @pytest.mark.parametrize('act', ACTS)
+    def test_it_is_asked_more_and_more_seldom_and_each_try_is_in_the_story(self, still: Stage, act: str) -> None:
+        begin, body, step, direction = self.ACTS[act]
+        m = begin(still)
+        still.cloud.adapter.inject(Fault.UNREACHABLE, times=1000)
+        pauses = []
+        for _ in range(12):
+            m.wake_at = None
+            assert isinstance(still.do(lambda: body(m)), Parked)
+            assert m.wake_at is not None
+            pauses.append(m.wake_at - m.tools.threads.clock.monotonic())
+        for number, pause in enumerate(pauses):
+            longest = min(60, 2**number)
+            assert longest / 2 <= pause <= longest, pauses
+        (record,) = [
+            one for one in still.database.migrations.steps(m.row.uuid) if (one.step, one.direction) == (step, direction)
+        ]
+        assert record.tries == 13, 'and the one that is next'
+        assert 'Placement is not reachable' in (record.result or {})['reason']
+        m.failures = dict.fromkeys(m.failures, 5000)
+        assert isinstance(still.do(lambda: body(m)), Parked), 'for days'
+        still.cloud.adapter._plans.clear()
+        assert still.do(lambda: body(m)) == Done()
 
 
 class TestRelease:
