@@ -354,7 +354,8 @@ class Migrations:
 
         :param known: the migration as its owner knows it.
         :returns: the migration as it now is, and the boot_ids of ``write.boots_of``.
-        :raises migrator.exception.NotOwner: another owner or epoch, or a wish has been added since: read it again.
+        :raises migrator.exception.NotOwner: another owner or epoch, a wish has been added since, or an outcome is to be
+            written where there is one: read it again.
         :raises migrator.exception.IllegalMove: the table of legal moves has no such move.
         """
         fields = dict(write.fields)
@@ -371,6 +372,9 @@ class Migrations:
         with self._engine.writer() as session:
             guard = sa.update(_T).where(_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
             guard = guard.where(_T.c.status == known.status)
+            # It is set once; who does not know that it is has missed it.
+            if fields.get('outcome') is not None:
+                guard = guard.where(_T.c.outcome.is_(None))
             # A later one has not been heard yet.
             if 'retry_requested_at' in fields:
                 guard = guard.where(_T.c.retry_requested_at == known.retry_requested_at)

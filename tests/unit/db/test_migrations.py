@@ -340,6 +340,15 @@ class TestCommit:
         assert history[1]['epoch'] == 1
         assert history[1]['at'] == (conftest.START + datetime.timedelta(seconds=3)).isoformat()
 
+    @pytest.mark.parametrize('then', ['forward', 'back'])
+    def test_the_outcome_is_written_once_even_by_an_owner_who_has_missed_it(self, scene: Scene, then: str) -> None:
+        known = write(scene, scene.owned(), status='preparing')
+        write(scene, known, outcome='back', failure='no room')
+        before = stored(scene)
+        with pytest.raises(exception.NotOwner):
+            scene.database.migrations.commit(known, Write(fields={'outcome': then, 'failure': 'the cable'}))
+        assert stored(scene) == before
+
     def test_raising_the_epoch_shuts_out_who_knows_the_old_one(self, scene: Scene) -> None:
         known = scene.owned()
         fresh, _ = scene.database.migrations.commit(known, Write(raise_epoch=5))
