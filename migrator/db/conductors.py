@@ -27,6 +27,8 @@ from migrator.db import services as service_rows
 from migrator.objects import service as service_objects
 
 _T = models.CONDUCTORS
+#: Seconds for which a life that has ended is kept: stories name conductors by their lives.
+KEPT = 30 * 24 * 3600.0
 
 
 def alive(owner: Any) -> Any:
@@ -56,12 +58,21 @@ class Conductors:
 
     @engines.retried
     def register(self, conductor_id: str, server: str, lease: float) -> None:
-        """Begin a life.
+        """Begin a life; those that ended long ago, and that nothing in progress names, are forgotten.
 
         :param server: the RPC server name to which events go.
         :param lease: seconds that it may be taken for alive.
         """
+        moving, owed = models.MIGRATIONS, models.HOST_DEBTS
+        in_progress = moving.c.in_progress_instance_uuid.is_not(None)
         with self._engine.writer() as session:
+            session.execute(
+                sa.delete(_T).where(
+                    _T.c.lease_until < types.later(-KEPT),
+                    ~sa.exists().where(moving.c.owner == _T.c.id, in_progress),
+                    ~sa.exists().where(owed.c.owner == _T.c.id),
+                )
+            )
             session.execute(sa.insert(_T).values(id=conductor_id, server=server, lease_until=types.later(lease)))
 
     @engines.retried
@@ -102,7 +113,7 @@ class Conductors:
             return session.execute(query).scalar_one_or_none()
 
     def list(self) -> builtins.list[Life]:
-        """Return every life there has been, the one with the latest lease first."""
+        """Return every life that is known, the one with the latest lease first."""
         query = sa.select(_T).order_by(_T.c.lease_until.desc(), _T.c.id)
         with self._engine.reader() as session:
             return [Life(row.id, row.server, row.lease_until) for row in session.execute(query)]

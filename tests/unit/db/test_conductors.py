@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import datetime
 
+from migrator.db import debts
+from migrator.db.migrations import Write
 from tests.unit.db import conftest
 
 
@@ -51,6 +53,31 @@ def test_a_retired_life_is_over_at_once_and_for_ever(scene: conftest.Scene) -> N
     scene.database.conductors.retire(one)
     assert scene.database.conductors.server_of(one) is None
     assert not scene.database.conductors.renew(one, 15)
+
+
+def test_lives_that_ended_long_ago_are_forgotten_unless_something_in_progress_names_them(scene: conftest.Scene) -> None:
+    month = 30 * 24 * 3600
+    _idle, busy, owing, had = (scene.conductor(name, lease=15) for name in ('idle', 'busy', 'owing', 'had'))
+    scene.owned(busy)
+    ended = scene.owned(had)
+    for owner, known in ((owing, scene.owned(owing)), (had, ended)):
+        debt = debts.Debt(
+            host='host1', migration_uuid=known.uuid, instance_uuid=known.instance_uuid, step='post', reason='down',
+            epoch=1, owner=owner,
+        )  # fmt: skip
+        owed = [debt] if owner == owing else []
+        known, _ = scene.database.migrations.commit(known, Write(fields={'status': 'preparing'}, debts=owed))
+        scene.database.migrations.commit(known, Write(fields={'status': 'failed'}))
+
+    def left() -> set[str]:
+        return {life.server for life in scene.database.conductors.list()}
+
+    scene.clock.seconds = 15 + month - 1
+    scene.conductor('almost a month later')
+    assert left() == {'idle', 'busy', 'owing', 'had', 'almost a month later'}
+    scene.clock.seconds = 15 + month + 1
+    scene.conductor('a month later')
+    assert left() == {'busy', 'owing', 'almost a month later', 'a month later'}
 
 
 def test_two_lives_of_one_server_have_leases_of_their_own(scene: conftest.Scene) -> None:
