@@ -127,6 +127,31 @@ def test_a_guest_that_is_lost_with_its_destination_after_the_move_is_an_alarm(cl
     cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
 
 
+@pytest.mark.breaks('I1', 'I2', reason='the source loses its guest while its service is away')
+@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
+@pytest.mark.parametrize('deleted', [False, True])
+def test_a_guest_that_its_source_was_to_restore_and_has_lost_is_an_alarm_unless_it_is_deleted(cloud, deleted):
+    instance = cloud.boot('one', 'host1')
+    cloud.world.hypervisors['host1'].faults.fail('copying')
+    stall = cloud.world.hypervisors['host2'].faults.stall('rollback_live_migration_at_destination')
+    assert cloud.live_migrate(instance, 'host2').status_int == 202
+    cloud.simulation.run_until(stall.reached.is_set)
+    seen.kill(cloud, 'host1')
+    stall.release()
+    cloud.wait(LONG)
+    assert seen.migration(cloud, instance)['status'] == 'failed'
+    assert owed(cloud) == [('host1', 'rollback_live_migration_at_source')]
+    if deleted:
+        instances.delete(cloud.database, cloud.placement_client, instance.uuid)
+    cloud.world.hypervisors['host1'].delete(instance.uuid)
+    seen.restart(cloud, 'host1')
+    if deleted:
+        cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
+        return
+    cloud.simulation.run_until(lambda: cloud.database.debts.list()[0].alarm, timeout=60)
+    assert 'the guest is not there, where the books have it' in cloud.database.debts.list()[0].alarm
+
+
 def count_told(cloud):
     return sum(one.method == 'post_live_migration_at_destination' for one in cloud.recorder.messages)
 
