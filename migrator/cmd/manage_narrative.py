@@ -285,7 +285,12 @@ def next_(story: Story, command: str = manage_command.PROG) -> list[str]:
 
 def _after_the_end(story: Story) -> Iterator[str]:
     migration = story.migration
-    if migration.status == Status.COMPLETED:
+    completed = migration.status == Status.COMPLETED
+    if migration.status != Status.ERROR and story.is_in_doubt(
+        migration.dest_compute if completed else migration.source_compute
+    ):
+        return  # What is owed tells what is to be done.
+    if completed:
         yield f'Nothing: the guest runs at {migration.dest_compute}.'
     elif migration.status != Status.ERROR:
         yield f'Nothing: the guest is at {migration.source_compute}, and can be migrated again while it runs.'

@@ -108,6 +108,10 @@ class Story:
         service = self.service_of(host)
         return service is not None and service.is_up(self.now, self.service_down_time)
 
+    def is_in_doubt(self, host: str | None) -> bool:
+        """Whether a host has an alarm, and so may not have the guest that it is to have by the migration's end."""
+        return any(debt.alarm is not None and debt.host == host for debt in self.debts)
+
     @property
     def hosts(self) -> list[tuple[str, str]]:
         """(role, host) of the hosts that take part, as far as they are chosen."""
@@ -195,14 +199,18 @@ def _end(story: Story) -> Iterator[str]:
     source, destination = migration.source_compute, migration.dest_compute
     reason = f': {migration.failure}' if migration.failure else ''
     if migration.status == Status.COMPLETED:
-        yield f'It ended completed{since}: the guest runs at {destination}.'
+        where = f'had moved to {destination}' if story.is_in_doubt(destination) else f'runs at {destination}'
+        yield f'It ended completed{since}: the guest {where}.'
     elif migration.status == Status.ERROR:
         yield f'It ended in error{since}{reason}'
         if migration.abandon_guest_on is None:
             yield 'Its guest was lost: look for it at both hosts.'
     else:
         yield f'It ended {migration.status}{since}, unwound{reason}'
-        yield f'The guest is at {source}, and nothing of the migration is left.'
+        if story.is_in_doubt(source):
+            yield f'The guest was at {source} then.'
+        else:
+            yield f'The guest is at {source}{"" if story.debts else ", and nothing of the migration is left"}.'
     if migration.abort_requested_at is not None:
         done = migration.status == Status.CANCELLED
         came = 'was done' if done else f'came to nothing: {migration.abort_verdict or "it was too late"}'

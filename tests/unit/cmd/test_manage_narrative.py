@@ -147,6 +147,14 @@ class TestWhatHappensNext:
             'rollback_live_migration_at_source at src, then return_allocation. Then it ends failed.'
         ]
 
+    def test_one_that_has_ended_with_an_alarm_of_where_its_guest_is_to_be_has_something_left(self):
+        for status, host in (('completed', 'dst'), ('failed', 'src')):
+            owed = debts.Debt(
+                host=host, migration_uuid='m', instance_uuid='i', step='s', reason='it failed', epoch=1, alarm='look',
+            )  # fmt: skip
+            (line,) = self.next_(status=status, debts=[owed])
+            assert line.startswith('What is owed with an alarm is not touched until somebody has looked.')
+
     def test_one_that_is_abandoned_tells_what_is_left_of_that(self):
         steps = [step('abandon', input={'guest_on': 'src'}), done('abandon_clean', input={'host': 'dst'})]
         assert self.next_(steps=steps, abandon_requested_at=back(5), abandon_guest_on='src') == [

@@ -231,6 +231,21 @@ class TestItsEnd:
             'An abort was asked for 2 min 10 s ago by somebody, and was done.',
         ]
 
+    def test_where_a_host_that_is_to_have_the_guest_has_an_alarm_nobody_says_that_the_guest_is_there(self):
+        def owes(host):
+            return debts.Debt(
+                host=host, migration_uuid='m', instance_uuid='i', step='s', reason='it failed', epoch=1, alarm='look',
+                created_at=back(60),
+            )  # fmt: skip
+
+        assert self.ended('completed', debts=[owes('dst')])[0] == (
+            'It ended completed 2 min ago: the guest had moved to dst.'
+        )
+        assert self.ended('completed', debts=[owes('src')])[0] == (
+            'It ended completed 2 min ago: the guest runs at dst.'
+        )
+        assert self.ended('failed', debts=[owes('src')])[1:2] == ['The guest was at src then.']
+
     def test_one_in_error_says_that_somebody_is_needed(self):
         first, second = self.ended('error', failure='the guest is gone')
         assert first == 'It ended in error 2 min ago: the guest is gone'
