@@ -244,7 +244,7 @@ def ask_first(m: owned.OwnedMigration) -> Parked | Stuck | None:
         m.must_ask = {host for host, word in answers.items() if word.says is settle.Says.MISSING}
         if m.must_ask:
             m.waits_on |= m.must_ask
-            return not_told(m, *m.must_ask)
+            return not_told(m, *sorted(m.must_ask))
     return None
 
 

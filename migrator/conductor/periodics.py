@@ -111,12 +111,12 @@ def poll(tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor) 
         if subject.wake_at is not None and subject.wake_at <= now:
             stories.wake(subject.row.uuid)
         elif now - subject.heard_at >= tools.options.poll_interval:
-            for host in list(subject.waits_on):
+            for host in sorted(subject.waits_on):
                 silent[host].append(subject)
     for host in tools.hosts.unacknowledged():
         silent.setdefault(host, [])
     # Who answers at once comes first; the others cost a time-out each.
-    for host in sorted(silent, key=tools.hosts.unanswered_for):
+    for host in sorted(silent, key=lambda name: (tools.hosts.unanswered_for(name), name)):
         if host not in tools.asking and not _has_been_silent_long(tools, host):
             tools.asking.add(host)
             pool.submit(_ask_and_forget, tools, stories, host, silent[host])
