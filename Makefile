@@ -76,7 +76,7 @@ test-real:
 	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/real \
 	    --ignore=tests/real/libvirt $(ARGS)
 	@echo 'What needs the driver for PostgreSQL, or eventlet, which are not there in make test:'
-	$(IN_VENV) $(VENV)/bin/python -m pytest $(addprefix tests/unit/,cmd/test_manage.py cmd/test_conductor.py db/test_engine.py) $(ARGS)
+	$(IN_VENV) $(VENV)/bin/python -m pytest $(addprefix tests/unit/,cmd/test_manage.py cmd/test_status.py cmd/test_conductor.py db/test_engine.py) $(ARGS)
 	@echo 'The books again, Placement being served over HTTP with PostgreSQL behind it:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest -p tests.real.over_http --timeout 300 $(BOOKS) $(ARGS)
 	@echo 'The functional tests again, the services being processes:'

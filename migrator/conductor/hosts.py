@@ -61,31 +61,41 @@ class Hosts:
         #: Host -> when it last left a question without an answer.
         self._silent_at: dict[str, float] = {}
         self._born = threads.clock.monotonic()
-        #: Called with a migration's uuid when a host that was busy has a free place.
-        self.on_free: Callable[[str], None] = lambda uuid: None
+        #: Called with a migration's uuid when its turn for a place has come; returns whether it is there to take it.
+        self.on_free: Callable[[str], bool] = lambda uuid: False
 
     @contextlib.contextmanager
-    def _place(self, host: str, migration_uuid: str) -> Iterator[None]:
+    def _place(self, host: str, migration_uuid: str | None) -> Iterator[None]:
+        """Take a place.
+
+        :param migration_uuid: who stands in line where there is none; None: nobody.
+        """
         with self._lock:
+            crowd = self._crowd[host]
             if self._calls[host] >= CALLS_PER_HOST:
-                self._crowd[host].setdefault(migration_uuid)
+                if migration_uuid is not None:
+                    crowd.setdefault(migration_uuid)
                 raise HostBusy(host)
-            self._crowd[host].pop(migration_uuid, None)
+            if migration_uuid is not None:
+                crowd.pop(migration_uuid, None)
             self._calls[host] += 1
         try:
             yield
         finally:
             with self._lock:
                 self._calls[host] -= 1
-                # Not all of them: each would look at its hosts before it found that another had been faster.
                 free = CALLS_PER_HOST - self._calls[host]
-                next_ones = list(self._crowd[host])[:free]
-                for uuid in next_ones:
-                    del self._crowd[host][uuid]
-                if not self._crowd[host]:
-                    del self._crowd[host]
-            for uuid in next_ones:
-                self.on_free(uuid)
+            # Not all of them: each would look at its hosts before it found that another had been faster.
+            while free and (uuid := self._next_in_line(host)) is not None:
+                free -= self.on_free(uuid)
+
+    def _next_in_line(self, host: str) -> str | None:
+        with self._lock:
+            crowd = self._crowd[host]
+            uuid = next(iter(crowd), None)
+            if uuid is not None:
+                del crowd[uuid]
+            return uuid
 
     def tell(self, host: str, method: str, order: command.Command, **payload: Any) -> command.Answer:
         """Make one lightweight call, or a check.
@@ -100,13 +110,16 @@ class Hosts:
         self._heard(host)
         return answer
 
-    def ask(self, host: str, orders: Sequence[command.Command]) -> list[command.Observation] | None:
+    def ask(
+        self, host: str, orders: Sequence[command.Command], in_line: bool = False
+    ) -> list[command.Observation] | None:
         """Poll a host for some migrations; it changes nothing there but the epoch seen.
 
+        :param in_line: whether the first of them is woken when its turn has come, where there is no place now.
         :returns: what it says of each of which it says anything, or None: it is silent.
         :raises HostBusy: enough calls are on their way.
         """
-        with self._place(host, orders[0].migration_uuid if orders else ''):
+        with self._place(host, orders[0].migration_uuid if in_line else None):
             with self._lock:
                 acks = self._acks.pop(host, [])
             asked = self._threads.clock.monotonic()

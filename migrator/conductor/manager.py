@@ -96,10 +96,7 @@ class ConductorManager:
         if conf.conductor.audit_interval:
             told = metrics.Audits(self.metrics.registry)
             self._watch = audits.Watch(database, placement_client, threads.clock, told)
-        self.tools.hosts.on_free = self._on_free
-
-    def _on_free(self, uuid: str) -> None:
-        self.runner.wake(uuid)
+        self.tools.hosts.on_free = self.runner.wake
 
     def _options(self) -> owned.Options:
         return owned.Options(

@@ -112,8 +112,10 @@ def retry(
         # Woken by something else, such as the other post step.
         m.wake_by(m.not_before[step])
         return m.stuck_in.get(step) or Parked(f'the next try of {step} at {host}')
-    m.stuck_in.pop(step, None)
     outcome = carry_out(m, host, step, record, **payload)
+    if not isinstance(outcome, Parked):
+        m.stuck_in.pop(step, None)
+        m.checking.pop((m.attempt, host, step), None)
     if isinstance(outcome, command.Report):
         if outcome.state == command.WorkState.DONE:
             return Done()
@@ -134,9 +136,8 @@ def retry(
         m.owe(host, step, f'{host} is down', _for_debt(m))
         return Done({'owed': f'{host} is down'})
     else:
-        assert isinstance(outcome, Parked), 'a step after the move is not sent as one that may fail'
-        return _still_going_on(m, host, step, outcome)
-    m.checking.pop((m.attempt, host, step), None)
+        # Asked once more it is as stuck as it was, until there is an answer.
+        return m.stuck_in.get(step) or _still_going_on(m, host, step, outcome)
     m.failures[step] = m.failures.get(step, 0) + 1
     if m.failures[step] >= m.tools.options.post_max_attempts:
         if step == 'rollback_live_migration_at_source':
@@ -210,7 +211,7 @@ def _asked(m: owned.OwnedMigration, host: str) -> settle.Host:
         m.waits_on.add(host)
         return _silent(m, host)
     try:
-        found = m.tools.hosts.ask(host, [m.order(host, 'poll')])
+        found = m.tools.hosts.ask(host, [m.order(host, 'poll')], in_line=True)
     except conductor_hosts.HostBusy:
         return settle.Host(settle.Says.MISSING)
     observation = next((one for one in found or [] if one.migration_uuid == m.row.uuid), None)

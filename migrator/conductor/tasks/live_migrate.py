@@ -336,7 +336,8 @@ def _settled(
     if m.destination and destination.says is settling.Says.MISSING:
         m.waits_on = set(m.hosts)
         found = orders.not_told(m, m.destination)
-        return found if isinstance(found, Stuck) else Parked(f'{decision.act} ({decision.reason})')
+        if isinstance(found, Stuck):
+            return found
     return Parked(f'{decision.act} ({decision.reason})')
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import pytest
 
+from migrator.conductor import owned
 from tests.unit.conductor import stage as stages
 
 Stage = stages.Stage
@@ -61,3 +62,21 @@ def test_a_step_that_is_never_given_up_and_does_not_end(build: Callable[..., Sta
     stall.release()
     assert stage.end(migration).status == ('failed' if 'rollback' in step else 'completed')
     stage.check(migration, 'host1' if 'rollback' in step else 'host2')
+
+
+def test_a_step_that_ends_and_is_begun_anew_has_not_been_going_on_all_the_time(
+    build: Callable[..., Stage],
+) -> None:
+    stage = build()
+    stall = stage.host('host1').faults.stall('arrived')
+    migration = stage.begin('host2')
+    stage.until(stall.reached.is_set)
+    stage.host('host1').faults.lie('get_guest', lambda truth: truth.replace(state='running'), sticky=True)
+    stall.release()
+    why = stage.until_stuck(migration)
+    assert 'the guest is there and could run' in why
+    stage.simulation.advance(8 * 60)
+    (record,) = [one for one in stage.database.migrations.steps(migration.uuid) if one.step == owned.STUCK]
+    said = [event['stuck'] for event in record.result['events']]
+    assert set(said) <= {why, None}
+    assert len(said) <= 3, 'it is not told anew each time it is asked'

@@ -137,7 +137,7 @@ class TestPlaces:
 
     def test_who_found_no_place_is_told_of_a_free_one_once(self, scene: Scene) -> None:
         told: list[str] = []
-        scene.hosts.on_free = told.append
+        scene.hosts.on_free = lambda uuid: told.append(uuid) or True
         scene.api.gate.clear()
         busy: list[int] = []
         for number in range(6):
@@ -150,7 +150,7 @@ class TestPlaces:
 
     def test_as_many_are_told_as_there_are_places_in_the_order_in_which_they_came(self, scene: Scene) -> None:
         told: list[str] = []
-        scene.hosts.on_free = told.append
+        scene.hosts.on_free = lambda uuid: told.append(uuid) or True
         scene.api.gate.clear()
         for number in range(4):
             scene.call('host1', number, [])
@@ -163,6 +163,24 @@ class TestPlaces:
         scene.simulation.run_ready()
         # one place, two, three, four
         assert told == ['m9', 'm8', 'm7', 'm6', 'm5', 'm4']
+
+    def test_who_is_not_there_any_more_and_who_asks_for_many_take_nobodys_turn(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(conductor_hosts, 'CALLS_PER_HOST', 1)
+        told: list[str] = []
+        scene.hosts.on_free = lambda uuid: told.append(uuid) or uuid != 'm8'
+        scene.api.gate.clear()
+        scene.call('host1', 1, [])
+        scene.simulation.run_ready()
+        with pytest.raises(conductor_hosts.HostBusy):
+            scene.hosts.ask('host1', [order(7)])
+        for number in (8, 9):
+            scene.call('host1', number, [])
+            scene.simulation.run_ready()
+        scene.api.gate.set()
+        scene.simulation.run_ready()
+        assert told == ['m8', 'm9']
 
     def test_who_is_silent_is_known_to_have_been_so_until_it_answers(self, scene: Scene) -> None:
         assert not scene.hosts.was_silent('host1', 10)
