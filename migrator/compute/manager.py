@@ -292,7 +292,8 @@ class ComputeManager:
         inherited = self._inherited.get(command.instance_uuid)
         if inherited is not None:
             inherited.running_for = assignment.running_for
-        if assignment.queue or inherited is not None:
+        # A job that is found before its move was prepared is not its.
+        if assignment.queue or (inherited is not None and assignment.migrate_data is not None):
             instance, migrate_data = assignment.instance, assignment.migrate_data
             if not isinstance(instance, Instance) or not isinstance(migrate_data, LiveMigrateData):
                 LOG.error('Migration %s cannot be taken up: its data is missing', command.migration_uuid)

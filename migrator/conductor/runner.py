@@ -200,12 +200,13 @@ class Runner:
         subject = tale.subject
         asked = subject.row.retry_requested_at is not None
         if isinstance(pause, Stuck) and (asked or subject.row.stuck_reason != pause.reason):
-            LOG.error('Migration %s is stuck: %s', subject.row.uuid, pause.reason)
+            # It is said once it is written: who lost it meanwhile has looked at what another one does.
             subject.note_stuck(pause.reason)
+            LOG.error('Migration %s is stuck: %s', subject.row.uuid, pause.reason)
         elif isinstance(pause, Parked) and not subject.unheard and (asked or subject.row.stuck_reason is not None):
             # Where hosts have yet to answer nobody knows.
-            LOG.info('Migration %s is no longer stuck: it waits for %s', subject.row.uuid, pause.why)
             subject.note_stuck(None)
+            LOG.info('Migration %s is no longer stuck: it waits for %s', subject.row.uuid, pause.why)
         elif pause is not None:
             LOG.debug('Migration %s waits for %s', subject.row.uuid, pause)
         if isinstance(pause, Parked):

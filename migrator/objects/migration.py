@@ -50,6 +50,7 @@ LEGAL_MOVES: dict[tuple[MigrationStatus, MigrationStatus], str] = {
     (_S.ACCEPTED, _S.PREPARING): 'a conductor has taken it',
     (_S.ACCEPTED, _S.CANCELLED): 'asked to abort before anything was done',
     (_S.ACCEPTED, _S.FAILED): 'no destination could be found before anything was done',
+    (_S.ACCEPTED, _S.ERROR): 'abandoned before anything was done',
     (_S.PREPARING, _S.QUEUED): 'the destination is prepared, and the source is told to queue it',
     (_S.PREPARING, _S.POST_MIGRATING): 'an adopter finds the guest at the destination',
     (_S.PREPARING, _S.CANCELLED): 'unwound because asked',

@@ -24,12 +24,14 @@ from collections.abc import Callable, Sequence
 
 import webob
 
+from migrator import exception
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
 from migrator.testing import invariants, plans
 from migrator.testing import threads as sim
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.watcher import Watcher
+from migrator.virt import fake_hypervisor
 
 LOG = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ _SWEEPS = 15.0
 _LONGEST_MOVE = 6 * 800.0 + 600.0
 #: How often a person looks what is stuck.
 _LOOKS = 3
+#: Seconds between two looks of who waits for something to be stuck.
+_WATCH = 5.0
 
 
 class Director:
@@ -58,6 +62,7 @@ class Director:
         self.simulation = cloud.simulation
         self.gone: set[str] = set()
         self._down: set[str] = set()
+        self._over = False
         self._rows: list[migration_objects.Migration] = []
         self._rows_at = -1
 
@@ -128,6 +133,44 @@ class Director:
             # Its kind only: a text may quote what no log may hold.
             LOG.warning('%s could not start: %s', name, type(error).__name__)
             self.kill(name, _AGAIN)
+
+    def hang(self, host: str, phases: Sequence[str]) -> None:
+        """Have a host's hypervisor not return from anything of this, until its faults are cleared."""
+        for phase in phases:
+            self.cloud.world.hypervisors[host].faults.stall(phase, sticky=True)
+
+    # --- an operator -------------------------------------------------------------------------------------------------
+
+    def once_stuck(
+        self, instance: instance_objects.Instance, act: Callable[[migration_objects.Migration], None]
+    ) -> None:
+        """Have somebody wait until a migration of an instance is stuck, and act then, once; nobody waits for ever."""
+        world = self.cloud.world_threads
+
+        def wait() -> None:
+            while not self._over:
+                world.sleep(_WATCH)
+                row = self.newest(instance)
+                if row is not None and row.in_progress and row.stuck_reason:
+                    with contextlib.suppress(exception.NotStuck):
+                        act(row)
+                    return
+
+        world.start(wait, name='an operator')
+
+    def _retry(self, row: migration_objects.Migration) -> None:
+        self.cloud.database.wishes.request_retry(row, 'an operator')
+
+    def _abandon(self, row: migration_objects.Migration) -> None:
+        """Abandon it where nobody can be wrong about it: one host has the guest, which owns its processors there."""
+        have = [
+            (host, hypervisor.guests[row.instance_uuid])
+            for host, hypervisor in self.cloud.world.hypervisors.items()
+            if row.instance_uuid in hypervisor.guests
+        ]
+        owning = [host for host, guest in have if guest.state in fake_hypervisor.OWNING and not guest.post_copy]
+        if owning in ([row.source_compute], [row.dest_compute]):
+            self.cloud.database.wishes.request_abandon(row, owning[0], 'an operator')
 
     # --- a user ------------------------------------------------------------------------------------------------------
 
@@ -219,6 +262,10 @@ class Director:
             self.kill(name, deed.more)
         elif deed.name == 'slow link':
             self.cloud.world.hypervisors[name].set_link(64.0 * deed.more)
+        elif deed.name == 'hypervisor hangs':
+            self.hang(name, deed.more)
+        elif deed.name == 'hypervisor answers':
+            self.cloud.world.hypervisors[name].faults.clear()
         elif deed.name == 'limit' and name in self.cloud.computes and name not in self._down:
             with contextlib.suppress(sim.ProcessKilled):
                 self.cloud.set_option(name, 'max_concurrent_live_migrations', deed.more)
@@ -233,6 +280,10 @@ class Director:
         elif deed.name == 'look':
             self.request('GET', '/os-migrations')
             self.request('GET', f'/servers/{instance.uuid}/migrations')
+        elif deed.name == 'retry once stuck':
+            self.once_stuck(instance, self._retry)
+        elif deed.name == 'abandon once stuck':
+            self.once_stuck(instance, self._abandon)
         else:
             self._do_as_its_user(deed.name, instance)
 
@@ -307,6 +358,7 @@ class Director:
     def finish(self) -> None:
         """Let what is still on its way arrive, and everything come to rest: faults have stopped."""
         self.settle()
+        self._over = True
         self._deliver()
         self.until(lambda: not self._down - self.gone, PATIENCE)
         self.until(lambda: not self.cloud.can_pay(), PATIENCE)

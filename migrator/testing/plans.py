@@ -10,7 +10,10 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""What happens in one random run, from one seed: a cloud, what people do in it and when, and which faults strike."""
+"""What happens in one random run, from one seed: a cloud, what people do in it and when, and which faults strike.
+
+There are several kinds of plans (:data:`KINDS`); the same seed gives another plan of each.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,23 @@ _DEEDS: Mapping[str, int] = {
     'limit': 1,
     'slow link': 1,
 }
+
+#: What of a hypervisor hangs together: what asks it for a guest; that, and what a move is ended with; or all that it
+#: does, what copies included.
+HANGS: tuple[tuple[str, ...], ...] = (
+    ('get_guest', 'settle', 'get_progress'),
+    ('get_guest', 'settle', 'get_progress', 'live_migration_abort', 'copying'),
+    ('pre_live_migration', 'rollback_live_migration_at_destination', 'post_live_migration_at_destination'),
+    ('post_live_migration_at_source', 'rollback_live_migration_at_source', 'live_migration_abort'),
+    (
+        *('get_guest', 'list_guests', 'settle', 'get_progress', 'get_node', 'attach_live_migration'),
+        *('check_can_live_migrate_source', 'check_can_live_migrate_destination', 'pre_live_migration'),
+        *('cleanup_live_migration_destination_check', 'live_migration', 'live_migration_abort'),
+        *('live_migration_force_complete', 'post_live_migration_at_source', 'post_live_migration_at_destination'),
+        *('rollback_live_migration_at_source', 'rollback_live_migration_at_destination'),
+        *('starting', 'copying', 'cutover', 'postcopy', 'arrived'),
+    ),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +106,7 @@ class Plan:
 
     :ivar seed: of the schedule too, and of every process's uuids; with ``in_order`` only of those.
     :ivar versions: compute host -> its service version at the beginning; this release's own unless named.
+    :ivar horizon: seconds within which faults strike.
     :ivar struck: the faults and where they strike; None: at random, by the seed and ``rate``.
     """
 
@@ -99,6 +120,7 @@ class Plan:
     most_faults: int
     in_order: bool = False
     versions: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    horizon: float = HORIZON
     struck: tuple[tuple[Boundary, str], ...] | None = None
 
     def chooser(self) -> Callable[[Boundary], strikes.Fault | None]:
@@ -128,9 +150,7 @@ def of(seed: int) -> Plan:
     hosts = dice.choice((2, 2, 3, 3, 4))
     names = [f'host{number}' for number in range(1, hosts + 1)]
     guests = tuple(
-        Guest(
-            dice.choice(names[:2]), dice.choice((256, 512, 1024, 4096)), dice.choice((0.0, 0.0, 100.0, 900.0, 2000.0))
-        )
+        Guest(dice.choice(names[:2]), dice.choice(_MEMORY), dice.choice(_DIRTY_RATES))
         for _ in range(dice.choice((1, 1, 2, 2, 3, 4)))
     )
     deeds = [Deed(0.0, 'migrate', number) for number in range(len(guests)) if number == 0 or dice.random() < 0.7]
@@ -172,6 +192,49 @@ def of_an_upgrade(seed: int) -> Plan:
     ]
     deeds = sorted([*plan.deeds, *upgrades], key=lambda deed: deed.at)
     return dataclasses.replace(plan, versions=versions, deeds=tuple(deeds))
+
+
+def of_a_bad_night(seed: int) -> Plan:
+    """Return the plan of a seed in which a host is emptied while hypervisors hang and their services live.
+
+    They hang for longer than anybody waits for an answer, some of them for longer than anybody waits at all; and people
+    look after what is stuck.
+    """
+    plan = of(seed)
+    dice = random.Random(f'bad night of {seed}')  # noqa: S311 -- to be repeated, not secret
+    more = dice.choice((0, 1, 3, 6, 10))
+    crowd = [Guest('host1', dice.choice(_MEMORY[:3]), dice.choice(_DIRTY_RATES)) for _ in range(more)]
+    guests = (*plan.guests, *crowd)
+    begun = [len(plan.guests) + number for number in range(len(crowd))]
+    deeds = [Deed(round(dice.uniform(0, 2), 3), 'migrate', number) for number in begun]
+    ends = [0.0]
+    for _ in range(dice.choice((1, 1, 2))):
+        host = dice.choice([f'host{number}' for number in range(1, plan.hosts + 1)])
+        at, lasts = round(dice.uniform(0, 12), 3), dice.choice((25.0, 90.0, 90.0, 420.0))
+        ends.append(at + lasts)
+        deeds.append(Deed(at, 'hypervisor hangs', host, dice.choice(HANGS)))
+        deeds.append(Deed(at + lasts, 'hypervisor answers', host))
+    for number in range(len(guests)):
+        if dice.random() < 0.6:
+            deeds.append(Deed(0.0, dice.choice(('retry once stuck', 'abandon once stuck')), number))
+    for _ in range(dice.choice((0, 0, 1, 2))):
+        # Somebody changes his mind, or something dies, while people wait.
+        deed = _deed(dice, [f'host{number}' for number in range(1, plan.hosts + 1)], len(guests))
+        deeds.append(dataclasses.replace(deed, at=round(dice.uniform(0, max(*ends, HORIZON)), 3)))
+    return dataclasses.replace(
+        plan,
+        guests=guests,
+        deeds=tuple(sorted([*plan.deeds, *deeds], key=lambda deed: deed.at)),
+        horizon=max(*ends, HORIZON),
+    )
+
+
+#: The kinds of plans, by their names on the command line.
+KINDS: Mapping[str, Callable[[int], Plan]] = {
+    'days': of,
+    'upgrades': of_an_upgrade,
+    'bad-nights': of_a_bad_night,
+}
 
 
 def _deed(dice: random.Random, hosts: list[str], guests: int) -> Deed:

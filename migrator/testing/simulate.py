@@ -13,6 +13,7 @@
 """Random runs: a seed says what people do, which faults strike, and who runs when; the same seed gives the same run.
 
     python -m migrator.testing.simulate --seeds 1000 --first-seed 1 --jobs 2
+    python -m migrator.testing.simulate --seeds 1000 --plans bad-nights
 
 Each run ends with every invariant asked. It exits 1 if one was broken, and prints the shortest plan that breaks it.
 """
@@ -23,6 +24,7 @@ import argparse
 import collections
 import contextlib
 import dataclasses
+import functools
 import gc
 import hashlib
 import json
@@ -83,7 +85,7 @@ def run(
     over = [False]
 
     def hook(boundary: Boundary) -> strikes.Fault | None:
-        if over[0] or director.cloud.simulation is None or director.simulation.time > plans.HORIZON + begun:
+        if over[0] or director.cloud.simulation is None or director.simulation.time > plan.horizon + begun:
             return None
         fault = choose(boundary)
         if fault is None or not director.may(fault.name, strikes.victim(boundary)):
@@ -238,16 +240,17 @@ class Tally:
         return '\n'.join(lines)
 
 
-def many(seeds: Iterable[int], jobs: int = 1, most_red: int = 5) -> Tally:
+def many(seeds: Iterable[int], jobs: int = 1, most_red: int = 5, kind: str = 'days') -> Tally:
     """Run many seeds, in processes of their own.
 
+    :param kind: of the plans, of :data:`migrator.testing.plans.KINDS`.
     :param jobs: how many processes.
     :param most_red: stop after so many failures.
     """
     tally, began = Tally(), time.monotonic()
     context = multiprocessing.get_context('spawn')
     with context.Pool(jobs, _begin) as pool:
-        for result, failure in pool.imap_unordered(_one, seeds, chunksize=4):
+        for result, failure in pool.imap_unordered(functools.partial(_one, kind), seeds, chunksize=4):
             tally.add(result, failure)
             if tally.runs % 500 == 0:
                 print(f'{tally.runs} seeds, {len(tally.red)} red', file=sys.stderr, flush=True)
@@ -278,8 +281,8 @@ def hurry() -> None:
     gc.disable()
 
 
-def _one(seed: int) -> tuple[Run, str | None]:
-    plan = plans.of(seed)
+def _one(kind: str, seed: int) -> tuple[Run, str | None]:
+    plan = plans.KINDS[kind](seed)
     try:
         result = run(_Process.ground, plan)
     except Exception:  # noqa: BLE001 -- an error of the harness, or one that nobody in the cloud has caught
@@ -300,12 +303,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         '--jobs', type=int, default=os.cpu_count() or 1, metavar='N', help='processes (default: %(default)s)'
     )
+    parser.add_argument(
+        '--plans', choices=list(plans.KINDS), default='days', help='what happens in a run (default: %(default)s)'
+    )
     parser.add_argument('--json', action='store_true', help='a report as JSON on stdout')
     given = parser.parse_args(arguments)
     for name in ('seeds', 'jobs'):
         if getattr(given, name) < 1:
             parser.error(f'argument --{name}: {getattr(given, name)} is too few: 1 or more would do')
-    tally = many(range(given.first_seed, given.first_seed + given.seeds), given.jobs)
+    tally = many(range(given.first_seed, given.first_seed + given.seeds), given.jobs, kind=given.plans)
     if given.json:
         print(json.dumps({'seeds': tally.runs, 'seconds': tally.seconds, 'red': dict(tally.red)}))
     else:

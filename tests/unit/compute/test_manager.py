@@ -220,6 +220,18 @@ class TestRestart:
         again.start()
         assert again.running == 1
 
+    def test_a_guest_that_cannot_be_asked_for_has_no_job_of_a_move_that_was_never_prepared(
+        self, scene: Scene, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        scene.guests(1)
+        scene.alpha.faults.fail('settle')
+        host = scene.host(start=False)
+        host.events.assignments = [assignment(1, queue=False, destination=None, migrate_data=None)]
+        host.start()
+        scene.simulation.run_ready()
+        assert (host.waiting, host.running) == ([], 0)
+        assert [record.getMessage() for record in caplog.records if record.levelname == 'ERROR'] == []
+
     def test_the_report_at_start_names_every_guest(self, scene: Scene) -> None:
         scene.guests(1, 2)
         host = scene.host()

@@ -80,3 +80,17 @@ def test_a_step_that_ends_and_is_begun_anew_has_not_been_going_on_all_the_time(
     said = [event['stuck'] for event in record.result['events']]
     assert set(said) <= {why, None}
     assert len(said) <= 3, 'it is not told anew each time it is asked'
+
+
+def test_one_of_which_nothing_has_been_done_is_abandoned(build: Callable[..., Stage]) -> None:
+    """Its first conductor has died before its first step, and who adopts it asks the source where the guest is."""
+    stage = build()
+    stall = stage.host('host1').faults.stall('get_guest', sticky=True)
+    migration = stage.accept()
+    assert stage.database.migrations.adopt(migration.uuid, 0, 'a life that has ended') is not None
+    assert 'its hypervisor has long not told' in stage.until_stuck(migration, 150)
+    assert stage.row(migration).status == 'accepted'
+    stage.database.wishes.request_abandon(stage.row(migration), 'host1', 'an operator')
+    stall.release()
+    assert stage.end(migration).status == 'error'
+    stage.check(migration, 'host1')

@@ -255,6 +255,22 @@ def test_what_is_stuck_is_noted_once_and_kept(scene: Scene) -> None:
     assert scene.runner.holds('m1')
 
 
+def test_nobody_says_stuck_of_what_another_one_owns_by_now(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    """Who was paused looks at a world in which its successor has gone on, and does not know it."""
+    subject = Subject()
+
+    def refused(reason: str) -> None:
+        raise exception.NotOwner(migration_uuid='m1', owner='me', epoch=1)
+
+    subject.note_stuck = refused  # type: ignore[method-assign]  # the guard of the commit
+    scene.act = lambda subject: Stuck('it fits no case')
+    scene.fresh = None
+    scene.runner.take(subject)
+    scene.simulation.run_ready()
+    assert not scene.runner.holds('m1')
+    assert 'stuck' not in caplog.text
+
+
 def test_what_has_ended_is_let_go(scene: Scene) -> None:
     subject = Subject()
     subject.ended = True

@@ -37,6 +37,9 @@ class TestLegalMoves:
                 ahead |= more
             assert ahead & ENDS
 
+    def test_whatever_is_in_progress_can_be_abandoned(self) -> None:
+        assert {start for start, to in LEGAL_MOVES if to is MigrationStatus.ERROR} == IN_PROGRESS
+
     def test_no_move_leads_back(self) -> None:
         order = list(MigrationStatus)
         for start, to in LEGAL_MOVES:

@@ -1,0 +1,61 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Random nights: a host is emptied while hypervisors hang and their services live, and people look after what is stuck.
+
+Seeds that were red once are in ``tests/seeds/red-bad-nights.txt``.
+"""
+
+import pathlib
+
+import pytest
+
+from migrator.testing import plans, simulate
+
+SEEDS, CHUNK = 60, 5
+RED = pathlib.Path(__file__).parent.parent / 'seeds' / 'red-bad-nights.txt'
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+def were_red():
+    lines = [line for line in RED.read_text().splitlines() if line and not line.startswith('#')]
+    return [int(line.split(maxsplit=1)[0]) for line in lines]
+
+
+def judged(ground, seed):
+    plan = plans.of_a_bad_night(seed)
+    found = simulate.run(ground, plan)
+    assert not found.violations, simulate.told(*simulate.shorten(ground, plan, found))
+    return found
+
+
+@pytest.mark.parametrize('first', range(1, 1 + SEEDS, CHUNK))
+def test_every_bad_night_ends_in_order(first, ground, record_property):
+    for seed in range(first, first + CHUNK):
+        judged(ground, seed)
+    record_property('seeds', CHUNK)
+
+
+@pytest.mark.parametrize('seed', were_red())
+def test_seeds_that_were_red_stay_green(seed, ground):
+    judged(ground, seed)
+
+
+def test_these_nights_reach_what_they_are_for(ground):
+    """Somebody is needed, what is stuck goes on by itself, and some are abandoned."""
+    seen = set()
+    for seed in (32, 56):
+        seen |= judged(ground, seed).states
+    told = '\n'.join(sorted(seen))
+    for what in ('has long not told of the guest', 'has long not ended', 'is no longer stuck', 'is abandoned'):
+        assert what in told, what
