@@ -221,7 +221,7 @@ def _stuck(story: Story) -> Iterator[str]:
     migration = story.migration
     if migration.abandon_requested_at is not None:
         yield f'It is being abandoned, {abandoned_by(story)}.'
-        if migration.stuck_reason and _is_stuck_in_that(story, migration.abandon_requested_at):
+        if migration.stuck_reason and _is_stuck_in_that(story):
             yield f'It is stuck in that, and somebody is needed: {migration.stuck_reason}'
             yield 'It is tried again with each sweep, and ends as soon as that is mended.'
         elif migration.stuck_reason:
@@ -241,12 +241,15 @@ def abandoned_by(story: Story) -> str:
     return f'as was asked for {when} by {who}: the guest is on {migration.abandon_guest_on}'
 
 
-def _is_stuck_in_that(story: Story, asked_at: datetime.datetime) -> bool:
+def _is_stuck_in_that(story: Story) -> bool:
     """Whether what it is stuck for has come up while it is abandoned, and is not what it is abandoned for."""
-    record = log.Journal(story.steps).find(story.migration.attempt, 'stuck')
-    events = (record.result or {}).get('events', ()) if record is not None else ()
-    said = [event['at'] for event in events if event.get('stuck') is not None]
-    return bool(said) and datetime.datetime.fromisoformat(said[-1]) > asked_at
+    journal, attempt = log.Journal(story.steps), story.migration.attempt
+    stuck, abandoned = journal.find(attempt, 'stuck'), journal.find(attempt, 'abandon')
+    if stuck is None or abandoned is None:
+        return False
+    # By the epochs, which abandoning begins with: those who write of it have not one clock.
+    said = [event['epoch'] for event in (stuck.result or {}).get('events', ()) if event.get('stuck') is not None]
+    return bool(said) and abandoned.first_epoch is not None and said[-1] >= abandoned.first_epoch
 
 
 def _hosts(story: Story) -> Iterator[str]:

@@ -106,7 +106,12 @@ class Hosts:
         """
         with self._place(host, order.migration_uuid):
             call = getattr(self.api, method)
-            answer: command.Answer = call(migrator_context.admin_context(), host, order, **payload)
+            asked = self._threads.clock.monotonic()
+            try:
+                answer: command.Answer = call(migrator_context.admin_context(), host, order, **payload)
+            except exception.ServiceUnreachable:
+                self._not_heard(host, asked)
+                raise
         self._heard(host)
         return answer
 
@@ -130,8 +135,7 @@ class Hosts:
             except (exception.ServiceUnreachable, exception.RemoteError):
                 with self._lock:
                     self._acks[host] = acks + self._acks[host]
-                self._unanswered.setdefault(host, asked)
-                self._silent_at[host] = self._threads.clock.monotonic()
+                self._not_heard(host, asked)
                 return None
         self._heard(host)
         return [one for one in found if self._is_told(host, one)]
@@ -164,6 +168,13 @@ class Hosts:
         self._answered[host] = self._threads.clock.monotonic()
         self._unanswered.pop(host, None)
         self._silent_at.pop(host, None)
+
+    def _not_heard(self, host: str, asked: float) -> None:
+        """Note that what was asked then has no answer; what it has answered since is the newer word."""
+        if self._answered.get(host, -math.inf) > asked:
+            return
+        self._unanswered.setdefault(host, asked)
+        self._silent_at[host] = self._threads.clock.monotonic()
 
     def was_silent(self, host: str, seconds: float) -> bool:
         """Whether a host has left a question without an answer in the last ``seconds``, and none was answered since."""

@@ -251,15 +251,20 @@ class ConductorManager:
     ) -> list[command.Assignment]:
         """Take in a host's new boot, keep its tree in Placement, and answer what it is to do.
 
-        :raises migrator.exception.BootReplaced: another boot of the host was taken in while this lasted; nothing is
-            changed, and the one that lives calls again.
+        :raises migrator.exception.BootReplaced: another boot of the host was taken in while this lasted; of ours
+            nothing is changed, and the one that lives calls again.
         """
         # Placement may take long, and the boot that has called be dead and followed by another when it has answered.
         replaces = recovery.known_boot(self.tools, report.host)
         if report.node is not None:
             tree: Any = report.node
             providers.ensure_tree(self.tools.placement, tree.providers, sleep=self._threads.sleep)
-        assignments, raised = recovery.compute_started(self.tools, report, replaces)
+        try:
+            assignments, raised = recovery.compute_started(self.tools, report, replaces)
+        except exception.BootReplaced:
+            # What it has of the tree may be written over that of the one that is known: that one tells again.
+            self._poll_pool.submit(self._call_back, report.host)
+            raise
         for uuid in raised:
             self.runner.wake(uuid, reread=True)
         if report.adoptable:

@@ -115,7 +115,7 @@ def retry(
     outcome = carry_out(m, host, step, record, **payload)
     if not isinstance(outcome, Parked):
         m.stuck_in.pop(step, None)
-        m.checking.pop((m.attempt, host, step), None)
+        m.going_on.pop((m.attempt, host, step), None)
     if isinstance(outcome, command.Report):
         if outcome.state == command.WorkState.DONE:
             return Done()
@@ -135,6 +135,9 @@ def retry(
     elif m.is_down(host):
         m.owe(host, step, f'{host} is down', _for_debt(m))
         return Done({'owed': f'{host} is down'})
+    elif outcome == _in_line(host):
+        # Its turn is not for the host to end.
+        return outcome
     else:
         # Asked once more it is as stuck as it was, until there is an answer.
         return m.stuck_in.get(step) or _still_going_on(m, host, step, outcome)
@@ -154,16 +157,30 @@ def retry(
 def _still_going_on(m: owned.OwnedMigration, host: str, step: str, parked: Parked) -> Parked | Stuck:
     """Return how it waits for a host that is up, and does not end a step that is never given up."""
     now, down_time = m.tools.threads.clock.monotonic(), m.tools.options.service_down_time
-    lasted = now - m.checking.setdefault((m.attempt, host, step), now)
-    if lasted >= _PATIENCE * down_time:
-        return Stuck(
-            f'{host} is up, and has long not ended {step}: look at its hypervisor. It goes on by itself when that has '
-            'ended, or when the compute service there has been started again.'
-        )
+    key, patience = (m.attempt, host, step), _PATIENCE * down_time
+    stuck = Stuck(
+        f'{host} is up, and has long not ended {step}: look at its hypervisor. It goes on by itself when that has '
+        'ended, or when the compute service there has been started again.'
+    )
+    if key not in m.going_on:
+        # What was stuck in another conductor's hands is not less so in this one's.
+        is_kept = m.row.stuck_reason == stuck.reason
+        anew = m.row.retry_requested_at is not None or m.row.abandon_requested_at is not None
+        m.going_on[key] = (m.row.epoch, now - patience if is_kept and not anew else now)
+    elif m.going_on[key][0] != m.row.epoch:
+        # It was begun anew since: its host was started again, or somebody has abandoned it.
+        m.going_on[key] = (m.row.epoch, now)
+    lasted = now - m.going_on[key][1]
+    if lasted >= patience:
+        return stuck
     if lasted >= down_time:
-        m.note_waiting(f'{host} has not ended {step} for {lasted:.0f} s')
-    m.wake_by(now + (down_time if lasted < down_time else _PATIENCE * down_time - lasted))
+        m.note_waiting(f'{host} has not ended {step} {m.since(lasted)}')
+    m.wake_by(now + (down_time if lasted < down_time else patience - lasted))
     return parked
+
+
+def _in_line(host: str) -> Parked:
+    return Parked(f'a free place among the calls to {host}')
 
 
 def backoff(m: owned.OwnedMigration, key: str) -> float:
@@ -213,7 +230,8 @@ def _asked(m: owned.OwnedMigration, host: str) -> settle.Host:
     try:
         found = m.tools.hosts.ask(host, [m.order(host, 'poll')], in_line=True)
     except conductor_hosts.HostBusy:
-        return settle.Host(settle.Says.MISSING)
+        # That calls wait for it makes nobody alive.
+        return _silent(m, host)
     observation = next((one for one in found or [] if one.migration_uuid == m.row.uuid), None)
     if observation is None:
         if found is not None:
@@ -228,6 +246,7 @@ def _asked(m: owned.OwnedMigration, host: str) -> settle.Host:
     if observation.refusal is not None or observation.epoch > m.row.epoch:
         m.waits_on.add(host)
         return settle.Host(settle.Says.MISSING)
+    m.end_silence(host)
     return word_of(m, observation)
 
 
@@ -314,7 +333,7 @@ def _send(
             answer = m.tools.hosts.tell(host, step, order, **payload)
         except conductor_hosts.HostBusy:
             m.note_unsent(step)
-            return Parked(f'a free place among the calls to {host}')
+            return _in_line(host)
         except (exception.ServiceUnreachable, exception.RemoteError) as error:
             m.note_sent(step)
             m.waits_on.add(host)

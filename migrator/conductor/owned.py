@@ -118,9 +118,12 @@ class OwnedMigration:
         #: Attempt, epoch and name of each step that was sent, or tried to.
         self._sent: dict[tuple[int, int, str], bool] = {}
         self.failures: dict[str, int] = {}
-        #: Since when the end of a check, or of a step that is never given up, has been waited for, by attempt, host and
-        #: step (monotonic seconds).
+        #: Since when the end of a check has been waited for, by attempt, host and step (monotonic seconds).
         self.checking: dict[tuple[int, str, str], float] = {}
+        #: The epoch in which, and since when, the end of a step that is never given up has been waited for, likewise.
+        self.going_on: dict[tuple[int, str, str], tuple[int, float]] = {}
+        #: The host of whose silence the row tells, and in which words.
+        self.silence_told: tuple[str, str] | None = None
         #: Steps that have failed and are tried again, and wishes that are told again, but not before then (monotonic
         #: seconds).
         self.not_before: dict[str, float] = {}
@@ -142,7 +145,8 @@ class OwnedMigration:
         fresh.reports = {key: report for key, report in self.reports.items() if key not in fresh.reports}
         fresh.failures, fresh._sent = self.failures, self._sent
         fresh.mute, fresh.woken_for_silence = self.mute, self.woken_for_silence
-        fresh.checking = self.checking
+        fresh.checking, fresh.going_on = self.checking, self.going_on
+        fresh.silence_told = self.silence_told
         fresh.not_before, fresh.stuck_in = self.not_before, self.stuck_in
         if fresh.row.epoch == self.row.epoch:
             fresh.settling, fresh.unsure, fresh.must_ask = self.settling, self.unsure, self.must_ask
@@ -181,6 +185,7 @@ class OwnedMigration:
         self.not_before.clear()
         self.stuck_in.clear()
         self.checking.clear()
+        self.going_on.clear()
         self.must_ask = set(self.hosts)
 
     def note_try(self, record: log.StepRecord, reason: str) -> None:
@@ -199,6 +204,30 @@ class OwnedMigration:
         """
         if self.row.waits_for != why and self.tools.database.migrations.note_progress(self.row, {'waits_for': why}):
             self.row = self.row.replace(waits_for=why)
+
+    def note_silence(self, host: str, why: str) -> bool:
+        """Write of whose silence it waits for the end, unless it is known what it waits for; return whether it was.
+
+        :param why: a sentence.
+        """
+        if self.row.waits_for is not None:
+            return False
+        self.note_waiting(why)
+        self.silence_told = (host, why)
+        return True
+
+    def end_silence(self, host: str) -> None:
+        """Take back what was written of a host's silence, for it has told where the guest is."""
+        if self.silence_told is None or self.silence_told[0] != host:
+            return
+        (_, why), self.silence_told = self.silence_told, None
+        if self.row.waits_for == why and self.tools.database.migrations.note_progress(self.row, {'waits_for': None}):
+            self.row = self.row.replace(waits_for=None)
+
+    def since(self, seconds: float) -> str:
+        """Return in words since when something has lasted that began so many seconds ago."""
+        began = self.now() - datetime.timedelta(seconds=seconds)
+        return f'since {began:%Y-%m-%d %H:%M:%S} UTC'
 
     # --- what a saga asks --------------------------------------------------------------------------------------------
 
@@ -235,6 +264,14 @@ class OwnedMigration:
     def is_unsent(self, step: str) -> bool:
         """Whether it is certain that nobody was told of a step in this epoch, though its intent is in the journal."""
         return self._sent.get((self.attempt, self.row.epoch, step)) is False
+
+    def need_not_settle(self, step: str) -> bool:
+        """Whether the pivot has only waited for a place among the calls to its source, which has left none without an
+        answer.
+        """
+        return (
+            self.is_unsent(step) and not self.tools.hosts.unanswered_for(self.source) and not self.is_down(self.source)
+        )
 
     def turn_against(self, reason: str) -> None:
         """Note a failure as the wish to turn back."""

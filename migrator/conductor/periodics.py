@@ -165,6 +165,8 @@ def _take_answer(
     if answer is None:
         _take_silence(tools, stories, subject, host)
         return
+    if answer.refusal is None:
+        subject.end_silence(host)
     figures: dict[str, Any] = {
         name: answer.progress[name]
         for name in _FIGURES
@@ -186,8 +188,10 @@ def _take_silence(tools: Tools, stories: runner.Runner, subject: OwnedMigration,
     waited = silent or subject.mute_for(host)
     if waited < tools.options.service_down_time:
         return
-    why = 'has not answered' if silent else 'answers, but its hypervisor has not told of the guest'
-    _say_what_it_waits_for(tools, subject, f'{host} {why} for {waited:.0f} s')
+    what = 'has not answered' if silent else 'answers, but its hypervisor has not told of the guest'
+    why = f'{host} {what} {subject.since(waited)}'
+    if subject.note_silence(host, why):
+        LOG.warning('Migration %s waits: %s', subject.row.uuid, why)
     # What is stuck already is fenced by a word that the sweep finds, or freed by an answer, which wakes it as well.
     if now - subject.woken_for_silence >= (_LOOK_AT_SILENCE if subject.row.stuck_reason is None else _LOOK_AT_STUCK):
         subject.woken_for_silence = now
@@ -197,10 +201,3 @@ def _take_silence(tools: Tools, stories: runner.Runner, subject: OwnedMigration,
 def has_news(known: command.Observation | None, answer: command.Observation) -> bool:
     """Whether a poll's answer says more than the one before, progress aside."""
     return known is None or _told(known) != _told(answer)
-
-
-def _say_what_it_waits_for(tools: Tools, subject: OwnedMigration, why: str) -> None:
-    if subject.row.waits_for is None:
-        LOG.warning('Migration %s waits: %s', subject.row.uuid, why)
-        if tools.database.migrations.note_progress(subject.row, {'waits_for': why}):
-            subject.row = subject.row.replace(waits_for=why)

@@ -51,8 +51,8 @@ class Subject(Protocol):
     def against(self) -> str | None:
         """Why it should turn back, if somebody or something wishes so; a wish is never an outcome."""
 
-    def is_unsent(self, step: str) -> bool:
-        """Whether it is certain that a step, though its intent is in the journal, has not been begun with."""
+    def need_not_settle(self, step: str) -> bool:
+        """Whether the pivot, though its intent is in the journal, has certainly not been begun with, and can be."""
 
     def turn_against(self, reason: str) -> None:
         """Note a failure as the wish to turn back."""
@@ -125,7 +125,7 @@ class SagaExecutor(Generic[T]):
         sent = (
             step.kind is Kind.PIVOT
             and subject.journal.find(subject.attempt, step.name) is not None
-            and not subject.is_unsent(step.name)
+            and not subject.need_not_settle(step.name)
         )
         if subject.against is None and not sent:
             return self._do(step)

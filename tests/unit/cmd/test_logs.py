@@ -277,7 +277,7 @@ def test_what_a_migration_waits_for_and_a_debt_are_told_under_it(cloud, log):
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[0].status == 'running')
     cloud.kill('host1')
     cloud.simulation.advance(90)
-    waiting = of(read(log[1]), 'conductor.periodics', 'has not answered for')
+    waiting = of(read(log[1]), 'conductor.periodics', 'has not answered since')
     all_are_about(waiting, instance, migration)
     cloud.wait(900)
     assert cloud.database.debts.list(), 'a debt was to be paid'

@@ -134,7 +134,9 @@ class TestWhatItWaitsFor:
             'It was stuck: split brain.',
         ]
         later = {'at': back(3).isoformat(), 'stuck': 'no room.', 'owner': 'life-1', 'epoch': 2}
-        steps[1] = step('stuck', result={'events': [first, later]})
+        # By the epochs: those who write of it have not one clock.
+        later['at'] = back(6).isoformat()
+        steps = [*steps[:1], step('stuck', result={'events': [first, later]}), step('abandon', first_epoch=2)]
         assert waits(stuck_reason='no room.', steps=steps, **wish) == [
             'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
             'It is stuck in that, and somebody is needed: no room.',

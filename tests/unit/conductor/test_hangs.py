@@ -14,10 +14,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from migrator.conductor import hosts as conductor_hosts
 from migrator.conductor import owned
 from tests.unit.conductor import stage as stages
 
@@ -62,6 +65,91 @@ def test_a_step_that_is_never_given_up_and_does_not_end(build: Callable[..., Sta
     stall.release()
     assert stage.end(migration).status == ('failed' if 'rollback' in step else 'completed')
     stage.check(migration, 'host1' if 'rollback' in step else 'host2')
+
+
+def post_hangs(build: Callable[..., Stage], **options: Any) -> tuple[Stage, Any, Any]:
+    """Return a migration that is stuck, since its source does not end its post step."""
+    stage = build(**options)
+    stall = stage.host('host1').faults.stall('post_live_migration_at_source')
+    migration = stage.begin('host2')
+    stage.until(stall.reached.is_set)
+    assert 'has long not ended post_live_migration_at_source' in stage.until_stuck(migration, 400)
+    return stage, stall, migration
+
+
+@pytest.mark.parametrize('slow', [False, True])
+def test_abandoned_for_a_step_that_does_not_end_its_host_pays_when_it_can(
+    build: Callable[..., Stage], slow: bool
+) -> None:
+    stage, stall, migration = post_hangs(build)
+    stage.database.wishes.request_abandon(stage.row(migration), 'host2', 'an operator')
+    if not slow:
+        stage.simulation.advance(20)
+        stall.release()
+    assert stage.end(migration).status == 'error'
+    owed = stage.database.debts.list()
+    assert [(debt.host, debt.alarm) for debt in owed] == ([('host1', None)] if slow else [])
+    stall.release()
+    stage.until(lambda: not stage.database.debts.list(), 60)
+    stage.check(migration, 'host2')
+
+
+def test_what_is_stuck_for_a_step_stays_so_in_another_conductors_hands(build: Callable[..., Stage]) -> None:
+    stage, stall, migration = post_hangs(build, conductors=2)
+    stage.kill('conductor1' if stage.cloud.conductors['conductor1'].runner.holds(migration.uuid) else 'conductor2')
+    (other,) = stage.cloud.conductors.values()
+    stage.until(lambda: other.runner.holds(migration.uuid))
+    for _second in range(60):
+        stage.simulation.advance(1)
+        assert stage.row(migration).stuck_reason
+    stall.release()
+    assert stage.end(migration).status == 'completed'
+
+
+def test_what_its_restarted_host_does_anew_has_not_lasted_long(build: Callable[..., Stage]) -> None:
+    stage, stall, migration = post_hangs(build)
+    again = stage.host('host1').faults.stall('post_live_migration_at_source')
+    stage.kill('host1')
+    stage.cloud.start_compute('host1')
+    stage.until(again.reached.is_set)
+    stage.until(lambda: stage.row(migration).stuck_reason is None)
+    stage.simulation.advance(200)
+    assert stage.row(migration).stuck_reason is None
+    stall.release()
+    again.release()
+    assert stage.end(migration).status == 'completed'
+
+
+def test_its_turn_in_the_line_for_a_host_is_not_for_that_host_to_end(build: Callable[..., Stage]) -> None:
+    stage = build()
+    stall = stage.host('host1').faults.stall('arrived')
+    migration = stage.begin('host2')
+    stage.until(stall.reached.is_set)
+    with contextlib.ExitStack() as places:
+        for _ in range(conductor_hosts.CALLS_PER_HOST):
+            places.enter_context(stage.tools.hosts._place('host1', None))
+        stall.release()
+        stage.until_status(migration, 'post-migrating')
+        stage.simulation.advance(400)
+        assert stage.row(migration).stuck_reason is None
+    assert stage.end(migration).status == 'completed'
+
+
+def test_once_a_hypervisor_tells_again_nothing_says_that_it_does_not(build: Callable[..., Stage]) -> None:
+    stage = build(**ENDLESS)
+    migration = stage.begin()
+    stage.until_status(migration, 'running')
+    stalls = [stage.host('host1').faults.stall(phase, sticky=True) for phase in SLOW]
+    stage.until_stuck(migration, 100)
+    stage.until(lambda: 'has not told of the guest since' in (stage.row(migration).waits_for or ''))
+    for phase in SLOW:
+        stage.host('host1').faults.clear(phase)
+    for stall in stalls:
+        stall.release()
+    stage.until(lambda: stage.row(migration).stuck_reason is None)
+    stage.simulation.advance(10)
+    row = stage.row(migration)
+    assert (row.status, row.waits_for) == ('running', None)
 
 
 def test_a_step_that_ends_and_is_begun_anew_has_not_been_going_on_all_the_time(

@@ -109,7 +109,7 @@ class Subject:
     def against(self) -> str | None:
         return self.world.against or self.failure
 
-    def is_unsent(self, step: str) -> bool:
+    def need_not_settle(self, step: str) -> bool:
         return step in self.world.unsent
 
     def turn_against(self, reason: str) -> None:
