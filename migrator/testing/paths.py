@@ -251,6 +251,17 @@ def moves_between_answers(director: Director, begin: Callable[[], None]) -> None
     _ends(director, instance)
 
 
+def restarted_after_an_abort(director: Director, begin: Callable[[], None]) -> None:
+    """It is aborted while it waits for its turn; when it has ended, its source is killed and started again, and what
+    is late arrives.
+    """
+    instance = _queued(director, begin)
+    director.abort(instance)
+    _ends(director, instance, within=strikes.LATE)
+    director.kill('host1', back_after=1.0)
+    director.wait(strikes.LATE)
+
+
 def restarted_twice(director: Director, begin: Callable[[], None]) -> None:
     """Its source is killed while it copies and started again, and once more; and it copies for longer than a message
     may be late."""
@@ -287,6 +298,9 @@ PATHS = (
 )
 
 #: The matrix has no cells of these, which take long: they are for what is caught nowhere else.
-APART = (Path('restarted twice', restarted_twice, (_S.COMPLETED,)),)
+APART = (
+    Path('restarted twice', restarted_twice, (_S.COMPLETED,)),
+    Path('restarted after an abort', restarted_after_an_abort, (_S.CANCELLED,)),
+)
 
 BY_NAME = {path.name: path for path in (*PATHS, *APART)}

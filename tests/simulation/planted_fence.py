@@ -191,8 +191,7 @@ def event_counts_for_whoever_waits() -> Iterator[object]:
 
 @SHELF.plant(
     'model c',
-    'abort queued | conductor2: message live_migration call #1 | message late'
-    ' & host1: rpc poll_live_migrations received #27 | killed, and started again',
+    'restarted after an abort | conductor2: message live_migration call #1 | message late',
 )
 def message_for_another_boot_is_taken() -> Iterator[object]:
     """A compute does not look for which boot of it a message is."""
