@@ -71,23 +71,25 @@ def test_of_a_source_that_dies_all_are_soon_told_to_be_stuck_and_nobody_else_is_
     assert all(stage.row(migration).stuck_reason for migration in migrations)
 
 
-def test_of_a_source_that_dies_before_it_is_told_all_are_soon_told_to_be_stuck(build: Callable[..., Stage]) -> None:
-    """Four calls hang as long as a call may; those behind them in the line need not find that out one by one."""
+def source_dies_untold(build: Callable[..., Stage]) -> tuple[Stage, list[Any]]:
+    """Return migrations that are all to be queued at a source which has died while their destination prepared."""
     stage = build(pre_seconds=2.0, **ROOM)
     migrations = begin(stage, 16)
     stage.until(lambda: all(stage.row(migration).dest_compute for migration in migrations), 60)
     stage.kill('host1')
     stage.until(lambda: queued(stage, migrations), 60)
+    return stage, migrations
+
+
+def test_of_a_source_that_dies_before_it_is_told_all_are_soon_told_to_be_stuck(build: Callable[..., Stage]) -> None:
+    """Four calls hang as long as a call may; those behind them in the line need not find that out one by one."""
+    stage, migrations = source_dies_untold(build)
     stage.until(lambda: all(stage.row(migration).stuck_reason for migration in migrations), 60 + 30)
     assert all('host1 is down' in (stage.row(migration).stuck_reason or '') for migration in migrations)
 
 
 def test_that_a_source_is_declared_down_is_known_to_whoever_waits_in_line_for_it(build: Callable[..., Stage]) -> None:
-    stage = build(pre_seconds=2.0, **ROOM)
-    migrations = begin(stage, 16)
-    stage.until(lambda: all(stage.row(migration).dest_compute for migration in migrations), 60)
-    stage.kill('host1')
-    stage.until(lambda: queued(stage, migrations), 60)
+    stage, migrations = source_dies_untold(build)
     stage.host('host1').power_off()
     service = stage.database.services.get_compute('host1')
     stage.cloud.request('PUT', f'/os-services/{service.uuid}', {'forced_down': True})
