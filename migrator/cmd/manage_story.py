@@ -224,6 +224,8 @@ def _stuck(story: Story) -> Iterator[str]:
         if migration.stuck_reason and _is_stuck_in_that(story):
             yield f'It is stuck in that, and somebody is needed: {migration.stuck_reason}'
             yield 'It is tried again with each sweep, and ends as soon as that is mended.'
+        elif migration.stuck_reason and not _is_begun(story):
+            yield f'That has not begun yet. It is stuck: {migration.stuck_reason}'
         elif migration.stuck_reason:
             yield f'It was stuck: {migration.stuck_reason}'
     elif migration.stuck_reason:
@@ -239,6 +241,11 @@ def abandoned_by(story: Story) -> str:
     when = manage_command.ago(migration.abandon_requested_at, story.now)
     who = migration.abandon_requested_by or 'somebody'
     return f'as was asked for {when} by {who}: the guest is on {migration.abandon_guest_on}'
+
+
+def _is_begun(story: Story) -> bool:
+    """Whether a conductor has begun to abandon it."""
+    return log.Journal(story.steps).find(story.migration.attempt, 'abandon') is not None
 
 
 def _is_stuck_in_that(story: Story) -> bool:

@@ -218,12 +218,10 @@ def _plan(asked: Asked, story: Story, guest_on: str) -> Iterator[str]:
     other = next((host for _, host in story.hosts if host != guest_on), None)
     if other is not None:
         yield _cleaning(story, guest_on, other)
-    if other is not None:
-        yield (
-            'Both hosts are asked first what they have of the guest. One that is up and does not tell is waited for: '
-            'stop its compute service then, and it counts as down after a while, or as soon as it is declared forced '
-            'down.'
-        )
+    yield (
+        'Each host is asked first what it has of the guest. One that is up and does not tell is waited for: stop its '
+        'compute service then, and it counts as down after a while, or as soon as it is declared forced down.'
+    )
     source = migration.source_compute
     if not story.is_up(source):
         yield (

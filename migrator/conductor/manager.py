@@ -257,13 +257,12 @@ class ConductorManager:
         # Placement may take long, and the boot that has called be dead and followed by another when it has answered.
         replaces = recovery.known_boot(self.tools, report.host)
         if report.node is not None:
-            tree: Any = report.node
-            providers.ensure_tree(self.tools.placement, tree.providers, sleep=self._threads.sleep)
+            self._keep_tree(report.node)
         try:
             assignments, raised = recovery.compute_started(self.tools, report, replaces)
         except exception.BootReplaced:
-            # What it has of the tree may be written over that of the one that is known: that one tells again.
-            self._poll_pool.submit(self._call_back, report.host)
+            # Its tree may have been written over that of the boot that is known.
+            self._restore_tree(report)
             raise
         for uuid in raised:
             self.runner.wake(uuid, reread=True)
@@ -271,6 +270,22 @@ class ConductorManager:
             # Many guests take long, and the host waits for its answer.
             self._adopt_pool.submit(self._adopt_guests, report)
         return assignments
+
+    def _keep_tree(self, node: Any) -> None:
+        providers.ensure_tree(self.tools.placement, node.providers, sleep=self._threads.sleep)
+
+    def _restore_tree(self, report: command.HostReport) -> None:
+        if report.node is None:
+            return
+        told: Any = report.node
+        try:
+            self._keep_tree(self.tools.database.services.get_node(told.uuid))
+        except exception.MigratorException as error:
+            LOG.error(
+                'Placement may have what a dead boot of %s had, until its compute service is started again: %s',
+                report.host,
+                error,
+            )
 
     def _adopt_guests(self, report: command.HostReport) -> None:
         try:

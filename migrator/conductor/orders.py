@@ -112,6 +112,7 @@ def retry(
         # Woken by something else, such as the other post step.
         m.wake_by(m.not_before[step])
         return m.stuck_in.get(step) or Parked(f'the next try of {step} at {host}')
+    known = _heard(m, host, step, record) is not None
     outcome = carry_out(m, host, step, record, **payload)
     if not isinstance(outcome, Parked):
         m.stuck_in.pop(step, None)
@@ -137,10 +138,10 @@ def retry(
         return Done({'owed': f'{host} is down'})
     elif outcome == _in_line(host):
         # Its turn is not for the host to end.
-        return outcome
+        return m.stuck_in.get(step) or outcome
     else:
         # Asked once more it is as stuck as it was, until there is an answer.
-        return m.stuck_in.get(step) or _still_going_on(m, host, step, outcome)
+        return m.stuck_in.get(step) or _still_going_on(m, host, step, outcome, known)
     m.failures[step] = m.failures.get(step, 0) + 1
     if m.failures[step] >= m.tools.options.post_max_attempts:
         if step == 'rollback_live_migration_at_source':
@@ -154,22 +155,27 @@ def retry(
     return Parked(f'{host} failed in {step} ({reason}); tried again in {pause:.0f} s')
 
 
-def _still_going_on(m: owned.OwnedMigration, host: str, step: str, parked: Parked) -> Parked | Stuck:
-    """Return how it waits for a host that is up, and does not end a step that is never given up."""
+def _still_going_on(m: owned.OwnedMigration, host: str, step: str, parked: Parked, known: bool) -> Parked | Stuck:
+    """Return how it waits for a host that is up, and does not end a step that is never given up.
+
+    :param known: whether the host has told of the step before it was sent in this run.
+    """
     now, down_time = m.tools.threads.clock.monotonic(), m.tools.options.service_down_time
     key, patience = (m.attempt, host, step), _PATIENCE * down_time
     stuck = Stuck(
         f'{host} is up, and has long not ended {step}: look at its hypervisor. It goes on by itself when that has '
         'ended, or when the compute service there has been started again.'
     )
+    abandoned = m.row.abandon_requested_at is not None
+    # A boot that is another begins the step anew; and whoever abandons it gives its host a fair time.
+    of = (m.boots.get(host), abandoned)
     if key not in m.going_on:
-        # What was stuck in another conductor's hands is not less so in this one's.
-        is_kept = m.row.stuck_reason == stuck.reason
-        anew = m.row.retry_requested_at is not None or m.row.abandon_requested_at is not None
-        m.going_on[key] = (m.row.epoch, now - patience if is_kept and not anew else now)
-    elif m.going_on[key][0] != m.row.epoch:
-        # It was begun anew since: its host was started again, or somebody has abandoned it.
-        m.going_on[key] = (m.row.epoch, now)
+        # What was stuck in another conductor's hands, and goes on, is not less so in this one's.
+        is_kept = known and m.row.stuck_reason == stuck.reason
+        anew = m.row.retry_requested_at is not None or abandoned
+        m.going_on[key] = (of, now - patience if is_kept and not anew else now)
+    elif m.going_on[key][0] != of:
+        m.going_on[key] = (of, now)
     lasted = now - m.going_on[key][1]
     if lasted >= patience:
         return stuck
@@ -230,8 +236,8 @@ def _asked(m: owned.OwnedMigration, host: str) -> settle.Host:
     try:
         found = m.tools.hosts.ask(host, [m.order(host, 'poll')], in_line=True)
     except conductor_hosts.HostBusy:
-        # That calls wait for it makes nobody alive.
-        return _silent(m, host)
+        # It was not asked, and so has not been silent either, for however long it was not heard.
+        return settle.Host(settle.Says.MISSING)
     observation = next((one for one in found or [] if one.migration_uuid == m.row.uuid), None)
     if observation is None:
         if found is not None:

@@ -42,6 +42,8 @@ Status = migration_objects.MigrationStatus
 
 #: The journal's row of an attempt's being stuck, which is no step.
 STUCK = 'stuck'
+#: Whether a host answers -> how what it waits for begins while that host does not tell of its guest.
+_SILENCES = {False: '{} has not answered ', True: '{} answers, but its hypervisor has not told of the guest '}
 #: So many of what happened to one that is stuck are kept, the newest.
 _STUCK_EVENTS = 20
 
@@ -120,10 +122,9 @@ class OwnedMigration:
         self.failures: dict[str, int] = {}
         #: Since when the end of a check has been waited for, by attempt, host and step (monotonic seconds).
         self.checking: dict[tuple[int, str, str], float] = {}
-        #: The epoch in which, and since when, the end of a step that is never given up has been waited for, likewise.
-        self.going_on: dict[tuple[int, str, str], tuple[int, float]] = {}
-        #: The host of whose silence the row tells, and in which words.
-        self.silence_told: tuple[str, str] | None = None
+        #: Likewise, of a step that is never given up: of which boot of its host, and whether somebody has abandoned it,
+        #: and since when.
+        self.going_on: dict[tuple[int, str, str], tuple[tuple[str | None, bool], float]] = {}
         #: Steps that have failed and are tried again, and wishes that are told again, but not before then (monotonic
         #: seconds).
         self.not_before: dict[str, float] = {}
@@ -146,7 +147,6 @@ class OwnedMigration:
         fresh.failures, fresh._sent = self.failures, self._sent
         fresh.mute, fresh.woken_for_silence = self.mute, self.woken_for_silence
         fresh.checking, fresh.going_on = self.checking, self.going_on
-        fresh.silence_told = self.silence_told
         fresh.not_before, fresh.stuck_in = self.not_before, self.stuck_in
         if fresh.row.epoch == self.row.epoch:
             fresh.settling, fresh.unsure, fresh.must_ask = self.settling, self.unsure, self.must_ask
@@ -205,24 +205,25 @@ class OwnedMigration:
         if self.row.waits_for != why and self.tools.database.migrations.note_progress(self.row, {'waits_for': why}):
             self.row = self.row.replace(waits_for=why)
 
-    def note_silence(self, host: str, why: str) -> bool:
-        """Write of whose silence it waits for the end, unless it is known what it waits for; return whether it was.
+    def note_silence(self, host: str, seconds: float, answers: bool) -> str | None:
+        """Write of whose silence it waits for the end, and return that; None: it is known what it waits for.
 
-        :param why: a sentence.
+        :param seconds: how long that has lasted.
+        :param answers: whether the host answers, and only does not tell of this guest.
         """
         if self.row.waits_for is not None:
-            return False
+            return None
+        why = f'{_SILENCES[answers].format(host)}{self.since(seconds)}'
         self.note_waiting(why)
-        self.silence_told = (host, why)
-        return True
+        return why
 
     def end_silence(self, host: str) -> None:
         """Take back what was written of a host's silence, for it has told where the guest is."""
-        if self.silence_told is None or self.silence_told[0] != host:
-            return
-        (_, why), self.silence_told = self.silence_told, None
-        if self.row.waits_for == why and self.tools.database.migrations.note_progress(self.row, {'waits_for': None}):
-            self.row = self.row.replace(waits_for=None)
+        why = self.row.waits_for
+        # Whoever has written it: by its words.
+        if why is not None and why.startswith(tuple(words.format(host) for words in _SILENCES.values())):
+            if self.tools.database.migrations.note_progress(self.row, {'waits_for': None}):
+                self.row = self.row.replace(waits_for=None)
 
     def since(self, seconds: float) -> str:
         """Return in words since when something has lasted that began so many seconds ago."""

@@ -188,9 +188,8 @@ def _take_silence(tools: Tools, stories: runner.Runner, subject: OwnedMigration,
     waited = silent or subject.mute_for(host)
     if waited < tools.options.service_down_time:
         return
-    what = 'has not answered' if silent else 'answers, but its hypervisor has not told of the guest'
-    why = f'{host} {what} {subject.since(waited)}'
-    if subject.note_silence(host, why):
+    why = subject.note_silence(host, waited, answers=not silent)
+    if why is not None:
         LOG.warning('Migration %s waits: %s', subject.row.uuid, why)
     # What is stuck already is fenced by a word that the sweep finds, or freed by an answer, which wakes it as well.
     if now - subject.woken_for_silence >= (_LOOK_AT_SILENCE if subject.row.stuck_reason is None else _LOOK_AT_STUCK):

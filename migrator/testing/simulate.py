@@ -286,11 +286,11 @@ def _one(kind: str, seed: int) -> tuple[Run, str | None]:
     try:
         result = run(_Process.ground, plan)
     except Exception:  # noqa: BLE001 -- an error of the harness, or one that nobody in the cloud has caught
-        failure = f'seed {seed}: {traceback.format_exc()}'
+        failure = f'{kind}, seed {seed}: {traceback.format_exc()}'
         return Run(seed, (failure,), (), (), (), frozenset(), '', 0.0), failure
     if not result.violations:
         return result, None
-    return result, told(*shorten(_Process.ground, plan, result))
+    return result, f'{kind}, {told(*shorten(_Process.ground, plan, result))}'
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -131,12 +131,17 @@ class TestWhatItWaitsFor:
         steps = [step('live_migration'), step('stuck', result={'events': [first]})]
         assert waits(stuck_reason='split brain.', steps=steps, **wish) == [
             'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
+            'That has not begun yet. It is stuck: split brain.',
+        ]
+        steps.append(step('abandon', first_epoch=2))
+        assert waits(stuck_reason='split brain.', steps=steps, **wish) == [
+            'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
             'It was stuck: split brain.',
         ]
         later = {'at': back(3).isoformat(), 'stuck': 'no room.', 'owner': 'life-1', 'epoch': 2}
         # By the epochs: those who write of it have not one clock.
         later['at'] = back(6).isoformat()
-        steps = [*steps[:1], step('stuck', result={'events': [first, later]}), step('abandon', first_epoch=2)]
+        steps[1] = step('stuck', result={'events': [first, later]})
         assert waits(stuck_reason='no room.', steps=steps, **wish) == [
             'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
             'It is stuck in that, and somebody is needed: no room.',

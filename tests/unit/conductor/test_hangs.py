@@ -106,6 +106,50 @@ def test_what_is_stuck_for_a_step_stays_so_in_another_conductors_hands(build: Ca
     assert stage.end(migration).status == 'completed'
 
 
+def test_the_restart_of_its_other_host_does_not_make_it_less_stuck(build: Callable[..., Stage]) -> None:
+    stage, stall, migration = post_hangs(build)
+    epoch = stage.row(migration).epoch
+    stage.kill('host2')
+    stage.cloud.start_compute('host2')
+    stage.until(lambda: stage.row(migration).epoch > epoch)
+    for _second in range(60):
+        stage.simulation.advance(1)
+        assert stage.row(migration).stuck_reason
+    stall.release()
+    assert stage.end(migration).status == 'completed'
+
+
+def test_what_its_restarted_host_does_anew_has_not_lasted_long_for_who_adopts_it(build: Callable[..., Stage]) -> None:
+    stage, stall, migration = post_hangs(build, conductors=2)
+    again = stage.host('host1').faults.stall('post_live_migration_at_source')
+    stage.kill('conductor1' if stage.cloud.conductors['conductor1'].runner.holds(migration.uuid) else 'conductor2')
+    stage.kill('host1')
+    stage.cloud.start_compute('host1')
+    stage.until(again.reached.is_set)
+    stage.until(lambda: stage.row(migration).stuck_reason is None)
+    stall.release()
+    again.release()
+    assert stage.end(migration).status == 'completed'
+
+
+def test_what_is_stuck_stays_so_while_it_waits_in_line_to_be_asked_again(build: Callable[..., Stage]) -> None:
+    stage = build()
+    stall = stage.host('host1').faults.stall('arrived')
+    migration = stage.begin('host2')
+    stage.until(stall.reached.is_set)
+    stage.host('host1').faults.lie('get_guest', lambda truth: truth.replace(state='running'), sticky=True)
+    stall.release()
+    stage.until_stuck(migration)
+    with contextlib.ExitStack() as places:
+        for _ in range(conductor_hosts.CALLS_PER_HOST):
+            places.enter_context(stage.tools.hosts._place('host1', None))
+        for _second in range(40):
+            stage.simulation.advance(1)
+            assert stage.row(migration).stuck_reason
+    stage.host('host1').faults.clear('get_guest')
+    assert stage.end(migration).status == 'completed'
+
+
 def test_what_its_restarted_host_does_anew_has_not_lasted_long(build: Callable[..., Stage]) -> None:
     stage, stall, migration = post_hangs(build)
     again = stage.host('host1').faults.stall('post_live_migration_at_source')
@@ -135,13 +179,20 @@ def test_its_turn_in_the_line_for_a_host_is_not_for_that_host_to_end(build: Call
     assert stage.end(migration).status == 'completed'
 
 
-def test_once_a_hypervisor_tells_again_nothing_says_that_it_does_not(build: Callable[..., Stage]) -> None:
-    stage = build(**ENDLESS)
+@pytest.mark.parametrize('adopted', [False, True])
+def test_once_a_hypervisor_tells_again_nothing_says_that_it_does_not(
+    build: Callable[..., Stage], adopted: bool
+) -> None:
+    stage = build(conductors=2, **ENDLESS)
     migration = stage.begin()
     stage.until_status(migration, 'running')
     stalls = [stage.host('host1').faults.stall(phase, sticky=True) for phase in SLOW]
     stage.until_stuck(migration, 100)
     stage.until(lambda: 'has not told of the guest since' in (stage.row(migration).waits_for or ''))
+    lives = stage.cloud.conductors
+    if adopted:
+        stage.kill(next(name for name in lives if lives[name].runner.holds(migration.uuid)))
+        stage.until(lambda: any(one.runner.holds(migration.uuid) for one in lives.values()))
     for phase in SLOW:
         stage.host('host1').faults.clear(phase)
     for stall in stalls:

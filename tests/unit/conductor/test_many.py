@@ -15,9 +15,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from migrator.conductor import hosts as conductor_hosts
 from tests.unit.conductor import stage as stages
 
 Stage = stages.Stage
@@ -88,13 +90,38 @@ def test_of_a_source_that_dies_before_it_is_told_all_are_soon_told_to_be_stuck(b
     assert all('host1 is down' in (stage.row(migration).stuck_reason or '') for migration in migrations)
 
 
-def test_that_a_source_is_declared_down_is_known_to_whoever_waits_in_line_for_it(build: Callable[..., Stage]) -> None:
+def test_that_a_source_is_declared_down_all_know_once_it_has_left_calls_unanswered(
+    build: Callable[..., Stage],
+) -> None:
     stage, migrations = source_dies_untold(build)
     stage.host('host1').power_off()
     service = stage.database.services.get_compute('host1')
     stage.cloud.request('PUT', f'/os-services/{service.uuid}', {'forced_down': True})
     # Four have been sent, and wait as long as a call may.
-    stage.until(lambda: sum(stage.row(migration).status == 'error' for migration in migrations) >= 12, 30)
+    stage.until(lambda: all(stage.row(migration).status == 'error' for migration in migrations), 60 + 30)
+
+
+def test_who_cannot_ask_a_host_for_want_of_a_place_does_not_take_it_to_be_down(build: Callable[..., Stage]) -> None:
+    """It was declared down, and lives; and whoever adopts its migrations has never spoken with it."""
+    stage = build(conductors=2, **ROOM)
+    stage.host('host1').set_link(0.001)
+    migrations = begin(stage, 6)
+    stage.until(lambda: queued(stage, migrations), 60)
+    # Whoever holds fewer of them is left, and is made not to have a place.
+    lives = stage.cloud.conductors
+    stage.until(lambda: all(any(one.runner.holds(row.uuid) for one in lives.values()) for row in migrations))
+    left = min(lives, key=lambda name: sum(lives[name].runner.holds(row.uuid) for row in migrations))
+    stage.simulation.advance(10)
+    service = stage.database.services.get_compute('host1')
+    stage.cloud.request('PUT', f'/os-services/{service.uuid}', {'forced_down': True})
+    with contextlib.ExitStack() as places:
+        for _ in range(conductor_hosts.CALLS_PER_HOST):
+            places.enter_context(lives[left].tools.hosts._place('host1', None))
+        stage.kill(next(name for name in lives if name != left))
+        stage.until(lambda: all(lives[left].runner.holds(row.uuid) for row in migrations), 60)
+        stage.simulation.advance(20)
+    stage.host('host1').set_link(4096.0)
+    assert [stage.end(migration).status for migration in migrations] == ['completed'] * len(migrations)
 
 
 def test_hosts_that_are_off_do_not_keep_others_from_being_asked(build: Callable[..., Stage]) -> None:
