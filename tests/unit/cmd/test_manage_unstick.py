@@ -154,7 +154,7 @@ def test_one_does_not_wait_longer_than_one_wants_to(operator, stuck):
     assert 'Nothing was changed, and nothing more need be asked for. To wait for it:' in out
     assert 'It is stuck' not in out
     out = operator.says('migration', 'show', stuck.uuid)
-    assert 'It was stuck: ' in out
+    assert 'That has not begun yet. It is stuck: ' in out
     assert 'goes on by itself' not in out
     operator.cloud.start_conductor('conductor1')
     operator.cloud.wait()
