@@ -20,6 +20,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable
+from concurrent import futures
 from typing import Any
 
 from migrator.cmd import demo_report, demo_screen
@@ -178,7 +179,7 @@ class Story:
 
     def _ask(self, name: str, plan: str) -> None:
         guest = self._guests[name]
-        answer = self._cloud.live_migrate(guest.uuid)
+        answer = _undisturbed(lambda: self._cloud.live_migrate(guest.uuid))
         if answer.status_int != 202:
             self._wrong.append(f'the move of {name} was refused: {answer.status} {_text(answer)}')
             return
@@ -190,10 +191,10 @@ class Story:
         path = f'/servers/{move.guest.uuid}/migrations/{move.migration.id}'
         if move.plan == 'aborted':
             self._say(f'{move.guest.name} is aborted, with {copied} of its {demo_cloud.MEMORY} MiB copied')
-            answer = self._cloud.request('DELETE', path)
+            answer = _undisturbed(lambda: self._cloud.request('DELETE', path))
         else:
             self._say(f'{move.guest.name} writes faster than it is copied: it is to complete by post-copy')
-            answer = self._cloud.request('POST', f'{path}/action', {'force_complete': None})
+            answer = _undisturbed(lambda: self._cloud.request('POST', f'{path}/action', {'force_complete': None}))
         if answer.status_int != 202:
             move.wrong.append(f'that was refused: {answer.status} {_text(answer)}')
 
@@ -298,3 +299,9 @@ def _text(answer: Any) -> str:
         return str(next(iter(json.loads(answer.text).values()))['message'])
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration):
         return str(answer.text)
+
+
+def _undisturbed(act: Callable[[], Any]) -> Any:
+    """Do something where no signal strikes: in the middle of a request it would be told as that request's error."""
+    with futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(act).result()
