@@ -77,6 +77,18 @@ def post_hangs(build: Callable[..., Stage], **options: Any) -> tuple[Stage, Any,
     return stage, stall, migration
 
 
+def holder(stage: Stage, migration: Any) -> str:
+    """Return the conductor that has a migration in hand."""
+    return next(name for name, one in stage.cloud.conductors.items() if one.runner.holds(migration.uuid))
+
+
+def stays_stuck(stage: Stage, migration: Any) -> None:
+    """Assert that it is told to be stuck all the time, for a minute."""
+    for _second in range(60):
+        stage.simulation.advance(1)
+        assert stage.row(migration).stuck_reason
+
+
 @pytest.mark.parametrize('slow', [False, True])
 def test_abandoned_for_a_step_that_does_not_end_its_host_pays_when_it_can(
     build: Callable[..., Stage], slow: bool
@@ -96,12 +108,10 @@ def test_abandoned_for_a_step_that_does_not_end_its_host_pays_when_it_can(
 
 def test_what_is_stuck_for_a_step_stays_so_in_another_conductors_hands(build: Callable[..., Stage]) -> None:
     stage, stall, migration = post_hangs(build, conductors=2)
-    stage.kill('conductor1' if stage.cloud.conductors['conductor1'].runner.holds(migration.uuid) else 'conductor2')
+    stage.kill(holder(stage, migration))
     (other,) = stage.cloud.conductors.values()
     stage.until(lambda: other.runner.holds(migration.uuid))
-    for _second in range(60):
-        stage.simulation.advance(1)
-        assert stage.row(migration).stuck_reason
+    stays_stuck(stage, migration)
     stall.release()
     assert stage.end(migration).status == 'completed'
 
@@ -112,23 +122,8 @@ def test_the_restart_of_its_other_host_does_not_make_it_less_stuck(build: Callab
     stage.kill('host2')
     stage.cloud.start_compute('host2')
     stage.until(lambda: stage.row(migration).epoch > epoch)
-    for _second in range(60):
-        stage.simulation.advance(1)
-        assert stage.row(migration).stuck_reason
+    stays_stuck(stage, migration)
     stall.release()
-    assert stage.end(migration).status == 'completed'
-
-
-def test_what_its_restarted_host_does_anew_has_not_lasted_long_for_who_adopts_it(build: Callable[..., Stage]) -> None:
-    stage, stall, migration = post_hangs(build, conductors=2)
-    again = stage.host('host1').faults.stall('post_live_migration_at_source')
-    stage.kill('conductor1' if stage.cloud.conductors['conductor1'].runner.holds(migration.uuid) else 'conductor2')
-    stage.kill('host1')
-    stage.cloud.start_compute('host1')
-    stage.until(again.reached.is_set)
-    stage.until(lambda: stage.row(migration).stuck_reason is None)
-    stall.release()
-    again.release()
     assert stage.end(migration).status == 'completed'
 
 
@@ -143,16 +138,17 @@ def test_what_is_stuck_stays_so_while_it_waits_in_line_to_be_asked_again(build: 
     with contextlib.ExitStack() as places:
         for _ in range(conductor_hosts.CALLS_PER_HOST):
             places.enter_context(stage.tools.hosts._place('host1', None))
-        for _second in range(40):
-            stage.simulation.advance(1)
-            assert stage.row(migration).stuck_reason
+        stays_stuck(stage, migration)
     stage.host('host1').faults.clear('get_guest')
     assert stage.end(migration).status == 'completed'
 
 
-def test_what_its_restarted_host_does_anew_has_not_lasted_long(build: Callable[..., Stage]) -> None:
-    stage, stall, migration = post_hangs(build)
+@pytest.mark.parametrize('adopted', [False, True])
+def test_what_its_restarted_host_does_anew_has_not_lasted_long(build: Callable[..., Stage], adopted: bool) -> None:
+    stage, stall, migration = post_hangs(build, conductors=2)
     again = stage.host('host1').faults.stall('post_live_migration_at_source')
+    if adopted:
+        stage.kill(holder(stage, migration))
     stage.kill('host1')
     stage.cloud.start_compute('host1')
     stage.until(again.reached.is_set)
@@ -191,7 +187,7 @@ def test_once_a_hypervisor_tells_again_nothing_says_that_it_does_not(
     stage.until(lambda: 'has not told of the guest since' in (stage.row(migration).waits_for or ''))
     lives = stage.cloud.conductors
     if adopted:
-        stage.kill(next(name for name in lives if lives[name].runner.holds(migration.uuid)))
+        stage.kill(holder(stage, migration))
         stage.until(lambda: any(one.runner.holds(migration.uuid) for one in lives.values()))
     for phase in SLOW:
         stage.host('host1').faults.clear(phase)
