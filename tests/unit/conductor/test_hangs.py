@@ -89,6 +89,17 @@ def stays_stuck(stage: Stage, migration: Any) -> None:
         assert stage.row(migration).stuck_reason
 
 
+def seems_here(build: Callable[..., Stage]) -> tuple[Stage, Any]:
+    """Return a migration whose guest has moved, and of which the hypervisor of its source tells that it runs there."""
+    stage = build()
+    stall = stage.host('host1').faults.stall('arrived')
+    migration = stage.begin('host2')
+    stage.until(stall.reached.is_set)
+    stage.host('host1').faults.lie('get_guest', lambda truth: truth.replace(state='running'), sticky=True)
+    stall.release()
+    return stage, migration
+
+
 @pytest.mark.parametrize('slow', [False, True])
 def test_abandoned_for_a_step_that_does_not_end_its_host_pays_when_it_can(
     build: Callable[..., Stage], slow: bool
@@ -128,12 +139,7 @@ def test_the_restart_of_its_other_host_does_not_make_it_less_stuck(build: Callab
 
 
 def test_what_is_stuck_stays_so_while_it_waits_in_line_to_be_asked_again(build: Callable[..., Stage]) -> None:
-    stage = build()
-    stall = stage.host('host1').faults.stall('arrived')
-    migration = stage.begin('host2')
-    stage.until(stall.reached.is_set)
-    stage.host('host1').faults.lie('get_guest', lambda truth: truth.replace(state='running'), sticky=True)
-    stall.release()
+    stage, migration = seems_here(build)
     stage.until_stuck(migration)
     with contextlib.ExitStack() as places:
         for _ in range(conductor_hosts.CALLS_PER_HOST):
@@ -202,12 +208,7 @@ def test_once_a_hypervisor_tells_again_nothing_says_that_it_does_not(
 def test_a_step_that_ends_and_is_begun_anew_has_not_been_going_on_all_the_time(
     build: Callable[..., Stage],
 ) -> None:
-    stage = build()
-    stall = stage.host('host1').faults.stall('arrived')
-    migration = stage.begin('host2')
-    stage.until(stall.reached.is_set)
-    stage.host('host1').faults.lie('get_guest', lambda truth: truth.replace(state='running'), sticky=True)
-    stall.release()
+    stage, migration = seems_here(build)
     why = stage.until_stuck(migration)
     assert 'the guest is there and could run' in why
     stage.simulation.advance(8 * 60)
