@@ -173,7 +173,7 @@ class Host:
             return getattr(self.manager, method)(asked, **base.from_primitive(args))
 
     def queue(self, numbers: Sequence[int]) -> None:
-        """Have migrations queued; the first of all runs, and hangs."""
+        """Have migrations queued, and wait until the first of all runs, and hangs."""
         from migrator.objects import migrate_data
 
         for number in numbers:
@@ -183,6 +183,8 @@ class Host:
             )
             answer = self.call('live_migration', number, destination='beta', migrate_data=data)
             assert answer.refusal is None, answer.refusal
+        # Its worker takes its entry out, and notes that it runs, only when it gets to run itself.
+        assert self.driver_hangs.reached.wait(PATIENCE), 'the first one never got its slot'
 
     def close(self) -> None:
         """Let everything that hangs end."""
@@ -195,11 +197,6 @@ def stop_seconds(queued: int, broker_hangs: bool) -> float:
     """Return how long a planned stop takes."""
     host = Host()
     host.queue(range(queued + 1))
-    # the first of them has a slot; its worker takes it out when it gets to run
-    until = time.monotonic() + PATIENCE
-    while len(host.manager._waiting_live_migrations) > queued:
-        assert time.monotonic() < until, 'the first one never got its slot'
-        time.sleep(0.001)
     if broker_hangs:
         host.events.hang = host.released.wait
     began = time.monotonic()
