@@ -290,7 +290,8 @@ def test_what_is_started_when_a_time_out_strikes_its_starter_runs_once():
     open_all(gate, 'abc')
     assert [future.result(10) for future in futures] == list('abc')
     pool.shutdown(wait=True)
-    assert gate.started == list('abc')
+    # the first two have a slot each, and either may get to run first
+    assert sorted(gate.started) == list('abc')
     assert pool.running == 0
 
 
