@@ -146,7 +146,7 @@ def test_a_post_copy_that_breaks_off_waits_for_a_person_and_holds_up_no_other_gu
     before = alpha.said_by_libvirt().count('switched to post-copy')
     cloud.force_complete(migration)
     cloud.wait(lambda: alpha.said_by_libvirt().count('switched to post-copy') > before, 'post-copy')
-    beta.virsh('destroy', guest.uuid)
+    beta.destroy(guest.uuid)
     assert cloud.ended(migration).startswith('stuck: ')
     cloud.set_option('alpha')
     assert cloud.ended(cloud.live_migrate(other)) == 'completed'

@@ -183,6 +183,6 @@ def test_a_silence_is_measured_to_its_end_and_one_that_has_none_too(lab, alpha):
         guest.unharmed(alpha)
     assert 0.5 < watch.longest_silence < 3
     with guest.watch() as watch:
-        alpha.virsh('destroy', guest.uuid)
+        alpha.destroy(guest.uuid)
         process.wait_until(lambda: watch.longest_silence > 0.5, 'it to be silent')
     assert watch.longest_silence > 0.5

@@ -100,7 +100,7 @@ def test_a_local_disk_is_copied_and_then_removed_at_the_source(
     guest.survived(alpha, beta)
     cloud.check(guest, 'beta')
     assert not (alpha.images / 'local.qcow2').exists()
-    beta.virsh('destroy', guest.uuid)
+    beta.destroy(guest.uuid)
     assert guests.same_image(kept, beta.images / 'local.qcow2')
 
 
@@ -115,7 +115,7 @@ def test_a_local_disk_arrives_whole_without_the_file_that_backs_it(
     cloud.check(guest, 'beta')
     assert (alpha.images / 'base.qcow2').exists()
     assert not (beta.images / 'base.qcow2').exists()
-    beta.virsh('destroy', guest.uuid)
+    beta.destroy(guest.uuid)
     # nothing was written on it
     assert guests.same_image(alpha.images / 'base.qcow2', beta.images / 'local.qcow2')
 

@@ -298,19 +298,33 @@ class Host(process.Process):
         """Return the UUIDs of the guests that it has, running or not."""
         return self.virsh('list', '--all', '--uuid').split()
 
+    def destroy(self, uuid: str) -> None:
+        """Have a guest end at once; libvirt refuses that for one that has just ended by itself, or of its signal.
+
+        :raises ServerError: it runs on.
+        """
+        try:
+            self.virsh('destroy', uuid)
+        except process.ServerError:
+            if uuid in self._running_domains():
+                raise
+
     def remove_guests(self) -> None:
         """Let there be no guest, running or not."""
         if not (all_ := self.domains()):
             return
-        running = self.virsh('list', '--uuid').split()
+        running = self._running_domains()
         for each in all_:
             if each in running:
-                self.virsh('destroy', each)
+                self.destroy(each)
             # one that is transient has gone by that
             with contextlib.suppress(process.ServerError):
                 self.virsh('undefine', each, '--managed-save', '--snapshots-metadata', '--checkpoints-metadata')
         if left := self.domains():
             raise process.ServerError(f'{self.name} keeps {left}')
+
+    def _running_domains(self) -> list[str]:
+        return self.virsh('list', '--uuid').split()
 
     def fresh(self) -> None:
         """Make it answer, whatever was done to it, with no guest, no image and no fault."""
