@@ -341,6 +341,10 @@ def test_an_address_of_placement_that_is_none_is_a_configuration_to_be_mended(st
 # --- what somebody else has ------------------------------------------------------------------------------------------
 
 
+#: 256 MiB/s: the copy of 1 GiB takes some seconds, so that whoever looks finds it running.
+SLOW_LINK = ('--link', '256')
+
+
 @contextlib.contextmanager
 def one_site(ground, postgresql, rabbitmq, placement_http, **shape):
     """A running site, and its cloud."""
@@ -365,7 +369,7 @@ def wrongs(service, since):
 def test_a_second_compute_of_one_name_says_so_and_ends_and_the_first_goes_on_undisturbed(
     ground, postgresql, rabbitmq, placement_http, tmp_path
 ):
-    with one_site(ground, postgresql, rabbitmq, placement_http, hosts=2) as cloud:
+    with one_site(ground, postgresql, rabbitmq, placement_http, hosts=2, world=SLOW_LINK) as cloud:
         site = cloud.site
         sizes = {name: service.log.stat().st_size for name, service in site.services.items()}
         boot = cloud.database.services.get_compute('host1').boot_id
@@ -453,7 +457,8 @@ def test_a_clock_that_jumps_in_the_middle_of_everything_disturbs_nothing(
     script, offset = tmp_path / 'jumpy.py', tmp_path / 'offset'
     script.write_text(JUMPY)
     offset.write_text('0')
-    shape = sites.Shape(hosts=2, options=(('conductor.lease', 6), ('report_interval', 2), ('service_down_time', 20)))
+    options = (('conductor.lease', 6), ('report_interval', 2), ('service_down_time', 20))
+    shape = sites.Shape(hosts=2, options=options, world=SLOW_LINK)
     site = sites.Site(ground, shape, rabbitmq, postgresql, placement_http)
     for service in site.services.values():
         # ['-m', MODULE, '--config-file', FILE]
@@ -533,7 +538,7 @@ def test_a_service_that_starts_on_a_full_disk_says_so_once_and_goes_on_when_ther
 
 @pytest.mark.slow
 def test_a_disk_that_becomes_full_under_a_conductor_is_said_once_and_it_goes_on_when_there_is_room(start, small):
-    start.options |= {'database.connection': f'sqlite:///{small}/migrator.sqlite', 'conductor.lease': 3}
+    start.options |= {'database.connection': f'sqlite:///{small}/migrator.sqlite', 'conductor.lease': 15}
     start.sync()
     with start.running('conductor') as service:
         service.wait_for('migrator-conductor serves')

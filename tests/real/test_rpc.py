@@ -155,9 +155,10 @@ def test_calls_casts_and_errors(wire, rabbitmq, vhost, queues):
 def test_two_servers_of_one_topic_share_and_each_can_be_meant(wire, queues):
     for name in ('one', 'two'):
         wire.service(name)
-    assert {wire.call('who', ANY) for _ in range(10)} == {'one', 'two'}
+    # These first: a server takes from all of its queues at once, and may say that it serves a moment before.
     for name in ('one', 'two'):
         assert {wire.call('who', rpc.Target(TOPIC, name)) for _ in range(3)} == {name}
+    assert {wire.call('who', ANY) for _ in range(10)} == {'one', 'two'}
 
 
 def test_a_server_that_never_was_times_out_and_a_cast_to_it_is_lost_in_silence(wire):
@@ -183,10 +184,10 @@ def test_a_monitored_call_ends_soon_after_its_server_did(wire, how):
     one.kill()
 
 
-@pytest.mark.parametrize('monitor', [1, 2])
+@pytest.mark.parametrize('monitor', [2, 3])
 def test_a_monitored_call_to_a_healthy_server_may_take_long(wire, monitor):
     wire.service('one')
-    assert wire.call('slow', timeout=60, monitor=monitor, seconds=4) == 'one'
+    assert wire.call('slow', timeout=60, monitor=monitor, seconds=8) == 'one'
 
 
 # No ('kill', 'quorum'): of a single RabbitMQ 3.10 that is killed, a quorum queue may find no leader again, whoever asks

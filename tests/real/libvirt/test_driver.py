@@ -72,6 +72,7 @@ def test_a_daemon_that_hangs_is_told_of_in_time_and_answers_again(bench: benches
     assert bench.at_destination().state == 'absent'
     bench.alpha.continue_daemon()
     bench.run_until(lambda: bench.at_source().state == 'running')
+    driver.connection.deadline = 20
     assert driver.get_guest(bench.instance.uuid).state == 'running'
     driver.connection.close()
 

@@ -259,12 +259,13 @@ def test_an_answer_that_does_not_come_is_unreachable_and_is_not_asked_for_again(
 def test_a_connection_that_breaks_off_is_unreachable_and_is_not_tried_again():
     connections = []
     with socket.create_server(('127.0.0.1', 0)) as rude:
-        rude.settimeout(0.2)
+        rude.settimeout(30)
 
         def hang_up():
             with contextlib.suppress(TimeoutError):
                 while True:
                     one = rude.accept()[0]
+                    rude.settimeout(0.2)
                     connections.append(one)
                     one.recv(10)
                     one.close()

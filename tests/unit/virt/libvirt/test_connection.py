@@ -73,7 +73,7 @@ def test_a_call_whose_caller_was_told_that_there_is_no_answer_is_not_begun_later
     speaks.set()
     assert connection._pool.wait_idle(10)
     assert done == []
-    connection.call('destroy', done.append)
+    connection.call('destroy', done.append, 10)
     assert len(done) == 1
 
 
@@ -159,7 +159,8 @@ def test_nobody_asks_qemu_anything_while_a_guest_stands_still_to_go(speaks, even
 
 
 def test_a_question_of_each_heartbeat_that_hangs_takes_one_thread(speaks):
-    connection, released = a_connection(0.5), native.event()
+    # long enough for the first to begin: only that one waits for it
+    connection, released = a_connection(3), native.event()
     for _ in range(connections.POOL_SIZE + 3):
         with pytest.raises(exception.ServiceUnreachable, match='has not answered get_node'):
             connection.call('get_node', lambda _connection: released.wait(60))

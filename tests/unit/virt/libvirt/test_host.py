@@ -101,13 +101,15 @@ def test_a_file_system_that_hangs_costs_libvirt_no_thread_and_one_look(driver, f
         with pytest.raises(exception.ServiceUnreachable):
             driver.get_node()
     assert driver.connection.call('ask', lambda connection: connection.getType()) == 'TEST'
+    native.until(lambda: files.looks)
     assert files.looks == 1
     with pytest.raises(exception.ServiceUnreachable, match=f'instances_path of alpha .{files.path}.*size') as caught:
         driver.get_node()
     assert 'libvirt' not in str(caught.value)
     files.come_back()
     monkeypatch.undo()
-    native.until(lambda: files.looks == 0)
+    native.until(hosts._PROBES[str(files.path)]._attempt.ended.is_set)
+    assert files.looks == 0
     assert driver.get_node().total('DISK_GB')
 
 
