@@ -276,14 +276,19 @@ def test_a_source_that_is_killed_before_its_hypervisor_has_the_job_starts_it_onc
 def test_a_destination_that_restarts_between_its_preparation_and_the_copy_still_receives_the_guest(cloud, prepared):
     """What was prepared survives a restart of the service; where it does not, it is prepared again."""
     first, second = (cloud.boot(name, 'host1', memory_mb=4096) for name in ('first', 'second'))
+    # until it is ready again the second must not have its turn: the copy would only fail
+    stall = faults(cloud, 'host1').stall('copying', instance_uuid=first.uuid)
     migrate(cloud, first, 'host3')
     migrate(cloud, second, 'host2')
     seen.when(cloud, second, 'queued')
+    destination = cloud.world.hypervisors['host2']
     seen.kill(cloud, 'host2')
     if not prepared:
-        cloud.world.hypervisors['host2'].delete(second.uuid)
+        destination.delete(second.uuid)
     seen.restart(cloud, 'host2')
+    cloud.simulation.run_until(lambda: second.uuid in destination.guests)
     assert seen.in_progress(cloud, second)[0]['status'] == 'queued'
+    stall.release()
     cloud.wait(LONG)
     seen.completed(cloud, first, 'host3')
     seen.completed(cloud, second, 'host2')
