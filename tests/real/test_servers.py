@@ -71,13 +71,13 @@ def test_one_that_does_not_heed_its_signal_is_killed_and_told(script):
 
 
 def test_the_children_of_one_that_is_stopped_end_too(script):
-    child = 'import time; time.sleep(100)'
+    child = 'import signal; signal.pause()'
     text = (
-        'import subprocess, sys, time; '
+        'import signal, subprocess, sys; '
         f'c = subprocess.Popen([sys.executable, "-c", {child!r}], start_new_session=True); '
-        'print(f"child {c.pid} sleeps"); time.sleep(100)'
+        'print(f"child {c.pid} lives"); signal.pause()'
     )
-    one = script(text, ready=lambda each: 'sleeps' in each.tail())
+    one = script(text, ready=lambda each: 'lives' in each.tail())
     one.start()
     number = one.tail().split()[-2]
     assert pathlib.Path('/proc', number).exists()
