@@ -30,7 +30,8 @@ LISTED = re.compile(r'^ +(?P<path>migrator/\S+\.py)(?: {2,}(?P<purpose>\S.*))?$'
 #: Words that no line of the list ends with: it was cut off there.
 OPEN_ENDS = frozenset(['a', 'an', 'and', 'or', 'the'])
 
-HEADER = 'Licensed under the Apache License, Version 2.0'
+#: Either says under which licence a file is; a new one has the second.
+HEADERS = ('Licensed under the Apache License, Version 2.0', 'SPDX-License-Identifier: Apache-2.0')
 
 #: Where Python files are that are ours. (What tools leave in the tree, such as .venv, is not.)
 FOLDERS = ('migrator', 'tests', 'tools', 'benchmarks', 'doc/source', '.ci')
@@ -71,7 +72,11 @@ def differences(architecture: str, sources: Sources) -> list[str]:
 
 def without_header(sources: Sources) -> list[str]:
     """Find files that do not begin with the licence. An empty file has nothing to license."""
-    return [path for path, source in sources.items() if source.strip() and HEADER not in source[:400]]
+    return [
+        path
+        for path, source in sources.items()
+        if source.strip() and not any(header in source[:400] for header in HEADERS)
+    ]
 
 
 def without_docstring(sources: Sources) -> list[str]:
@@ -118,7 +123,9 @@ def test_the_file_list_and_the_tree_agree():
 
 def test_every_file_has_the_licence_header():
     found = without_header(tree(*FOLDERS))
-    assert not found, 'these begin without the licence header (copy it from any other file):\n' + '\n'.join(found)
+    assert not found, 'these begin without the licence line (# SPDX-License-Identifier: Apache-2.0):\n' + '\n'.join(
+        found
+    )
 
 
 def test_everything_public_has_a_docstring():
@@ -165,7 +172,8 @@ def test_a_path_in_prose_is_no_line_of_the_list():
 
 
 def test_a_missing_header_is_found():
-    found = without_header({'a.py': '"""A."""', 'b.py': f'# {HEADER}\n', 'c.py': ''})
+    long, short = HEADERS
+    found = without_header({'a.py': '"""A."""', 'b.py': f'# {long}\n', 'c.py': '', 'd.py': f'# {short}\n'})
     assert found == ['a.py']
 
 
