@@ -24,11 +24,12 @@ import json as jsonlib
 import threading
 import uuid as uuidlib
 import zlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib import parse
 
 import requests
+import webob
 from keystoneauth1 import exceptions as ks_exceptions
 from oslo_utils import uuidutils
 
@@ -105,7 +106,7 @@ def _standard_classes() -> Mapping[str, int]:
 class FakePlacement:
     """One Placement, empty at its start, which forgets everything when it is gone.
 
-    It has the interface of :class:`~migrator.testing.placement.InProcessPlacement` but for ``app``.
+    It has the interface of :class:`~migrator.testing.placement.InProcessPlacement`.
 
     :param directory: ignored.
     :param lock: held during each request.
@@ -166,6 +167,16 @@ class FakePlacement:
         :param token: ``admin``, or one without any right.
         """
         return Adapter(self, token)
+
+    def app(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer one request: the WSGI application, for any server."""
+        asked = webob.Request(environ)
+        body = jsonlib.loads(asked.body) if asked.body else None
+        token = asked.headers.get('X-Auth-Token', '')
+        found = self.answer(asked.method, asked.path_qs, body, asked.headers.get('OpenStack-API-Version'), token)
+        headers = [*found.headers.items(), ('Content-Length', str(len(found.content)))]
+        start_response(f'{found.status_code} {found.reason}', headers)
+        return [found.content]
 
     def close(self) -> None:
         """Nothing is open."""

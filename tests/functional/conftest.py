@@ -86,15 +86,18 @@ def seed():
 
 
 @pytest.fixture
-def cloud(request, tmp_path, seed):
+def cloud(request, seed):
     """A simulated cloud; when the test is over, everything must be in order."""
     quiet, allowed = judged_by(request.node)
     if request.config.pluginmanager.hasplugin(ON_PROCESSES):
         with request.getfixturevalue('process_clouds').one(request.node, quiet, allowed) as cloud:
             yield cloud
         return
+    ground = request.getfixturevalue('ground')
     marker = request.node.get_closest_marker('cloud')
-    cloud = SimulatedCloud(tmp_path, **{'hosts': HOSTS, 'seed': seed, **(marker.kwargs if marker else {})})
+    cloud = SimulatedCloud(
+        ground.directory, ground=ground, **{'hosts': HOSTS, 'seed': seed, **(marker.kwargs if marker else {})}
+    )
     try:
         cloud.watcher = Watcher(cloud)
         try:

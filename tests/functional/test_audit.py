@@ -27,7 +27,10 @@ from tests.functional import seen, wishes
 from tests.functional.test_golden import Operator
 from tests.functional.trouble import faults, migrate
 
-pytestmark = pytest.mark.simulated(reason='it writes wrong books by hand, and judges between two requests')
+pytestmark = [
+    pytest.mark.real_placement,
+    pytest.mark.simulated(reason='it writes wrong books by hand, and judges between two requests'),
+]
 
 STRANGER = '00000000-0000-4000-8000-00000000dead'
 

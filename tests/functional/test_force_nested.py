@@ -32,6 +32,7 @@ from tests.functional.test_bad_input import told
 from tests.functional.trouble import faults
 
 pytestmark = [
+    pytest.mark.real_placement,
     pytest.mark.simulated(reason='its hosts report trees of resource providers'),
     pytest.mark.cloud(hosts=0),
 ]

@@ -27,6 +27,8 @@ from migrator.virt import fake
 from tests import grounds
 from tests.functional import commands, seen, wishes
 
+pytestmark = pytest.mark.real_placement
+
 OPENSTACK = pathlib.Path(sys.executable).with_name('openstack')
 HOSTS = ('host1', 'host2')
 

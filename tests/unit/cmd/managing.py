@@ -24,16 +24,20 @@ from migrator.api import server
 from migrator.cmd import manage
 from migrator.conductor import rpcapi as conductor_rpcapi
 from migrator.testing import cloud as clouds
+from migrator.testing import grounds
 
 
 class Operator:
     """Runs the command.
 
+    :param directory: of its configuration file.
+    :param ground: where the database and the Placement of the cloud are.
+    :param capsys: pytest's.
     :ivar err: what the last one said on stderr.
     """
 
-    def __init__(self, directory: pathlib.Path, capsys: Any, **options: Any) -> None:
-        self.cloud = clouds.SimulatedCloud(directory, **options)
+    def __init__(self, directory: pathlib.Path, ground: grounds.Ground, capsys: Any, **options: Any) -> None:
+        self.cloud = clouds.SimulatedCloud(ground.directory, ground=ground, **options)
         self._capsys = capsys
         self._placement = server.serve(self.cloud.placement.app, '127.0.0.1', 0)
         self.err = ''

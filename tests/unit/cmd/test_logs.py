@@ -153,9 +153,9 @@ class Cloud(clouds.SimulatedCloud):
 
 
 @pytest.fixture
-def cloud(tmp_path, log):
+def cloud(ground, log):
     logging.getLogger('migrator').setLevel(logging.DEBUG)
-    made = Cloud(tmp_path, hosts=2)
+    made = Cloud(ground.directory, hosts=2, ground=ground)
     yield made
     made.stop()
     logging.getLogger('migrator').setLevel(logging.NOTSET)

@@ -13,23 +13,21 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from migrator.testing import grounds
 from tests.unit.conductor import stage as stages
 
 
 @pytest.fixture
-def build(tmp_path: pathlib.Path) -> Iterator[Callable[..., stages.Stage]]:
+def build(new_ground: Callable[[], grounds.SharedGround]) -> Iterator[Callable[..., stages.Stage]]:
     made: list[stages.Stage] = []
 
     def make(**options: Any) -> stages.Stage:
-        directory = tmp_path / str(len(made))
-        directory.mkdir()
-        made.append(stages.Stage(directory, **options))
+        made.append(stages.Stage(new_ground(), **options))
         return made[-1]
 
     yield make

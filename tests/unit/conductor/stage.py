@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import contextlib
-import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,7 +26,7 @@ from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
 from migrator.placement_client import allocations
 from migrator.testing import cloud as clouds
-from migrator.testing import face
+from migrator.testing import face, grounds
 from migrator.virt import fake
 
 Instance = instance_objects.Instance
@@ -37,13 +36,14 @@ Migration = migration_objects.Migration
 class Stage:
     """A cloud, and its first guest, on host1.
 
+    :param ground: where its database and its Placement are.
     :param dirty_rate: of the guest, in MiB/s; 10,000 never converges.
     :param knobs: of every hypervisor.
     """
 
     def __init__(
         self,
-        directory: pathlib.Path,
+        ground: grounds.Ground,
         hosts: int = 3,
         dirty_rate: float = 10.0,
         seed: int | None = None,
@@ -51,7 +51,9 @@ class Stage:
         conductors: int = 1,
         **knobs: Any,
     ) -> None:
-        self.cloud = clouds.SimulatedCloud(directory, hosts=hosts, seed=seed, options=options, **knobs)
+        self.cloud = clouds.SimulatedCloud(
+            ground.directory, hosts=hosts, seed=seed, options=options, ground=ground, **knobs
+        )
         assert self.cloud.simulation is not None
         self.simulation = self.cloud.simulation
         self.database = self.cloud.database
@@ -206,9 +208,9 @@ class Stage:
 
 
 @contextlib.contextmanager
-def on(directory: pathlib.Path, **options: Any) -> Iterator[Stage]:
+def on(ground: grounds.Ground, **options: Any) -> Iterator[Stage]:
     """Build a stage, and take it down."""
-    stage = Stage(directory, **options)
+    stage = Stage(ground, **options)
     try:
         yield stage
     finally:

@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import sqlite3
 from collections.abc import Iterator
 
@@ -26,6 +25,7 @@ from migrator.conductor import instances
 from migrator.objects import instance as instance_objects
 from migrator.placement_client import allocations, pairs
 from migrator.testing import cloud as clouds
+from migrator.testing import grounds
 from migrator.testing.placement_faults import Fault
 
 UUID = '00000000-0000-4000-8000-00000000abcd'
@@ -65,8 +65,8 @@ NEITHER: tuple[bool, dict[str, dict[str, int]]] = (False, {})
 
 
 @pytest.fixture
-def books(tmp_path: pathlib.Path) -> Iterator[Books]:
-    cloud = clouds.SimulatedCloud(tmp_path, hosts=1)
+def books(ground: grounds.Ground) -> Iterator[Books]:
+    cloud = clouds.SimulatedCloud(ground.directory, hosts=1, ground=ground)
     yield Books(cloud)
     cloud.stop()
 
@@ -129,6 +129,7 @@ class TestCreate:
         assert "'VCPU': 2" in str(caught.value)
         assert books.say() == (False, other)
 
+    @pytest.mark.real_placement
     def test_a_consumer_without_an_allocation_is_taken_over(self, books: Books) -> None:
         """Placement was killed over an earlier write."""
         consumer = instances.consumer_of(books.wanted())

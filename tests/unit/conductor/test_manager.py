@@ -194,7 +194,7 @@ class TestABootThatComesLate:
 
         def cores() -> int:
             path = f'/resource_providers/{node.uuid}/inventories'
-            return stage.cloud.placement.adapter().get(path).json()['inventories']['VCPU']['total']  # type: ignore[no-any-return]  # JSON
+            return stage.cloud.placement.adapter().get(path, microversion='1.39').json()['inventories']['VCPU']['total']  # type: ignore[no-any-return]  # JSON
 
         total = cores()
         (root,) = node.providers

@@ -18,8 +18,6 @@ import random
 import sqlite3
 import uuid
 
-from sqlalchemy import pool
-
 from migrator.testing.fake_placement import FakePlacement
 
 VERSION = {'OpenStack-API-Version': 'placement 1.39', 'Accept': 'application/json'}
@@ -57,12 +55,6 @@ def told(response):
         # As text, since the order within counts too.
         document['allocation_requests'] = jsonlib.dumps(document['allocation_requests'])
     return response.status_code, document
-
-
-def keep_connections(real):
-    """Have the real one connect to its database once, and not for each transaction: a third of its time."""
-    engine = real._manager.writer.get_engine()
-    engine.pool = pool.QueuePool(engine.pool._creator, _dispatch=engine.pool.dispatch, dialect=engine.dialect)
 
 
 #: What a request may change, so that a parent comes before its child.

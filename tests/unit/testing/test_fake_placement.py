@@ -17,13 +17,14 @@ from its number alone, so that one that differs can be had again by itself.
 """
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import uuid
 
-import jsonschema
 import pytest
+import webob
 from keystoneauth1 import exceptions as ks_exceptions
 
 from migrator import exception
@@ -32,7 +33,7 @@ from migrator.placement_client import client as placement
 from migrator.testing import placement_faults
 from migrator.testing.fake_placement import FakePlacement
 from migrator.testing.placement import InProcessPlacement, Request
-from tests.unit.testing.both_placements import VERSION, Both, asked, keep_connections, told
+from tests.unit.testing.both_placements import VERSION, Both, asked, told
 from tests.unit.testing.random_requests import CONFLICT, NO_ROOM, TRAPS, Sequence
 
 SEQUENCES = int(os.environ.get('MIGRATOR_SEQUENCES', '300'))
@@ -44,13 +45,8 @@ DONE, GONE = (204, None), (200, {'allocations': {}})
 
 @pytest.fixture(scope='module')
 def both(tmp_path_factory):
-    with InProcessPlacement(tmp_path_factory.mktemp('placement')) as real, pytest.MonkeyPatch.context() as patch:
-        # Half of its time at each write the real one holds its own schemas against the schema of schemas.
-        patch.setattr(jsonschema.Draft202012Validator, 'check_schema', lambda *_args, **_kwargs: None)
-        keep_connections(real)
-        found = Both(real)
-        with contextlib.closing(found):
-            yield found
+    with InProcessPlacement(tmp_path_factory.mktemp('placement')) as real, contextlib.closing(Both(real)) as found:
+        yield found
 
 
 # As long as it takes on a machine that has other work; a second of it is about forty sequences.
@@ -400,6 +396,28 @@ def test_the_hook_sees_each_request_before_it_is_done_and_outside_the_lock():
     with pytest.raises(ConnectionError):
         fake.adapter().get('/traits', headers=VERSION)
     assert (seen, lock.entered, len(fake.requests)) == ([('GET', '/traits', 1, 0)], 1, 1)
+
+
+@pytest.mark.parametrize(
+    ('method', 'path', 'body', 'status'),
+    [
+        ('POST', '/resource_providers', {'name': 'host1'}, 200),
+        ('GET', '/resource_providers?name=nowhere', None, 200),
+        ('DELETE', '/allocations/00000000-0000-4000-8000-000000000001', None, 404),
+        ('POST', '/resource_providers', {'nome': 'host1'}, 400),
+    ],
+)
+def test_its_wsgi_application_answers_as_the_real_one(tmp_path, method, path, body, status):
+    answers = []
+    for one in (InProcessPlacement(tmp_path), FakePlacement()):
+        with one:
+            request = webob.Request.blank(path, method=method, headers={**VERSION, 'X-Auth-Token': 'admin'})
+            if body is not None:
+                request.content_type, request.body = 'application/json', json.dumps(body).encode()
+            answers.append(request.get_response(one.app))
+    real, fake = answers
+    assert (real.status_int, real.content_type) == (fake.status_int, fake.content_type) == (status, 'application/json')
+    assert sorted(real.json.keys() - {'links'}) == sorted(fake.json)
 
 
 def test_it_raises_where_a_keystoneauth_adapter_would(fake):

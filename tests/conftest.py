@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Where the simulated clouds of the tests keep their data: ``ground``, as if new for each test.
+
+A :class:`~migrator.testing.grounds.SharedGround` keeps its engines from test to test, and with them all that SQLAlchemy
+has compiled, which costs more than a migration does. Its Placement is the fake one, which
+``tests/unit/testing/test_fake_placement.py`` holds to the real one. The real one is there:
+
+- in a test that is marked ``@pytest.mark.real_placement``, always;
+- in every test, with ``--real-placement``. ``make test-real`` runs the functional tests so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from migrator.testing import grounds, placement
+
+
+class Grounds:
+    """The grounds of one test process, by what their Placement is."""
+
+    def __init__(self) -> None:
+        self._free: dict[bool, list[grounds.SharedGround]] = {False: [], True: []}
+        self._exits = contextlib.ExitStack()
+
+    def take(self, real_placement: bool) -> grounds.SharedGround:
+        """Return one that nobody else uses, made if there is none.
+
+        :param real_placement: whether its clouds get the real Placement.
+        """
+        free = self._free[real_placement]
+        if free:
+            return free.pop()
+        directory = self._exits.enter_context(tempfile.TemporaryDirectory(dir=grounds.in_memory()))
+        # looked up when it is called: tests.real.over_http puts another one in its place
+        real = (lambda at: placement.InProcessPlacement(at)) if real_placement else None
+        made = grounds.SharedGround(directory, real)
+        self._exits.callback(made.close)
+        return made
+
+    def give_back(self, ground: grounds.SharedGround, real_placement: bool) -> None:
+        """Take back what :meth:`take` has returned."""
+        self._free[real_placement].append(ground)
+
+    def close(self) -> None:
+        """Close all of them."""
+        self._exits.close()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption('--real-placement', action='store_true', help='simulated clouds get the real Placement')
+
+
+@pytest.fixture(scope='session')
+def _grounds() -> Iterator[Grounds]:
+    made = Grounds()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def new_ground(request: pytest.FixtureRequest, _grounds: Grounds) -> Iterator[Callable[[], grounds.SharedGround]]:
+    """Return a function that returns a ground of this test's own, a new one at each call."""
+    marked = request.node.get_closest_marker('real_placement') is not None
+    real = marked or request.config.getoption('--real-placement')
+    taken: list[grounds.SharedGround] = []
+
+    def take() -> grounds.SharedGround:
+        taken.append(_grounds.take(real))
+        return taken[-1]
+
+    yield take
+    for one in taken:
+        _grounds.give_back(one, real)
+
+
+@pytest.fixture
+def ground(new_ground: Callable[[], grounds.SharedGround]) -> grounds.SharedGround:
+    """Return what the cloud of this test stands on."""
+    return new_ground()
