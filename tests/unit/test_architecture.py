@@ -123,9 +123,7 @@ def test_the_file_list_and_the_tree_agree():
 
 def test_every_file_has_the_licence_header():
     found = without_header(tree(*FOLDERS))
-    assert not found, 'these begin without the licence line (# SPDX-License-Identifier: Apache-2.0):\n' + '\n'.join(
-        found
-    )
+    assert not found, 'these lack the line # SPDX-License-Identifier: Apache-2.0:\n' + '\n'.join(found)
 
 
 def test_everything_public_has_a_docstring():
