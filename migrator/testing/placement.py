@@ -21,6 +21,7 @@ import contextlib
 import io
 import os
 import pathlib
+import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -46,6 +47,19 @@ class Request(NamedTuple):
     #: Path and query.
     url: str
     status: int
+
+
+class Contents(NamedTuple):
+    """What the database of a Placement says of one resource provider."""
+
+    uuid: str
+    name: str
+    #: The uuid of the root of its tree.
+    root: str
+    #: Resource class -> total, reserved, min_unit, max_unit, step_size, allocation_ratio.
+    inventory: dict[str, dict[str, float]]
+    #: Consumer uuid -> resource class -> amount.
+    holders: dict[str, dict[str, int]]
 
 
 class _Template:
@@ -107,6 +121,24 @@ class InProcessPlacement:
         transport.mount(_URL, _WSGITransport(self.app))
         session = ks_session.Session(auth=token_endpoint.Token(_URL, token), session=transport)
         return ks_adapter.Adapter(session, service_type='placement')
+
+    def contents(self) -> dict[str, Contents]:
+        """Return provider uuid -> what the database says of it, read past the API in the time of one request."""
+        with self._lock, contextlib.closing(sqlite3.connect(self._file)) as database:
+            classes = dict(database.execute('SELECT id, name FROM resource_classes'))
+            query = (
+                'SELECT one.id, one.uuid, one.name, root.uuid FROM resource_providers one'
+                ' JOIN resource_providers root ON root.id = one.root_provider_id'
+            )
+            found = {number: Contents(uuid, name, root, {}, {}) for number, uuid, name, root in database.execute(query)}
+            columns = ('total', 'reserved', 'min_unit', 'max_unit', 'step_size', 'allocation_ratio')
+            query = f'SELECT resource_provider_id, resource_class_id, {", ".join(columns)} FROM inventories'  # noqa: S608 -- our words
+            for number, kind, *values in database.execute(query):
+                found[number].inventory[classes[kind]] = dict(zip(columns, values, strict=True))
+            query = 'SELECT resource_provider_id, consumer_id, resource_class_id, used FROM allocations'
+            for number, consumer, kind, used in database.execute(query):
+                found[number].holders.setdefault(consumer, {})[classes[kind]] = used
+        return {one.uuid: one for one in found.values()}
 
     def close(self) -> None:
         """Close the database; a request after this opens it again."""

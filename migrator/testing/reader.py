@@ -89,6 +89,8 @@ class Reader:
         self.cloud = cloud
         self._engine = cloud.ground.second_engine(cloud.world_threads)
         self._placement = placement_client.PlacementClient(cloud.placement.adapter())
+        # one in this process can be read past its API, in the time of a single request
+        self._contents = getattr(cloud.placement, 'contents', None)
 
     def close(self) -> None:
         """Close its connections."""
@@ -166,6 +168,12 @@ class Reader:
 
     def providers(self) -> dict[str, Provider]:
         """Return what Placement says."""
+        if self._contents is not None:
+            found = {}
+            for one in self._contents().values():
+                provider = Provider(uuid=one.uuid, name=one.name, root=one.root, inventory=one.inventory)
+                found[one.uuid] = _with_usage(provider, one.holders)
+            return found
         client = self._placement
         with self._uncounted():
             found = {
@@ -186,17 +194,15 @@ class Reader:
 
     def held_by(self, consumers: Collection[str], known: Mapping[str, Provider]) -> dict[str, Provider]:
         """Return what Placement says, where nothing but these consumers' allocations has changed since it was read."""
+        if self._contents is not None:
+            return self.providers()
         with self._uncounted():
             now = {uuid: allocations.read(self._placement, uuid).allocations for uuid in sorted(consumers)}
         found = {}
         for provider, one in known.items():
             holders = {uuid: held for uuid, held in one.holders.items() if uuid not in now}
             holders |= {uuid: held[provider] for uuid, held in now.items() if provider in held}
-            used = dict.fromkeys(one.inventory, 0)
-            for held in holders.values():
-                for name, amount in held.items():
-                    used[name] = used.get(name, 0) + amount
-            found[provider] = dataclasses.replace(one, used=used, holders=holders)
+            found[provider] = _with_usage(one, holders)
         return found
 
     @contextlib.contextmanager
@@ -258,6 +264,15 @@ class Reader:
 def _alive(threads: object) -> bool:
     """Return whether a process lives; real threads say nothing of it."""
     return bool(getattr(threads, 'alive', True))
+
+
+def _with_usage(provider: Provider, holders: Mapping[str, Mapping[str, int]]) -> Provider:
+    """Return a provider of which these consumers hold something."""
+    used = dict.fromkeys(provider.inventory, 0)
+    for held in holders.values():
+        for name, amount in held.items():
+            used[name] = used.get(name, 0) + amount
+    return dataclasses.replace(provider, used=used, holders=holders)
 
 
 def marked(database: db_api.Database, instance_uuids: Collection[str]) -> frozenset[str]:

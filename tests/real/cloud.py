@@ -304,6 +304,7 @@ class FarReader(reader.Reader):
         self.cloud: Any = cloud
         self._engine = cloud.database.engine
         self._placement = cloud.placement_client
+        self._contents = None
 
     def close(self) -> None:
         """Leave everything open: it is the cloud's."""

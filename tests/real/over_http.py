@@ -44,6 +44,8 @@ class _There(placements.InProcessPlacement):
     """The Placement at :attr:`url`, with the interface of one in process; emptied when it is made."""
 
     url: str
+    #: There is no file to be read past the API.
+    contents = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         # PostgreSQL takes writers side by side.

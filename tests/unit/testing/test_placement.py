@@ -20,6 +20,7 @@ import uuid
 
 import pytest
 
+from migrator.placement_client import allocations, pairs, providers
 from migrator.placement_client import client as placement
 from migrator.testing.placement import InProcessPlacement, Request
 
@@ -130,3 +131,22 @@ def test_many_threads_may_ask_at_once(tmp_path):
 def test_importing_it_imports_no_placement(module):
     code = f'import sys, {module}; sys.exit("placement" in sys.modules)'
     assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0
+
+
+def test_its_contents_are_what_its_api_says(tmp_path):
+    with InProcessPlacement(tmp_path) as running:
+        client = placement.PlacementClient(running.adapter())
+        root, child = (str(uuid.uuid4()) for _ in range(2))
+        client.post('/resource_providers', {'uuid': root, 'name': 'root'})
+        client.post('/resource_providers', {'uuid': child, 'name': 'child', 'parent_provider_uuid': root})
+        for one, name in ((root, 'VCPU'), (child, 'VGPU')):
+            body = {'resource_provider_generation': 0, 'inventories': {name: {'total': 4, 'allocation_ratio': 1.5}}}
+            client.put(f'/resource_providers/{one}/inventories', body)
+        consumer = pairs.Consumer(uuid=str(uuid.uuid4()), consumer_type='INSTANCE', project_id='p', user_id='u')
+        allocations.claim(client, consumer, {root: {'VCPU': 2}, child: {'VGPU': 1}}, generation=None)
+        found = running.contents()
+        listed = {one.uuid: (one.name, one.root_uuid) for one in providers.list_providers(client)}
+        assert {one.uuid: (one.name, one.root) for one in found.values()} == listed
+        for one in (root, child):
+            assert found[one].inventory == providers.read_inventory(client, one)
+            assert found[one].holders == providers.allocations_on(client, one)
