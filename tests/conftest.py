@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where the simulated clouds of the tests keep their data: ``ground``, as if new for each test.
+"""Where the simulated clouds of the tests keep their data: ``backend``, as if new for each test.
 
 A :class:`~migrator.testing.grounds.SharedGround` keeps its engines from test to test, and with them all that SQLAlchemy
 has compiled, which costs more than a migration does. Its Placement is the fake one, which
@@ -21,8 +21,8 @@ import pytest
 from migrator.testing import grounds, placement
 
 
-class Grounds:
-    """The grounds of one test process, by what their Placement is."""
+class Backends:
+    """The backends of one test process, by what their Placement is."""
 
     def __init__(self) -> None:
         self._free: dict[bool, list[grounds.SharedGround]] = {False: [], True: []}
@@ -43,9 +43,9 @@ class Grounds:
         self._exits.callback(made.close)
         return made
 
-    def give_back(self, ground: grounds.SharedGround, real_placement: bool) -> None:
+    def give_back(self, backend: grounds.SharedGround, real_placement: bool) -> None:
         """Take back what :meth:`take` has returned."""
-        self._free[real_placement].append(ground)
+        self._free[real_placement].append(backend)
 
     def close(self) -> None:
         """Close all of them."""
@@ -57,29 +57,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope='session')
-def _grounds() -> Iterator[Grounds]:
-    made = Grounds()
+def _backends() -> Iterator[Backends]:
+    made = Backends()
     yield made
     made.close()
 
 
 @pytest.fixture
-def new_ground(request: pytest.FixtureRequest, _grounds: Grounds) -> Iterator[Callable[[], grounds.SharedGround]]:
-    """Return a function that returns a ground of this test's own, a new one at each call."""
+def new_backend(request: pytest.FixtureRequest, _backends: Backends) -> Iterator[Callable[[], grounds.SharedGround]]:
+    """Return a function that returns a backend of this test's own, a new one at each call."""
     marked = request.node.get_closest_marker('real_placement') is not None
     real = marked or request.config.getoption('--real-placement')
     taken: list[grounds.SharedGround] = []
 
     def take() -> grounds.SharedGround:
-        taken.append(_grounds.take(real))
+        taken.append(_backends.take(real))
         return taken[-1]
 
     yield take
     for one in taken:
-        _grounds.give_back(one, real)
+        _backends.give_back(one, real)
 
 
 @pytest.fixture
-def ground(new_ground: Callable[[], grounds.SharedGround]) -> grounds.SharedGround:
+def backend(new_backend: Callable[[], grounds.SharedGround]) -> grounds.SharedGround:
     """Return what the cloud of this test stands on."""
-    return new_ground()
+    return new_backend()

@@ -93,10 +93,10 @@ def cloud(request, seed):
         with request.getfixturevalue('process_clouds').one(request.node, quiet, allowed) as cloud:
             yield cloud
         return
-    ground = request.getfixturevalue('ground')
+    backend = request.getfixturevalue('backend')
     marker = request.node.get_closest_marker('cloud')
     cloud = SimulatedCloud(
-        ground.directory, ground=ground, **{'hosts': HOSTS, 'seed': seed, **(marker.kwargs if marker else {})}
+        backend.directory, ground=backend, **{'hosts': HOSTS, 'seed': seed, **(marker.kwargs if marker else {})}
     )
     try:
         cloud.watcher = Watcher(cloud)

@@ -28,10 +28,10 @@ def unused_port():
 
 
 @pytest.fixture
-def operator(tmp_path, ground, capsys, request):
+def operator(tmp_path, backend, capsys, request):
     """Who runs migrator-manage on a simulated cloud of three hosts."""
     marker = request.node.get_closest_marker('cloud')
-    made = managing.Operator(tmp_path, ground, capsys, **{'hosts': 3, **(marker.kwargs if marker else {})})
+    made = managing.Operator(tmp_path, backend, capsys, **{'hosts': 3, **(marker.kwargs if marker else {})})
     capsys.readouterr()
     yield made
     made.close()

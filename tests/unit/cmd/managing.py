@@ -31,13 +31,13 @@ class Operator:
     """Runs the command.
 
     :param directory: of its configuration file.
-    :param ground: where the database and the Placement of the cloud are.
+    :param backend: where the database and the Placement of the cloud are.
     :param capsys: pytest's.
     :ivar err: what the last one said on stderr.
     """
 
-    def __init__(self, directory: pathlib.Path, ground: grounds.Ground, capsys: Any, **options: Any) -> None:
-        self.cloud = clouds.SimulatedCloud(ground.directory, ground=ground, **options)
+    def __init__(self, directory: pathlib.Path, backend: grounds.Ground, capsys: Any, **options: Any) -> None:
+        self.cloud = clouds.SimulatedCloud(backend.directory, ground=backend, **options)
         self._capsys = capsys
         self._placement = server.serve(self.cloud.placement.app, '127.0.0.1', 0)
         self.err = ''

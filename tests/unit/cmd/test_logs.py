@@ -153,9 +153,9 @@ class Cloud(clouds.SimulatedCloud):
 
 
 @pytest.fixture
-def cloud(ground, log):
+def cloud(backend, log):
     logging.getLogger('migrator').setLevel(logging.DEBUG)
-    made = Cloud(ground.directory, hosts=2, ground=ground)
+    made = Cloud(backend.directory, hosts=2, ground=backend)
     yield made
     made.stop()
     logging.getLogger('migrator').setLevel(logging.NOTSET)

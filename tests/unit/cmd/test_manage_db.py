@@ -21,8 +21,8 @@ from tests.unit.db import bare
 
 
 @pytest.fixture
-def operator(tmp_path, ground, capsys):
-    operator = managing.Operator(tmp_path, ground, capsys, hosts=1)
+def operator(tmp_path, backend, capsys):
+    operator = managing.Operator(tmp_path, backend, capsys, hosts=1)
     yield operator
     operator.close()
 

@@ -23,11 +23,11 @@ from tests.unit.conductor import stage as stages
 
 
 @pytest.fixture
-def build(new_ground: Callable[[], grounds.SharedGround]) -> Iterator[Callable[..., stages.Stage]]:
+def build(new_backend: Callable[[], grounds.SharedGround]) -> Iterator[Callable[..., stages.Stage]]:
     made: list[stages.Stage] = []
 
     def make(**options: Any) -> stages.Stage:
-        made.append(stages.Stage(new_ground(), **options))
+        made.append(stages.Stage(new_backend(), **options))
         return made[-1]
 
     yield make

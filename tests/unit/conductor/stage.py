@@ -36,14 +36,14 @@ Migration = migration_objects.Migration
 class Stage:
     """A cloud, and its first guest, on host1.
 
-    :param ground: where its database and its Placement are.
+    :param backend: where its database and its Placement are.
     :param dirty_rate: of the guest, in MiB/s; 10,000 never converges.
     :param knobs: of every hypervisor.
     """
 
     def __init__(
         self,
-        ground: grounds.Ground,
+        backend: grounds.Ground,
         hosts: int = 3,
         dirty_rate: float = 10.0,
         seed: int | None = None,
@@ -52,7 +52,7 @@ class Stage:
         **knobs: Any,
     ) -> None:
         self.cloud = clouds.SimulatedCloud(
-            ground.directory, hosts=hosts, seed=seed, options=options, ground=ground, **knobs
+            backend.directory, hosts=hosts, seed=seed, options=options, ground=backend, **knobs
         )
         assert self.cloud.simulation is not None
         self.simulation = self.cloud.simulation
@@ -208,9 +208,9 @@ class Stage:
 
 
 @contextlib.contextmanager
-def on(ground: grounds.Ground, **options: Any) -> Iterator[Stage]:
+def on(backend: grounds.Ground, **options: Any) -> Iterator[Stage]:
     """Build a stage, and take it down."""
-    stage = Stage(ground, **options)
+    stage = Stage(backend, **options)
     try:
         yield stage
     finally:

@@ -65,8 +65,8 @@ NEITHER: tuple[bool, dict[str, dict[str, int]]] = (False, {})
 
 
 @pytest.fixture
-def books(ground: grounds.Ground) -> Iterator[Books]:
-    cloud = clouds.SimulatedCloud(ground.directory, hosts=1, ground=ground)
+def books(backend: grounds.Ground) -> Iterator[Books]:
+    cloud = clouds.SimulatedCloud(backend.directory, hosts=1, ground=backend)
     yield Books(cloud)
     cloud.stop()
 
