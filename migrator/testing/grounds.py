@@ -121,6 +121,7 @@ class SharedGround(Ground):
     def __init__(self, directory: str | os.PathLike[str], placement: Any = None) -> None:
         super().__init__(directory)
         self._placement = placement or fake_placement.FakePlacement
+        self._kept: Any = None
         self._engines: dict[str, engines.Engine] = {}
         self._left = 0
 
@@ -140,10 +141,12 @@ class SharedGround(Ground):
         return self._shared('outside', threads)
 
     def placement(self) -> Any:
-        """Return a new Placement."""
-        for file in self.directory.glob('placement.sqlite*'):
-            file.unlink()
-        return self._placement(self.directory)
+        """Return an empty Placement: the same as before, if it can be emptied."""
+        if hasattr(self._kept, 'empty'):
+            self._kept.empty()
+        else:
+            self._kept = self._placement(self.directory)
+        return self._kept
 
     def leave(self, engine: engines.Engine, placement: Any) -> None:
         """Keep the engine."""

@@ -35,6 +35,12 @@ from oslo_config import cfg
 
 _URL = 'http://placement.in.process'
 
+#: The tables that hold what requests have written, and nothing else.
+_WRITTEN = (
+    *('allocations', 'consumers', 'consumer_types', 'users', 'projects', 'resource_provider_aggregates'),
+    *('placement_aggregates', 'resource_provider_traits', 'inventories', 'resource_providers'),
+)
+
 #: Placement keeps its database in a global; each request of each instance puts its own there, under this lock. Nothing
 #: inside waits for anything but SQLite.
 _placement_global = threading.Lock()
@@ -139,6 +145,17 @@ class InProcessPlacement:
             for number, consumer, kind, used in database.execute(query):
                 found[number].holders.setdefault(consumer, {})[classes[kind]] = used
         return {one.uuid: one for one in found.values()}
+
+    def empty(self) -> None:
+        """Have it be as if new: whoever starts many, one after the other, need not start each."""
+        self.before_request = None
+        self.requests = []
+        with self._lock, contextlib.closing(sqlite3.connect(self._file)) as database:
+            for table in _WRITTEN:
+                database.execute(f'DELETE FROM {table}')  # noqa: S608 -- our words
+            for table in ('resource_classes', 'traits'):
+                database.execute(f"DELETE FROM {table} WHERE name LIKE 'CUSTOM!_%' ESCAPE '!'")  # noqa: S608 -- our words
+            database.commit()
 
     def close(self) -> None:
         """Close the database; a request after this opens it again."""

@@ -50,10 +50,15 @@ class _There(placements.InProcessPlacement):
     def __init__(self, *args: Any, **options: Any) -> None:
         # PostgreSQL takes writers side by side.
         super().__init__(*args, **{'lock': contextlib.nullcontext(), **options})
-        before, self.before_request = self.before_request, None
-        _empty(placement_client.PlacementClient(self.adapter()))
-        self.requests.clear()
+        before = self.before_request
+        self.empty()
         self.before_request = before
+
+    def empty(self) -> None:
+        """Remove every allocation and every provider."""
+        self.before_request = None
+        _empty(placement_client.PlacementClient(self.adapter()))
+        self.requests = []
 
     def close(self) -> None:
         """Close the connections."""

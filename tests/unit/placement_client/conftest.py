@@ -59,10 +59,17 @@ def consumer(consumer_type=pairs.INSTANCE):
     return pairs.Consumer(uuid=str(uuid.uuid4()), consumer_type=consumer_type, project_id='blue', user_id='ada')
 
 
-@pytest.fixture
-def in_process(tmp_path):
-    with testing_placement.InProcessPlacement(tmp_path) as running:
+@pytest.fixture(scope='session')
+def _kept(tmp_path_factory):
+    with testing_placement.InProcessPlacement(tmp_path_factory.mktemp('placement')) as running:
         yield running
+
+
+@pytest.fixture
+def in_process(_kept):
+    """The real Placement, empty."""
+    _kept.empty()
+    return _kept
 
 
 @pytest.fixture

@@ -133,6 +133,33 @@ def test_importing_it_imports_no_placement(module):
     assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0
 
 
+def test_when_it_has_been_emptied_it_is_as_new(tmp_path):
+    (tmp_path / 'new').mkdir()
+    with InProcessPlacement(tmp_path) as running, InProcessPlacement(tmp_path / 'new') as new:
+        client = placement.PlacementClient(running.adapter())
+        root = make_provider_with(client)
+        client.put('/resource_classes/CUSTOM_GOLD', None)
+        client.put('/traits/CUSTOM_FAST', None)
+        consumer = pairs.Consumer(uuid=str(uuid.uuid4()), consumer_type='INSTANCE', project_id='p', user_id='u')
+        allocations.claim(client, consumer, {root: {'VCPU': 2}}, generation=None)
+        running.before_request = lambda method, url: pytest.fail('it is still called')
+        running.empty()
+        assert running.requests == []
+        for path in ('/resource_providers', '/resource_classes', '/traits', f'/allocations/{consumer.uuid}'):
+            assert placement.PlacementClient(running.adapter()).read(path) == placement.PlacementClient(
+                new.adapter()
+            ).read(path), path
+        allocations.claim(client, consumer, {make_provider_with(client): {'VCPU': 2}}, generation=None)
+
+
+def make_provider_with(client):
+    one = str(uuid.uuid4())
+    client.post('/resource_providers', {'uuid': one, 'name': one})
+    body = {'resource_provider_generation': 0, 'inventories': {'VCPU': {'total': 4}}}
+    client.put(f'/resource_providers/{one}/inventories', body)
+    return one
+
+
 def test_its_contents_are_what_its_api_says(tmp_path):
     with InProcessPlacement(tmp_path) as running:
         client = placement.PlacementClient(running.adapter())
