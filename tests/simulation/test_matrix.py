@@ -12,7 +12,7 @@
 
 """The crash matrix: whatever strikes wherever on a path, everything ends in order.
 
-MIGRATOR_CELLS=N takes every Nth cell only; CI takes all of the seven paths. One cell by its name::
+MIGRATOR_CELLS=N takes every Nth cell only, of the seven paths; MIGRATOR_OTHER_CELLS=N of the others. One by its name::
 
     python -m migrator.testing.matrix 'success | conductor1: commit done #5 | killed for ever'
 """
@@ -22,7 +22,7 @@ import os
 
 import pytest
 
-from migrator.testing import matrix, paths
+from migrator.testing import matrix, paths, strikes
 
 #: On a slow and busy machine, too; what hangs is found by the clouds' own clocks.
 pytestmark = pytest.mark.timeout(1200)
@@ -42,8 +42,31 @@ CELLS = 2742
 SPACING = int(os.environ.get('MIGRATOR_CELLS', '1'))
 #: So that several processes share the work.
 SLICES = 4
-#: Of the other paths every so manieth cell.
-OTHERS = 12
+#: Every Nth cell of the other paths, of those that MIGRATOR_CELLS leaves.
+OTHERS = int(os.environ.get('MIGRATOR_OTHER_CELLS', '12'))
+
+
+#: Faults that delay a migration and change nothing else, wherever they strike.
+DELAYS = frozenset(
+    fault.name
+    for fault in strikes.FAULTS
+    if fault.name.startswith(('Placement ', 'commit')) and fault.name != 'Placement refuses'
+) | {'unforeseen error', 'message doubled', 'paused past the lease'}
+
+
+def only_delays(cell):
+    """Return whether a cell has to end as its path does without any fault."""
+    label = cell.boundary.label
+    if cell.path not in SEVEN or cell.path == 'stop with a queue':
+        # What is delayed is not in the queue yet when the host stops.
+        return False
+    if cell.fault.startswith('killed'):
+        return cell.boundary.process.startswith('conductor') and not label.startswith('message')
+    if cell.fault.startswith(('message', 'answer')) and cell.fault != 'message doubled':
+        # A check that is not answered has failed. A fault of the driver that is planned for one call is not planned
+        # for the next.
+        return 'rollback' in label or (cell.path == 'success' and 'check_can_live_migrate' not in label)
+    return cell.fault in DELAYS
 
 
 @pytest.mark.parametrize('part', range(SLICES))
@@ -58,6 +81,9 @@ def test_every_cell_ends_in_order(path, part, ground, record_property):
         if not result.struck:
             wrong.append(f'{cell}: never came there')
         wrong += [f'{cell}: {violation}' for violation in result.violations]
+        ends = paths.BY_NAME[path].ends
+        if only_delays(cell) and result.statuses[-len(ends) :] != ends:
+            wrong.append(f'{cell}: ended {result.statuses}, and without the fault {ends}')
     record_property('cells', len(chosen))
     assert not wrong, '\n'.join(wrong[:20])
 
