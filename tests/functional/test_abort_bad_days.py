@@ -225,8 +225,8 @@ def test_a_migration_whose_conductor_is_dead_can_be_aborted(cloud, status):
     wishes.cancelled(cloud, instance, before)
 
 
-#: From the wish to the end of an aborted migration there are so many commits of its conductor's.
-COMMITS_OF_AN_ABORT = range(1, 9)
+#: Some of the conductor's commits between an abort and its end. The crash matrix has all of them.
+COMMITS_OF_AN_ABORT = (1, 4, 7)
 
 
 @pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS_OF_AN_ABORT))

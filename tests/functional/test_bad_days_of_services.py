@@ -65,15 +65,9 @@ def test_when_the_wake_up_is_lost_the_sweep_takes_it_up(cloud):
     seen.completed(cloud, instance, 'host2')
 
 
-CALLS = [
-    'check_can_live_migrate_destination',
-    'check_can_live_migrate_source',
-    'pre_live_migration',
-    'live_migration',
-    'poll_live_migrations',
-    'post_live_migration_at_source',
-    'post_live_migration_at_destination',
-]
+#: The crash matrix has the other calls. After a check that is not answered another candidate is tried, and there are no
+#: others on its paths.
+CALLS = ['check_can_live_migrate_destination', 'check_can_live_migrate_source', 'live_migration']
 
 
 def on_the_first(cloud, method, fault):
@@ -106,10 +100,7 @@ def test_no_single_message_that_is_lost_late_or_doubled_harms_a_migration(cloud,
 
 
 @pytest.mark.parametrize('fault', MESSAGE_FAULTS)
-@pytest.mark.parametrize(
-    'method',
-    ['live_migration', 'rollback_live_migration_at_destination', 'rollback_live_migration_at_source'],
-)
+@pytest.mark.parametrize('method', ['live_migration', 'rollback_live_migration_at_source'])
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_no_single_message_that_is_lost_late_or_doubled_harms_a_rollback(cloud, method, fault):
     """Museum 7, 42, 60: the same, on the way back."""

@@ -15,10 +15,10 @@
 from migrator import exception
 from tests.functional import seen
 
-#: A migration that goes well has so many commits of its conductor's, its adoption aside.
-COMMITS = range(1, 10)
-#: One whose driver fails at cut-over.
-COMMITS_BACK = range(1, 12)
+#: Some of the commits of a migration's conductor, its adoption aside. The crash matrix has all of them.
+COMMITS = (1, 5, 9)
+#: Of a migration whose driver fails at cut-over.
+COMMITS_BACK = (1, 4, 7, 10)
 
 #: Long enough for everything that has to be waited for: a dead host, and ten tries with growing pauses.
 LONG = 900
