@@ -2,7 +2,8 @@
 #
 #   make demo [ARGS='--hosts 8 --json']   a whole cloud in one process empties one of its hosts
 #   make demo-libvirt [ARGS=--json]       real guests leave a libvirt host (as root: installs libvirt and QEMU)
-#   make test                             lint, unit tests, functional tests, a short simulation
+#   make test                             lint, unit tests, functional tests, a short simulation: minutes
+#   make test-long                        everything there is, whole: a day (doc/source/testing.rst says when)
 #   make test-simulation [SEEDS=3000]     the crash matrix, the model, planted bugs, every step again, random runs
 #   make test-seeds [SEEDS=3000 FIRST=1]  random runs alone, from seed FIRST on
 #   make test-eventlet                    what an importing service has of migrator, in a process that eventlet has patched
@@ -20,6 +21,7 @@ VENV ?= .venv
 JOBS ?= 2
 ARGS ?=
 SEEDS ?= 3000
+LONG_SEEDS ?= 100000
 # what waits for servers most of the time, each process for its own
 WAITING ?= 3
 FIRST ?= 1
@@ -37,7 +39,7 @@ BOOKS = tests/unit/placement_client $(addprefix tests/functional/,test_audit.py 
 # the tests call `openstack`, `migrator-demo` and others by name
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
 
-.PHONY: demo demo-libvirt test test-simulation test-seeds test-eventlet test-real test-libvirt bench bench-libvirt lint
+.PHONY: demo demo-libvirt test test-long test-simulation test-seeds test-eventlet test-real test-libvirt bench bench-libvirt lint
 .PHONY: docs genconfig genpolicy clean
 .NOTPARALLEL:
 
@@ -50,8 +52,8 @@ demo-libvirt:
 
 test: lint
 	@tools/venv.sh demo test
-	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(JOBS) tests/unit tests/functional $(ARGS)
-	MIGRATOR_CELLS=40 MIGRATOR_SEEDS=60 $(VENV)/bin/python -m pytest -n $(JOBS) $(SHORT) $(ARGS)
+	$(IN_VENV) MIGRATOR_CELLS=40 MIGRATOR_SEEDS=60 $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal \
+	    tests/unit tests/functional $(SHORT) $(ARGS)
 
 # Whatever strikes wherever, everything ends in order.
 test-simulation:
@@ -63,6 +65,16 @@ test-seeds:
 	@tools/venv.sh demo test
 	MIGRATOR_SEEDS=$(SEEDS) MIGRATOR_FIRST_SEED=$(FIRST) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal \
 	    tests/simulation/test_seeds.py $(ARGS)
+
+# The cheapest first. Each part says how much of it there is.
+test-long:
+	$(MAKE) test
+	$(MAKE) test-eventlet
+	MIGRATOR_LONG=1 MIGRATOR_OTHER_CELLS=1 MIGRATOR_NIGHTS=1000 MIGRATOR_AUDITED=5000 $(MAKE) test-simulation SEEDS=60
+	$(MAKE) test-real
+	$(MAKE) test-libvirt
+	$(MAKE) test-mutants
+	$(VENV)/bin/python -m migrator.testing.simulate --seeds $(LONG_SEEDS) --jobs $(JOBS)
 
 # The same files as in the native run, and a few of its own.
 test-eventlet:
@@ -79,6 +91,8 @@ test-real:
 	$(IN_VENV) $(VENV)/bin/python -m pytest $(addprefix tests/unit/,cmd/test_manage.py cmd/test_status.py cmd/test_conductor.py db/test_engine.py) $(ARGS)
 	@echo 'The books again, Placement being served over HTTP with PostgreSQL behind it:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest -p tests.real.over_http --timeout 300 $(BOOKS) $(ARGS)
+	@echo 'The functional tests again, with the real Placement in their process:'
+	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --real-placement tests/functional $(ARGS)
 	@echo 'The functional tests again, the services being processes:'
 	$(IN_VENV) $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal -p tests.real.on_processes --timeout 300 \
 	    tests/functional $(ARGS)

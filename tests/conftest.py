@@ -7,7 +7,8 @@ has compiled, which costs more than a migration does. Its Placement is the fake 
 ``tests/unit/testing/test_fake_placement.py`` holds to the real one. The real one is there:
 
 - in a test that is marked ``@pytest.mark.real_placement``, always;
-- in every test, with ``--real-placement``. ``make test-real`` runs the functional tests so.
+- with ``--real-placement``, in every test that has a cloud of these; the others, and those that are marked, are left
+  out. ``make test-real`` runs the functional tests so.
 """
 
 from __future__ import annotations
@@ -54,6 +55,18 @@ class Backends:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption('--real-placement', action='store_true', help='simulated clouds get the real Placement')
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption('--real-placement'):
+        return
+    chosen = [
+        item
+        for item in items
+        if 'cloud' in getattr(item, 'fixturenames', ()) and item.get_closest_marker('real_placement') is None
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen
 
 
 @pytest.fixture(scope='session')
