@@ -12,8 +12,9 @@
 
 """``migrator-manage``: what an operator does to migrator's own data.
 
-A command is a noun and a verb. Each noun has a module and a row in :data:`NOUNS`, with its verbs; a verb is a function
-that is given what was asked for and answers an exit status:
+A command is a noun and a verb. Each noun has a row in :data:`NOUNS`, and a module with its verbs. That module is
+imported only when the noun is asked for. A verb is a function that is given what was asked for and answers an exit
+status:
 
 0. right
 1. the thing that was asked about is wrong
@@ -24,6 +25,7 @@ that is given what was asked for and answers an exit status:
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -32,38 +34,49 @@ from typing import TYPE_CHECKING, Any
 from oslo_config import cfg
 
 from migrator import exception, executors
-from migrator.cmd import (
-    manage_command,
-    manage_db,
-    manage_instance,
-    manage_migration,
-    manage_placement,
-    manage_service,
-    pipes,
-    settings,
-)
-from migrator.conf import opts
-from migrator.db import options as db_options
+from migrator.cmd import manage_command, pipes
 
-if TYPE_CHECKING:  # a command that tells nobody needs nothing of RPC
+if TYPE_CHECKING:  # whatever only some verbs need is imported where they use it, so that the help comes at once
     from migrator.conductor import rpcapi as conductor_rpcapi
 
 PROG = manage_command.PROG
 WRONG, USAGE, UNREACHABLE = manage_command.WRONG, manage_command.USAGE, manage_command.UNREACHABLE
 Asked = manage_command.Asked
 
-NOUNS: dict[str, manage_command.Noun] = {
-    'db': manage_db.NOUN,
-    'service': manage_service.NOUN,
-    'instance': manage_instance.NOUN,
-    'migration': manage_migration.NOUN,
-    'placement': manage_placement.NOUN,
+#: Noun -> its help, and the module whose ``VERBS`` it has.
+NOUNS: dict[str, tuple[str, str]] = {
+    'db': ('the database schema', 'migrator.cmd.manage_db'),
+    'service': ('the services that report: computes and conductors', 'migrator.cmd.manage_service'),
+    'instance': ('the guests that migrator keeps the books of', 'migrator.cmd.manage_instance'),
+    'migration': ('the migrations', 'migrator.cmd.manage_migration'),
+    'placement': ('the allocations in Placement', 'migrator.cmd.manage_placement'),
 }
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         self.exit(USAGE, f'{self.prog}: {message}. See {self.prog} --help\n')
+
+
+class _NounParser(_Parser):
+    """The parser of one noun. It adds the parsers of the verbs when it parses, so that no other noun is imported."""
+
+    def __init__(self, *, module: str, common: argparse.ArgumentParser, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._module = module
+        self._common = common
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as usual, with the verbs."""
+        verbs: Sequence[manage_command.Verb] = importlib.import_module(self._module).VERBS
+        choices: Any = self.add_subparsers(metavar='VERB', required=True, dest='verb', parser_class=_Parser)
+        for verb in verbs:
+            one = choices.add_parser(
+                verb.name, parents=[self._common], help=verb.help, description=verb.help, allow_abbrev=False
+            )
+            verb.arguments(one)
+            one.set_defaults(run=verb.run)
+        return super().parse_known_args(args, namespace)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -85,16 +98,17 @@ def make_parser() -> argparse.ArgumentParser:
         description="What an operator does to migrator's own data.",
         epilog='Exit status: 0 right; 1 what was asked about is wrong; 2 usage; 3 a service it needs is not reachable.',
     )
-    nouns = parser.add_subparsers(metavar='NOUN', required=True, dest='noun')
-    for noun, (help_, verbs) in NOUNS.items():
-        of_noun = nouns.add_parser(noun, parents=[common], help=help_, description=help_, allow_abbrev=False)
-        choices = of_noun.add_subparsers(metavar='VERB', required=True, dest='verb')
-        for verb in verbs:
-            one = choices.add_parser(
-                verb.name, parents=[common], help=verb.help, description=verb.help, allow_abbrev=False
-            )
-            verb.arguments(one)
-            one.set_defaults(run=verb.run)
+    nouns: Any = parser.add_subparsers(metavar='NOUN', required=True, dest='noun', parser_class=_NounParser)
+    for noun, (help_, module) in NOUNS.items():
+        nouns.add_parser(
+            noun,
+            parents=[common],
+            help=help_,
+            description=help_,
+            allow_abbrev=False,
+            module=module,
+            common=common,
+        )
     return parser
 
 
@@ -103,6 +117,10 @@ def read_conf(files: Sequence[str]) -> cfg.ConfigOpts:
 
     :raises migrator.exception.ConfigurationError: a file is not there or cannot be read, or a value is not right.
     """
+    from migrator.cmd import settings
+    from migrator.conf import opts
+    from migrator.db import options as db_options
+
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
     db_options.register_opts(conf)
@@ -140,6 +158,8 @@ def main(
     except exception.ConfigurationError as error:
         return _fail(USAGE, error)
     except exception.DatabaseUnreachable as error:
+        from migrator.db import options as db_options
+
         refused = db_options.refusal(conf, error) if conf is not None else None
         return _fail(UNREACHABLE, _line(error)) if refused is None else _fail(USAGE, _line(refused))
     except cfg.Error as error:
@@ -161,6 +181,8 @@ def _fail(status: int, error: object) -> int:
 
 
 def _line(error: object) -> str:
+    from migrator.db import options as db_options
+
     # Further lines of a database's error quote the statement and its parameters; the first may quote the URL.
     return db_options.without_password((str(error).strip().splitlines() or ['an error without a text'])[0])
 

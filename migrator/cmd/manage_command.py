@@ -29,24 +29,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import rich.console
-import rich.progress
-import rich.table
-import rich.text
 from oslo_config import cfg
 from oslo_utils import uuidutils
 
-from migrator import context as migrator_context
 from migrator import executors
-from migrator.conf import upgrade_levels
-from migrator.db import api as db_api
-from migrator.db import engine as engines
-from migrator.db import options as db_options
-from migrator.db import sync
-from migrator.placement_client import client as placement_client
 
-if TYPE_CHECKING:  # a command that tells nobody needs nothing of RPC
+if TYPE_CHECKING:  # whatever only some verbs need is imported where they use it, so that the help comes at once
+    from migrator import context as migrator_context
     from migrator.conductor import rpcapi as conductor_rpcapi
+    from migrator.db import api as db_api
+    from migrator.db import engine as engines
+    from migrator.placement_client import client as placement_client
 
 RIGHT, WRONG, USAGE, UNREACHABLE = range(4)
 
@@ -76,6 +69,8 @@ class Asked:
 
     def engine(self) -> engines.Engine:
         """Return the engine of the configured database; it gives up at once, for somebody waits for the answer."""
+        from migrator.db import options as db_options
+
         return db_options.engine_from_conf(self.conf, self.threads, max_retries=0)
 
     @functools.cached_property
@@ -84,6 +79,9 @@ class Asked:
 
         :raises migrator.exception.SchemaTooOld: or SchemaTooNew, or DatabaseUnreachable.
         """
+        from migrator.db import api as db_api
+        from migrator.db import sync
+
         engine = self.engine()
         sync.check(engine)
         return db_api.Database('', self.threads, engine=engine)
@@ -103,6 +101,8 @@ class Asked:
 
         :raises migrator.exception.ConfigurationError: ``[placement]`` is not right.
         """
+        from migrator.placement_client import client as placement_client
+
         return placement_client.client_from_conf(self.conf)
 
     def wake(self, context: migrator_context.RequestContext, migration_uuid: str, server: str | None) -> None:
@@ -116,6 +116,7 @@ class Asked:
             return
         from migrator import rpc
         from migrator.conductor import rpcapi as conductor_rpcapi
+        from migrator.conf import upgrade_levels
 
         level = upgrade_levels.pin(self.conf, 'conductor', [*conductor_rpcapi.VERSIONS])
         transport = rpc.get_transport(self.conf)
@@ -141,10 +142,6 @@ class Verb:
     help: str
     run: Callable[[Asked], int]
     arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
-
-
-#: A noun's help, and its verbs.
-Noun = tuple[str, Sequence[Verb]]
 
 
 def _plain(value: Any) -> str:
@@ -203,6 +200,9 @@ def progress(asked: Asked, what: str, total: int) -> Iterator[Callable[[int], No
     :param total: how many steps it has.
     :returns: what is to be called with each number of steps done.
     """
+    import rich.console
+    import rich.progress
+
     console = rich.console.Console(stderr=True)
     shown = console.is_terminal and not asked.arguments.json and total > 0
     with rich.progress.Progress(console=console, disable=not shown, transient=True) as bar:
@@ -218,6 +218,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
     On a terminal that is too narrow, cells are folded; in a pipe, each row is one line.
     """
+    import rich.console
+    import rich.table
+    import rich.text
+
     drawn = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style='')
     for column in columns:
         drawn.add_column(rich.text.Text(column), overflow='fold')

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 
 from migrator.cmd import manage_command
-from migrator.db import sync
 
 Asked = manage_command.Asked
 Verb = manage_command.Verb
@@ -25,6 +24,8 @@ Verb = manage_command.Verb
 
 def sync_(asked: Asked) -> int:
     """Bring the schema up to this release."""
+    from migrator.db import sync
+
     engine = asked.engine()
     before = sync.version(engine)
     after = sync.sync(engine)
@@ -36,6 +37,8 @@ def sync_(asked: Asked) -> int:
 
 def version(asked: Asked) -> int:
     """Say which version the schema has; exit 1 if it is not that of this release."""
+    from migrator.db import sync
+
     engine = asked.engine()
     found, wanted = sync.version(engine), sync.head()
     document = {'version': found, 'wanted': wanted, 'current': found == wanted}
@@ -76,17 +79,15 @@ def _max_count(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--max-count', type=manage_command.at_least(1), metavar='N', help=help_)
 
 
-NOUN: manage_command.Noun = (
-    'the database schema',
-    (
-        Verb('sync', 'bring the schema up to this release', sync_),
-        Verb(
-            'online_data_migrations',
-            'bring rows of an earlier release into the form of this one, in batches, beside running services; 1 if'
-            ' some are left',
-            online_data_migrations,
-            _max_count,
-        ),
-        Verb('version', 'say which version the schema has; 1 if it is not the one that is needed', version),
+#: What can be done to the schema.
+VERBS: tuple[manage_command.Verb, ...] = (
+    Verb('sync', 'bring the schema up to this release', sync_),
+    Verb(
+        'online_data_migrations',
+        'bring rows of an earlier release into the form of this one, in batches, beside running services; 1 if'
+        ' some are left',
+        online_data_migrations,
+        _max_count,
     ),
+    Verb('version', 'say which version the schema has; 1 if it is not the one that is needed', version),
 )

@@ -25,7 +25,6 @@ from oslo_utils import uuidutils
 
 from migrator import exception
 from migrator.cmd import manage_command
-from migrator.conductor import instances
 from migrator.objects import instance as instance_objects
 
 Asked = manage_command.Asked
@@ -41,6 +40,8 @@ COLUMNS = (
 
 def create(asked: Asked) -> int:
     """Register a guest that its host has: its row, and its allocation in Placement."""
+    from migrator.conductor import instances
+
     given = asked.arguments
     uuid = given.uuid or uuidutils.generate_uuid()
     instance = Instance(
@@ -111,6 +112,8 @@ def list_(asked: Asked) -> int:
 
 def delete(asked: Asked) -> int:
     """Forget an instance: its row, and its allocation in Placement. The guest itself is left alone."""
+    from migrator.conductor import instances
+
     uuid = asked.arguments.uuid
     instances.delete(asked.database, asked.placement(), uuid)
     asked.answer(
@@ -160,11 +163,9 @@ def _delete_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('uuid', type=manage_command.uuid, metavar='UUID', help='of the instance')
 
 
-NOUN: manage_command.Noun = (
-    'the guests that migrator keeps the books of',
-    (
-        Verb('create', 'register a guest that its host has: row and allocation, or neither', create, _create_arguments),
-        Verb('list', 'list the instances, the newest first', list_, _list_arguments),
-        Verb('delete', 'forget one: row and allocation; the guest is left alone', delete, _delete_arguments),
-    ),
+#: What can be done to an instance.
+VERBS: tuple[manage_command.Verb, ...] = (
+    Verb('create', 'register a guest that its host has: row and allocation, or neither', create, _create_arguments),
+    Verb('list', 'list the instances, the newest first', list_, _list_arguments),
+    Verb('delete', 'forget one: row and allocation; the guest is left alone', delete, _delete_arguments),
 )

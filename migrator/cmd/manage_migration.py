@@ -19,16 +19,20 @@ import collections
 import dataclasses
 import datetime
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from migrator.cmd import concurrency, manage_command, manage_story
-from migrator.db import debts
+from migrator.cmd import concurrency, manage_command
 from migrator.objects import migration as migration_objects
 
+if TYPE_CHECKING:
+    from migrator.cmd import manage_story
+    from migrator.db import debts
+
+    Debt = debts.Debt
+    Story = manage_story.Story
+
 Asked = manage_command.Asked
-Debt = debts.Debt
 Migration = migration_objects.Migration
-Story = manage_story.Story
 Verb = manage_command.Verb
 
 COLUMNS = ('ID', 'UUID', 'INSTANCE', 'STATUS', 'SOURCE', 'DESTINATION', 'CREATED', 'CONDUCTOR', 'REMARK')
@@ -90,6 +94,8 @@ def _row(migration: Migration, servers: dict[str, str], owed: Sequence[Debt]) ->
 
 def show(asked: Asked) -> int:
     """Show all there is to know of one migration."""
+    from migrator.cmd import manage_story
+
     story = manage_story.gather(asked.database, asked.arguments.migration, asked.conf.service_down_time)
     manage_narrative = _narrative()
     document = manage_story.document(story) | {
@@ -134,6 +140,8 @@ def text_of(story: Story, command: str = manage_command.PROG) -> Iterator[str]:
 
     :param command: what the commands in it begin with.
     """
+    from migrator.cmd import manage_story
+
     migration = story.migration
     name = f' ({story.instance.name})' if story.instance is not None else ', which has been deleted'
     destination = migration.dest_compute or migration.requested_host or 'a host that is yet to be chosen'
@@ -258,17 +266,15 @@ def _wait(parser: argparse.ArgumentParser, seconds: int) -> None:
     parser.add_argument('--wait', type=manage_command.at_least(0), default=seconds, metavar='SECONDS', help=help_)
 
 
-NOUN: manage_command.Noun = (
-    'the migrations',
-    (
-        Verb('list', 'list migrations, the newest first', list_, _list_arguments),
-        Verb('show', 'show what one waits for, its whole story, and what happens next', show, _show_arguments),
-        Verb('retry', 'have one that is stuck looked at anew, all tries forgotten', retry, _retry_arguments),
-        Verb(
-            'abandon',
-            'end one that is stuck in error, with its guest where you say; without --yes only tell what would be done',
-            abandon,
-            _abandon_arguments,
-        ),
+#: What can be done to a migration.
+VERBS: tuple[manage_command.Verb, ...] = (
+    Verb('list', 'list migrations, the newest first', list_, _list_arguments),
+    Verb('show', 'show what one waits for, its whole story, and what happens next', show, _show_arguments),
+    Verb('retry', 'have one that is stuck looked at anew, all tries forgotten', retry, _retry_arguments),
+    Verb(
+        'abandon',
+        'end one that is stuck in error, with its guest where you say; without --yes only tell what would be done',
+        abandon,
+        _abandon_arguments,
     ),
 )

@@ -17,17 +17,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from migrator import exception
 from migrator.cmd import manage_command
-from migrator.conductor import audits
-from migrator.placement_client import allocations
-from migrator.placement_client import client as placement_client
+
+if TYPE_CHECKING:
+    from migrator.conductor import audits
+    from migrator.placement_client import client as placement_client
+
+    Wrong = audits.Wrong
 
 Asked = manage_command.Asked
 Verb = manage_command.Verb
-Wrong = audits.Wrong
 
 _RIGHT = 'nothing is wrong with it, or it comes, goes or moves at this moment.'
 _UNHEARD_OF = 'it is neither an instance nor a migration here, and holds nothing in Placement: is it the right uuid?'
@@ -35,6 +37,8 @@ _UNHEARD_OF = 'it is neither an instance nor a migration here, and holds nothing
 
 def audit(asked: Asked) -> int:
     """Say which allocations have no living reason, and what puts each right; change nothing."""
+    from migrator.conductor import audits
+
     found = audits.audit(asked.database, asked.placement())
     lines = [line for wrong in found for line in _told(wrong)]
     lines.append(_sum(found))
@@ -47,6 +51,8 @@ def heal(asked: Asked) -> int:
 
     Exit 1 if something is left that is wrong, or a consumer was named of whom nobody has heard.
     """
+    from migrator.conductor import audits
+
     given, client = asked.arguments, asked.placement()
     found = audits.audit(asked.database, client)
     strange = sorted(set(given.consumer or ()) - {wrong.consumer for wrong in found})
@@ -82,6 +88,8 @@ def _is_known(asked: Asked, client: placement_client.PlacementClient, uuid: str)
         with contextlib.suppress(exception.NotFound):
             get(uuid)
             return True
+    from migrator.placement_client import allocations
+
     return bool(allocations.read(client, uuid).allocations)
 
 
@@ -91,6 +99,8 @@ def _findings(found: Iterable[Wrong]) -> list[dict[str, Any]]:
 
 def _heal(asked: Asked, client: placement_client.PlacementClient, wrong: Wrong) -> tuple[bool, str]:
     """Return whether it is, or would be, put right, and what is to be said of it."""
+    from migrator.conductor import audits
+
     named = asked.arguments.consumer or ()
     try:
         if not asked.arguments.yes:
@@ -139,10 +149,8 @@ def _heal_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--yes', action='store_true', help='do it; without it, what would be done is told')
 
 
-NOUN: manage_command.Noun = (
-    'the allocations in Placement',
-    [
-        Verb('audit', 'say which allocations have no living reason', audit),
-        Verb('heal', 'put wrong allocations right, each consumer in one write', heal, _heal_arguments),
-    ],
+#: What can be done to the allocations.
+VERBS: tuple[manage_command.Verb, ...] = (
+    Verb('audit', 'say which allocations have no living reason', audit),
+    Verb('heal', 'put wrong allocations right, each consumer in one write', heal, _heal_arguments),
 )

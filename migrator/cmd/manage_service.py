@@ -19,17 +19,19 @@ import collections
 import dataclasses
 import datetime
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from migrator import exception
 from migrator.cmd import manage_command
-from migrator.conductor import services
-from migrator.db import conductors, debts
 from migrator.objects import service as service_objects
 
+if TYPE_CHECKING:
+    from migrator.db import conductors, debts
+
+    Debt = debts.Debt
+    Life = conductors.Life
+
 Asked = manage_command.Asked
-Debt = debts.Debt
-Life = conductors.Life
 Service = service_objects.Service
 
 BINARIES = (service_objects.COMPUTE_BINARY, service_objects.CONDUCTOR_BINARY)
@@ -113,6 +115,8 @@ def _lease(lease: dict[str, Any] | None, now: datetime.datetime) -> str | None:
 
 def delete(asked: Asked) -> int:
     """Forget a service that is gone for good."""
+    from migrator.conductor import services
+
     arguments = asked.arguments
     found = asked.database.services.list(binary=arguments.binary, host=arguments.name)
     if not found:
@@ -134,12 +138,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--binary', choices=BINARIES, help='only these')
 
 
-NOUN: manage_command.Noun = (
-    'the services that report: computes and conductors',
-    (
-        manage_command.Verb('list', 'list them, conductors with their lease', list_, _arguments),
-        manage_command.Verb(
-            'delete', 'forget one that is gone for good, with its hypervisor and its providers', delete, _which
-        ),
+#: What can be done to a service.
+VERBS: tuple[manage_command.Verb, ...] = (
+    manage_command.Verb('list', 'list them, conductors with their lease', list_, _arguments),
+    manage_command.Verb(
+        'delete', 'forget one that is gone for good, with its hypervisor and its providers', delete, _which
     ),
 )

@@ -20,19 +20,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
 
 from migrator import exception, executors
 from migrator.cmd import pipes, settings
-from migrator.conf import opts
-from migrator.db import api as db_api
-from migrator.db import engine as engines
-from migrator.db import options, sync
 from migrator.objects import service as service_objects
-from migrator.placement_client import client as placement_client
+
+if TYPE_CHECKING:  # what the checks need is imported where they use it, so that the help comes at once
+    from migrator.db import api as db_api
+    from migrator.db import engine as engines
 
 PROG = 'migrator-status'
 USAGE = 2
@@ -42,6 +41,9 @@ Result = upgradecheck.Result
 
 
 def _register(conf: cfg.ConfigOpts) -> None:
+    from migrator.conf import opts
+    from migrator.db import options
+
     opts.register_opts(conf)
     options.register_opts(conf)
 
@@ -56,21 +58,30 @@ class Checks(upgradecheck.UpgradeCommands):
         self._conf = conf
 
     def _engine(self) -> engines.Engine:
+        from migrator.db import options
+
         return options.engine_from_conf(self._conf, executors.NativeThreads(), max_retries=0)
 
     def _database(self) -> db_api.Database:
         """Return the database, of a schema that this release knows."""
+        from migrator.db import api as db_api
+        from migrator.db import sync
+
         engine = self._engine()
         sync.check(engine)
         return db_api.Database('', executors.NativeThreads(), engine=engine)
 
     def _schema(self) -> Result:
         """Whether the schema is this release's."""
+        from migrator.db import sync
+
         sync.check(self._engine())
         return Result(Code.SUCCESS, f'at {sync.head()}')
 
     def _placement(self) -> Result:
         """Whether Placement answers, lets migrator in, and is new enough."""
+        from migrator.placement_client import client as placement_client
+
         client = placement_client.client_from_conf(self._conf)
         offered = client.read('/')['versions'][0]['max_version']
         wanted = placement_client.MICROVERSION
@@ -120,6 +131,8 @@ def _told(check: Callable[[], Result]) -> Result:
     try:
         return check()
     except exception.MigratorException as error:
+        from migrator.db import options
+
         return Result(Code.FAILURE, options.without_password(' '.join(str(error).split())))
 
 
@@ -133,10 +146,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     conf = cfg.ConfigOpts()
     checks: Any = Checks(conf)
     try:
-        _register(conf)
         upgradecheck.register_cli_options(conf, checks)
         settings.parse(conf, PROG, list(sys.argv[1:] if argv is None else argv))
-        settings.complete(conf, [])
+        settings.complete(conf, [_register])
     except SystemExit as stop:  # argparse has said what there is to say
         return int(stop.code or 0)
     except exception.ConfigurationError as error:
