@@ -23,20 +23,28 @@ import sys
 import time
 from collections.abc import Iterator
 
+from tests import forked, templates
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 #: Seconds. Nothing here takes as long, unless the machine is busy.
 PATIENCE = 60.0
 
 
 class Service:
-    """One command of migrator.cmd, with its output in a file."""
+    """One command of migrator.cmd, with its output in a file.
 
-    def __init__(self, directory: pathlib.Path, module: str, *arguments: str, **environment: str) -> None:
+    :param fresh: run it in a new interpreter, and not in a fork of one that has imported everything.
+    """
+
+    def __init__(
+        self, directory: pathlib.Path, module: str, *arguments: str, fresh: bool = False, **environment: str
+    ) -> None:
         self.log = directory / f'{module}.log'
         # as an operator's: nothing of the test run's own configuration
         clean = {key: value for key, value in os.environ.items() if not key.startswith('OS_')}
         with self.log.open('wb') as output:
-            self.child = subprocess.Popen(
+            start = subprocess.Popen if fresh else forked.Process
+            self.child = start(
                 [sys.executable, '-m', f'migrator.cmd.{module}', *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -67,9 +75,11 @@ class Service:
 
 
 @contextlib.contextmanager
-def running(directory: pathlib.Path, module: str, *arguments: str, **environment: str) -> Iterator[Service]:
+def running(
+    directory: pathlib.Path, module: str, *arguments: str, fresh: bool = False, **environment: str
+) -> Iterator[Service]:
     """Run a service, and let nothing of it outlive the test."""
-    service = Service(directory, module, *arguments, **environment)
+    service = Service(directory, module, *arguments, fresh=fresh, **environment)
     try:
         yield service
     finally:
@@ -92,12 +102,7 @@ def configure(directory: pathlib.Path, text: str = '', name: str = 'migrator.con
 
     :param text: comes first, so that a section in it ends what there is of [DEFAULT].
     """
-    database = directory / 'migrator.sqlite'
-    if schema:
-        done = subprocess.run(
-            [sys.executable, '-c', SYNC, f'sqlite:///{database}'], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    database = templates.database(directory) if schema else directory / 'migrator.sqlite'
     file = directory / name
     sections = {
         'DEFAULT': {'transport_url': 'fake://', 'host': 'h1'},
@@ -120,11 +125,3 @@ def configure(directory: pathlib.Path, text: str = '', name: str = 'migrator.con
         )
     )
     return ['--config-file', str(file)]
-
-
-SYNC = """
-import sys
-from migrator import executors
-from migrator.db import engine, sync
-sync.sync(engine.Engine(sys.argv[1], executors.NativeThreads()))
-"""

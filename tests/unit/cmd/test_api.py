@@ -28,7 +28,7 @@ def url_of(service) -> str:
 
 
 def test_it_answers_logs_each_request_with_its_id_and_ends_with_0_on_sigterm(tmp_path):
-    with running(tmp_path, 'api', *configure(tmp_path)) as service:
+    with running(tmp_path, 'api', *configure(tmp_path), fresh=True) as service:
         url = url_of(service)
         answer = requests.get(f'{url}/servers', headers={'X-Auth-Token': 'admin'}, timeout=30)
         assert answer.json() == {'servers': []}

@@ -31,7 +31,7 @@ def test_every_driver_that_can_be_chosen_is_known():
 
 
 def test_it_serves_changes_its_limit_on_sighup_and_ends_with_0_on_sigterm(tmp_path):
-    with running(tmp_path, 'compute', *configure(tmp_path, schema=False)) as service:
+    with running(tmp_path, 'compute', *configure(tmp_path, schema=False), fresh=True) as service:
         service.wait_for('serves')
         service.wait_for('this hypervisor ends with the service')
         configure(tmp_path, 'max_concurrent_live_migrations = 3', schema=False)

@@ -45,7 +45,7 @@ def test_it_serves_while_placement_is_away_says_so_once_and_ends_with_0_on_sigte
 
 def test_sighup_changes_what_may_change_and_a_file_that_is_wrong_changes_nothing(tmp_path):
     arguments = configure(tmp_path, '[conductor]\nsweep_interval = 5')
-    with running(tmp_path, 'conductor', *arguments) as service:
+    with running(tmp_path, 'conductor', *arguments, fresh=True) as service:
         service.wait_for('serves')
         configure(tmp_path, '[conductor]\nsweep_interval = 7', schema=False)
         service.signal(signal.SIGHUP)
@@ -94,7 +94,8 @@ def test_told_a_port_it_serves_its_metrics_there_until_it_is_stopped(tmp_path, b
     if backend == 'eventlet':
         pytest.importorskip('eventlet')
     text = f'concurrency_backend = {backend}\n[conductor]\naudit_interval = 3600\nmetrics_port = 0'
-    with running(tmp_path, 'conductor', *configure(tmp_path, text)) as service:
+    # a fork has chosen native threads already
+    with running(tmp_path, 'conductor', *configure(tmp_path, text), fresh=backend == 'eventlet') as service:
         url = service.wait_for('The metrics are at').split()[-1]
         assert url.startswith('http://127.0.0.1:')
         answer = requests.get(url, timeout=30)
@@ -137,7 +138,7 @@ def test_an_address_for_the_metrics_that_is_not_ours_is_refused(tmp_path):
 def test_in_a_process_that_eventlet_has_patched_it_serves_and_stops_too(tmp_path):
     pytest.importorskip('eventlet')
     arguments = configure(tmp_path, 'concurrency_backend = eventlet')
-    with running(tmp_path, 'conductor', *arguments) as service:
+    with running(tmp_path, 'conductor', *arguments, fresh=True) as service:
         service.wait_for('serves')
         service.signal(signal.SIGTERM)
         assert service.status() == 0

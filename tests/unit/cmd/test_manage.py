@@ -18,16 +18,15 @@ import json
 import os
 import pathlib
 import sqlite3
-import subprocess
 import sys
 import time
 
 import pytest
 
-from migrator import exception, executors
+from migrator import exception
 from migrator.cmd import manage
-from migrator.db import engine as engines
 from migrator.db import sync
+from tests import forked, templates
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -174,18 +173,14 @@ def test_a_database_that_refuses_the_password_is_usage_and_does_not_tell_it(run,
 
 def test_whoever_reads_no_further_is_told_nothing(tmp_path):
     """``migrator-manage ... | head -1`` printed a traceback."""
-    database = tmp_path / 'x.sqlite'
-    threads = executors.NativeThreads()
-    sync.sync(engines.Engine(f'sqlite:///{database}', threads))
+    database = templates.database(tmp_path)
     environment = {**os.environ, 'OS_DATABASE__CONNECTION': f'sqlite:///{database}'}
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, '-m', 'migrator.cmd.manage', 'migration', 'list']
     with os.fdopen(writing, 'wb') as nobody:
-        done = subprocess.run(
-            command, stdout=nobody, stderr=subprocess.PIPE, env=environment, cwd=ROOT, timeout=60, check=False
-        )
-    assert (done.returncode, done.stderr) == (141, b'')
+        done = forked.run(command, stdout=nobody, env=environment, cwd=ROOT, timeout=60)
+    assert (done.returncode, done.stderr) == (141, '')
 
 
 def test_a_file_that_is_no_database_is_told_in_one_line(run, configured, tmp_path):

@@ -20,9 +20,7 @@ import sys
 
 import pytest
 
-from migrator import executors
-from migrator.db import engine as engines
-from migrator.db import sync
+from tests import forked, templates
 from tests.unit.cmd.processes import ROOT
 
 
@@ -32,16 +30,25 @@ from tests.unit.cmd.processes import ROOT
 )
 def test_a_command_whose_output_nobody_reads_ends_without_a_word(tmp_path, command, buffered):
     module, *arguments = command.split()
-    database = tmp_path / 'migrator.sqlite'
-    sync.sync(engines.Engine(f'sqlite:///{database}', executors.NativeThreads()))
+    database = templates.database(tmp_path)
     environment = {**os.environ, 'OS_DATABASE__CONNECTION': f'sqlite:///{database}', **buffered}
     reading, writing = os.pipe()
     os.close(reading)
     argv = [sys.executable, '-m', f'migrator.cmd.{module}', *arguments]
     with os.fdopen(writing, 'wb') as nobody:
-        done = subprocess.run(
-            argv, stdout=nobody, stderr=subprocess.PIPE, env=environment, cwd=ROOT, timeout=60, check=False
-        )
-    assert done.stderr == b''
+        if buffered:
+            done = forked.run(argv, stdout=nobody, env=environment, cwd=ROOT, timeout=60)
+        else:  # in an interpreter of its own, whose end takes a part in this
+            done = subprocess.run(
+                argv,
+                stdout=nobody,
+                stderr=subprocess.PIPE,
+                env=environment,
+                cwd=ROOT,
+                timeout=60,
+                check=False,
+                text=True,
+            )
+    assert done.stderr == ''
     # argparse notices by itself, and thinks nothing of it.
     assert done.returncode in ((0, 141) if '--help' in command else (141,))

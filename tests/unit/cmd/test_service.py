@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 
@@ -27,7 +26,8 @@ from oslo_config import cfg
 from migrator import exception, executors
 from migrator.cmd import process, signals
 from migrator.conf import service as service_conf
-from tests.unit.cmd.processes import ROOT, configure, refused, running
+from tests import forked
+from tests.unit.cmd.processes import configure, refused, running
 
 # --- what cannot start says why, in one line, with a status -----------------------------------------------------------
 
@@ -132,9 +132,7 @@ def begin(process):
     process.on_stop(threading.Event().wait)
 sys.exit(service.main(service.Kind('migrator-slow', lambda conf: None, begin), []))
 """)
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env={**os.environ, 'PYTHONPATH': str(ROOT)}
-    ) as child:
+    with forked.Process([sys.executable, str(script)], stdout=forked.PIPE, text=True) as child:
         assert child.stdout is not None
         for line in child.stdout:
             if 'serves' in line or 'stops' in line:
@@ -157,9 +155,7 @@ def begin(process):
     process.on_stop(lambda: print('served no more', flush=True))
 sys.exit(service.main(service.Kind('migrator-asking', lambda conf: None, begin), []))
 """)
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env={**os.environ, 'PYTHONPATH': str(ROOT)}
-    ) as child:
+    with forked.Process([sys.executable, str(script)], stdout=forked.PIPE, text=True) as child:
         assert child.stdout is not None
         said = []
         for line in child.stdout:
@@ -193,10 +189,9 @@ kind = importlib.import_module(f'migrator.cmd.{sys.argv[1]}').KIND
 sys.exit(service.main(dataclasses.replace(kind, begin=begin), sys.argv[2:]))
 """)
     clean = {key: value for key, value in os.environ.items() if not key.startswith('OS_')}
-    with subprocess.Popen(
+    with forked.Process(
         [sys.executable, str(script), module, *configure(tmp_path, text, schema=False)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**clean, 'PYTHONPATH': str(ROOT)},
+        stdout=forked.PIPE, stderr=forked.STDOUT, text=True, env=clean,
     ) as child:  # fmt: skip
         assert child.stdout is not None
         said = []
