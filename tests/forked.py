@@ -23,6 +23,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import importlib.metadata
 import importlib.util
 import io
 import json
@@ -69,17 +70,19 @@ MIGRATOR = (
     'sqlalchemy.dialects.sqlite',
 )
 
-#: The same of the command lines ``openstack`` and ``nova``.
+#: The same of the command lines ``openstack`` and ``nova``. Not the shell of novaclient, which keeps the arguments that
+#: the process has when it is imported.
 CLIENTS = (
-    'keystoneauth1.loading._plugins.admin_token',
-    'novaclient.shell',
-    'novaclient.v2.shell',
+    'tests.forked:load_openstack',
+    'novaclient.client',
+    'novaclient.v2.client',
     'openstack.connection',
     'openstackclient.shell',
     'openstackclient.compute.client',
-    'openstackclient.compute.v2.server',
-    'osc_placement.plugin',
 )
+
+#: The groups of entry points whose modules the client ``openstack`` imports.
+_OPENSTACK = ('cliff.formatter', 'keystoneauth1.plugin', 'openstack.')
 
 PIPE, STDOUT, DEVNULL = subprocess.PIPE, subprocess.STDOUT, subprocess.DEVNULL
 
@@ -311,6 +314,19 @@ def serve() -> None:
             _Ending.status = stop.code or 0
         raise
     _Ending.status = 0
+
+
+def load_openstack() -> None:
+    """Import every command of ``openstack``, as the client itself does each time."""
+    # cliff keeps the name of the program that imports it.
+    sys.argv[:] = ['openstack']
+    found = importlib.metadata.entry_points()
+    for group in found.groups:
+        for entry in found.select(group=group) if group.startswith(_OPENSTACK) else ():
+            with contextlib.suppress(Exception):  # the client passes over it, too
+                entry.load()
+    # cliff reads the metadata of every installed package for this, and keeps it.
+    importlib.import_module('openstackclient.common.versions').ShowVersions(None, None).get_epilog()
 
 
 class _Ending:

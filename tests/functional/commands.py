@@ -10,7 +10,10 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""Commands run as a user runs them: as processes of their own."""
+"""Commands run as a user runs them: as processes of their own.
+
+They are forks of an interpreter that has imported what they need (:mod:`tests.forked`), unless they are to be fresh.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,8 @@ import signal
 import subprocess
 import sys
 import time
+
+from tests import forked
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -43,27 +48,38 @@ def left_behind(tmp_path):
     return os.listdir(tmp_path / 'tmp')
 
 
-def demo(tmp_path, *words, **more):
+def client(command, env, text=''):
+    """Run ``openstack`` or ``nova`` to its end.
+
+    :param text: what it reads from its standard input.
+    """
+    return forked.run(command, modules=forked.CLIENTS, env=env, input=text, timeout=PATIENCE)
+
+
+def demo(tmp_path, *words, fresh=False, **more):
     """Run migrator-demo to its end."""
     command = [sys.executable, '-m', 'migrator.cmd.demo', *words]
-    return subprocess.run(
-        command, env=environment(tmp_path, **more), cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
-    )
+    options = {'env': environment(tmp_path, **more), 'cwd': tmp_path, 'timeout': PATIENCE}
+    if fresh:
+        return subprocess.run(command, capture_output=True, text=True, **options)
+    return forked.run(command, **options)
 
 
 class Served:
     """A running ``migrator-demo --serve``; entered when it serves, and stopped when it is left.
 
+    :param fresh: run it in a new interpreter.
     :ivar said: what it has printed.
     """
 
-    def __init__(self, tmp_path, *words):
+    def __init__(self, tmp_path, *words, fresh=False):
+        self._start = subprocess.Popen if fresh else forked.Process
         self._command = [sys.executable, '-m', 'migrator.cmd.demo', '--serve', '127.0.0.1:0', *words]
         self._tmp_path = tmp_path
         self.said = ''
 
     def __enter__(self):
-        self.process = subprocess.Popen(
+        self.process = self._start(
             self._command,
             env=environment(self._tmp_path),
             cwd=self._tmp_path,

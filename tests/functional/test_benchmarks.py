@@ -14,12 +14,12 @@
 """The benchmark runs, and what it counts is right; how long anything took is not asked."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from benchmarks import control_plane
+from tests import forked
 from tests.functional import test_cost
 
 #: What a migration may cost; the messages without the question that settles it, which counts as a poll.
@@ -38,7 +38,7 @@ def above(costs):
 
 def test_on_sqlite_it_tells_what_a_migration_costs_and_that_more_guests_on_the_source_make_it_no_dearer():
     command = [sys.executable, control_plane.__file__, '--on', 'sqlite', '--guests', '1,6', '--quick']
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = forked.run(command, timeout=100)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert set(found['sqlite']) == {'1', '6'}

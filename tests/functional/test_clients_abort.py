@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
 import sys
 import time
 
@@ -46,8 +45,8 @@ PATIENCE = 60
 SLOW = ('--guest-memory', '256', '--bandwidth', '1', '--dirty-rate', '0', '--max-concurrent', '1')
 #: A preparation takes minutes.
 PREPARES = ('--prepare', '600')
-#: A guest is busy: pass after pass over its memory, for a minute and more.
-BUSY = ('--guest-memory', '512', '--bandwidth', '64', '--dirty-rate', '2000')
+#: A guest is busy: pass after pass over its memory, for half a minute and more.
+BUSY = ('--guest-memory', '512', '--bandwidth', '128', '--dirty-rate', '4000')
 
 
 class Cloud:
@@ -82,13 +81,13 @@ class Cloud:
             if found and found[0]['status'] in statuses:
                 return found[0]
             assert time.monotonic() < until, found
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     def run(self, client, *words, version='2.80'):
         """Run a client to its end, with the environment that the demo has told."""
         env = commands.environment(self._tmp_path, **self.served.exports() | {'OS_COMPUTE_API_VERSION': version})
         command = [str(BIN / client), *map(str, words)]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=commands.PATIENCE)
+        return commands.client(command, env)
 
     def say(self, client, what, *words, version='2.80'):
         """Have a client say something that is taken."""

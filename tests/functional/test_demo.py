@@ -17,12 +17,12 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import subprocess
 import sys
 
 import pytest
 import requests
 
+from tests import forked
 from tests.functional import commands
 
 #: What one migration may cost, on average.
@@ -44,7 +44,7 @@ def wrapped(first, *words):
 
 
 def test_the_json_report_is_all_that_is_on_stdout_and_everything_in_it_is_right(tmp_path):
-    ended = commands.demo(tmp_path, *SMALL, '--json')
+    ended = commands.demo(tmp_path, *SMALL, '--json', fresh=True)
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
     assert [one['status'] for one in report['migrations']] == ['completed'] * 2
@@ -71,7 +71,7 @@ def test_each_migration_goes_on_at_once_when_its_copy_has_ended(tmp_path):
         *('--hosts', '2', '--instances', '1', '--json'),
     )
     env = commands.environment(tmp_path)
-    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=commands.PATIENCE)
+    ended = forked.run(command, env=env, timeout=commands.PATIENCE)
     (migration,) = json.loads(ended.stdout)['migrations']
     assert migration['noticed_after'] < 60, migration['trace']
     said = [one['what'] for one in migration['trace'] if one['kind'] == 'message']
@@ -95,13 +95,8 @@ def test_an_interrupted_demo_says_where_things_stand_and_leaves_nothing_behind(t
     command = wrapped(
         'signal.signal(signal.SIGINT, signal.default_int_handler)', '--bandwidth', '16', '--dirty-rate', '0'
     )
-    process = subprocess.Popen(
-        command,
-        env=commands.environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    streams = {'stdout': forked.PIPE, 'stderr': forked.PIPE, 'text': True}
+    process = forked.Process(command, env=commands.environment(tmp_path), **streams)
     try:
         for line in process.stdout:
             if line.rstrip().endswith('running'):
@@ -134,7 +129,7 @@ demo_cloud.DemoCloud.populate = and_plant
 
 def test_books_that_are_wrong_are_told_and_end_in_1(tmp_path):
     env = commands.environment(tmp_path)
-    ended = subprocess.run(wrapped(PLANT, *SMALL), env=env, capture_output=True, text=True, timeout=commands.PATIENCE)
+    ended = forked.run(wrapped(PLANT, *SMALL), env=env, timeout=commands.PATIENCE)
     assert ended.returncode == 1, ended.stderr
     assert '2 of 2 migrations completed' in ended.stdout
     assert ' 1 finding.' in ended.stdout
@@ -144,7 +139,8 @@ def test_books_that_are_wrong_are_told_and_end_in_1(tmp_path):
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_a_served_cloud_answers_until_a_signal_stops_it(tmp_path, number):
-    with commands.Served(tmp_path, *SMALL, '--placement', '127.0.0.1:0') as served:
+    fresh = number == signal.SIGTERM
+    with commands.Served(tmp_path, *SMALL, '--placement', '127.0.0.1:0', fresh=fresh) as served:
         answer = ask(served.url('Compute API') + '/servers', token='admin:demo')
         assert len(answer.json()['servers']) == 4
         answer = ask(served.url('Placement') + '/resource_providers', token='admin')

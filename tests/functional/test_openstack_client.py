@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
 import sys
 import time
 
@@ -46,7 +45,7 @@ def openstack(served, tmp_path):
     def openstack(*words, listing=True):
         command = [str(OPENSTACK), *words, *(['-f', 'json'] if listing else [])]
         env = commands.environment(tmp_path, **served.exports())
-        ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=commands.PATIENCE)
+        ended = commands.client(command, env)
         assert ended.returncode == 0, ended.stderr
         return json.loads(ended.stdout) if listing else ended.stdout
 

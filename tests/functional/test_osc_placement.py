@@ -15,7 +15,6 @@
 import contextlib
 import json
 import pathlib
-import subprocess
 import sys
 import threading
 from typing import NamedTuple
@@ -69,14 +68,8 @@ def openstack(url, tmp_path):
     }
 
     def openstack(*lines, version='1.38'):
-        ended = subprocess.run(
-            [str(OPENSTACK)],
-            input=''.join(f'{line} -f json\n' for line in lines),
-            env=commands.environment(tmp_path, OS_PLACEMENT_API_VERSION=version, **told),
-            capture_output=True,
-            text=True,
-            timeout=commands.PATIENCE,
-        )
+        env = commands.environment(tmp_path, OS_PLACEMENT_API_VERSION=version, **told)
+        ended = commands.client([str(OPENSTACK)], env, ''.join(f'{line} -f json\n' for line in lines))
         # its exit status says nothing when it reads its commands
         assert ended.stderr == ''
         return list(documents(ended.stdout, len(lines)))

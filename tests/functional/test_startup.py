@@ -14,7 +14,6 @@
 """Starting when something is missing: a clear error where waiting does not help, and patience where it does."""
 
 import re
-import subprocess
 import sys
 
 import pytest
@@ -27,6 +26,7 @@ from migrator.db import engine as engines
 from migrator.db import sync
 from migrator.testing.placement_faults import Fault
 from migrator.virt import fake
+from tests import forked
 from tests.functional import commands, seen
 
 USAGE = 2
@@ -36,13 +36,8 @@ def run(tmp_path, command, text):
     """Run a service with a configuration file until it ends, and return (exit status, what it said, a line each)."""
     file = tmp_path / 'migrator.conf'
     file.write_text(text)
-    ended = subprocess.run(
-        [sys.executable, '-W', 'ignore', '-m', f'migrator.cmd.{command}', '--config-file', str(file)],
-        env=commands.environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    argv = [sys.executable, '-m', f'migrator.cmd.{command}', '--config-file', str(file)]
+    ended = forked.run(argv, env=commands.environment(tmp_path), timeout=commands.PATIENCE)
     said = [line for line in ended.stderr.splitlines() if line.startswith(f'migrator-{command}: ')]
     assert 'Traceback' not in ended.stderr
     return ended.returncode, said

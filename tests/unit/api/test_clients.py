@@ -26,6 +26,8 @@ from novaclient import client as nova_client
 from novaclient import exceptions as nova_exceptions
 from openstack import exceptions as sdk_exceptions
 
+from tests import forked
+
 HERE = pathlib.Path(sys.executable).parent
 
 
@@ -55,15 +57,17 @@ def sdk(served):
 def cli(served):
     """Run ``openstack`` as its own process, and return what it says."""
 
-    def run(*args, fails=False):
+    def run(*args, fails=False, fresh=False):
         known = {'PATH': os.environ['PATH'], 'HOME': os.environ.get('HOME', '/'), 'NO_PROXY': '*'}
         auth = {
             'OS_AUTH_URL': served.auth_url, 'OS_USERNAME': 'admin', 'OS_PASSWORD': 'x', 'OS_PROJECT_NAME': 'admin',
             'OS_USER_DOMAIN_NAME': 'Default', 'OS_PROJECT_DOMAIN_NAME': 'Default', 'OS_IDENTITY_API_VERSION': '3',
         }  # fmt: skip
-        done = subprocess.run(
-            [str(HERE / 'openstack'), *args], env=known | auth, capture_output=True, text=True, timeout=60, check=False
-        )
+        command, options = [str(HERE / 'openstack'), *args], {'env': known | auth, 'timeout': 60}
+        if fresh:
+            done = subprocess.run(command, **options, capture_output=True, text=True, check=False)
+        else:
+            done = forked.run(command, **options, modules=forked.CLIENTS)
         assert (done.returncode != 0) == fails, done.stderr
         return done.stderr if fails else done.stdout
 
@@ -212,5 +216,5 @@ def test_the_openstack_command_shows_migrates_and_aborts(served, cli):
 
 def test_the_openstack_command_tells_the_reason(served, cli):
     served.guest('web')
-    text = cli('server', 'migrate', '--live-migration', '--host', 'nowhere', 'web', fails=True)
+    text = cli('server', 'migrate', '--live-migration', '--host', 'nowhere', 'web', fails=True, fresh=True)
     assert 'Compute host nowhere could not be found' in text

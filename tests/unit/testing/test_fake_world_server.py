@@ -27,6 +27,7 @@ from migrator import exception, executors
 from migrator.objects import command
 from migrator.testing import fake_world_client, fake_world_driver, fake_world_server
 from migrator.virt import driver
+from tests import forked
 from tests.unit.virt import driver_contract
 from tests.unit.virt.fake_bench import an_instance
 
@@ -113,7 +114,7 @@ made.live_migration(instance, 'beta', data, lambda: print('started', flush=True)
     import json
 
     words = [json.dumps(value.to_primitive()) for value in (bench.instance, data)]
-    with subprocess.Popen([sys.executable, '-c', script, *words], stdout=subprocess.PIPE, text=True) as child:
+    with forked.Process([sys.executable, '-c', script, *words], stdout=forked.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == 'started\n'
         child.kill()
@@ -168,7 +169,7 @@ def test_the_socket_is_its_owners_alone(bench):
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command_line = [sys.executable, '-m', 'migrator.testing.fake_world_server', *arguments]
-    return subprocess.run(command_line, capture_output=True, text=True, timeout=60, check=False)
+    return forked.run(command_line, timeout=60)
 
 
 @pytest.mark.parametrize('kind', ['live', 'file', 'long'])
@@ -198,11 +199,11 @@ def test_the_process_takes_the_socket_of_a_dead_one_and_ends_with_0_on_sigterm(t
 def test_the_process_starts_the_guests_that_it_is_told_to(tmp_path):
     path, uuid = str(tmp_path / 'world'), '6ef5d0b8-0d2b-4d36-9d3a-0d7b0a6c3c11'
     command_line = [sys.executable, '-m', 'migrator.testing.fake_world_server', '--listen', path]
-    with subprocess.Popen([*command_line, '--guest', f'alpha={uuid}'], stdout=subprocess.PIPE, text=True) as child:
+    with forked.Process([*command_line, '--guest', f'alpha={uuid}'], stdout=forked.PIPE, text=True) as child:
         assert child.stdout is not None
         assert path in child.stdout.readline()
         guests = FakeWorldClient(path).look()['hosts']['alpha']['guests']
         child.terminate()
     assert {one: guest['state'] for one, guest in guests.items()} == {uuid: 'running'}
-    wrong = subprocess.run([*command_line, '--guest', 'alpha'], capture_output=True, text=True, check=False)
+    wrong = forked.run([*command_line, '--guest', 'alpha'])
     assert (wrong.returncode, "'alpha' is not of the form HOST=UUID" in wrong.stderr) == (2, True)
