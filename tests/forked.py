@@ -252,7 +252,8 @@ def run(
 
 class _Server:
     def __init__(self, modules: Sequence[str]) -> None:
-        self._home = tempfile.mkdtemp(prefix='forked-')
+        # The server removes it, since a test process may end without a word.
+        home = tempfile.mkdtemp(prefix='forked-')
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         clean = {name: value for name, value in os.environ.items() if not name.startswith('OS_')}
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get('PYTHONPATH')])])
@@ -260,8 +261,8 @@ class _Server:
             self._process = subprocess.Popen(
                 [sys.executable, '-c', _BOOT, str(theirs.fileno()), *modules],
                 pass_fds=[theirs.fileno()],
-                cwd=self._home,
-                env={**clean, 'PYTHONPATH': path, 'HOME': self._home},
+                cwd=home,
+                env={**clean, 'PYTHONPATH': path, 'HOME': home},
                 stdin=subprocess.DEVNULL,
             )
         atexit.register(self._stop)
@@ -273,7 +274,6 @@ class _Server:
     def _stop(self) -> None:
         self._control.close()
         self._process.wait()
-        shutil.rmtree(self._home, ignore_errors=True)
 
 
 _servers: dict[tuple[int, tuple[str, ...]], _Server] = {}
@@ -378,6 +378,7 @@ def _fork(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
                 os.kill(pid, signal.SIGKILL)
             for pid in running:
                 os.waitpid(pid, 0)
+            shutil.rmtree(os.environ['HOME'], ignore_errors=True)
             os._exit(0)
         pid = os.fork()
         if pid:
