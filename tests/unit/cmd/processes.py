@@ -64,7 +64,7 @@ class Service:
         while self.text().count(word) < times:
             assert self.child.poll() is None, f'it has ended with {self.child.returncode}:\n{self.text()}'
             assert time.monotonic() < until, f'no {word!r} in\n{self.text()}'
-            time.sleep(0.05)
+            time.sleep(0.02)
         return next(line for line in self.lines() if word in line)
 
     def signal(self, number: int) -> None:
