@@ -9,6 +9,7 @@
 #   make test-eventlet                    what an importing service has of migrator, in a process that eventlet has patched
 #   make test-real                        against a private RabbitMQ, PostgreSQL and Placement (as root: installs them)
 #   make test-libvirt                     against real guests of QEMU, moved by libvirt (as root: installs them)
+#   make test-mutants [ARGS=--list]       which tests find each of more than 60 bugs, put in one at a time (takes hours)
 #   make bench [ARGS='--on sqlite --quick'] what a migration costs the control plane, as JSON
 #   make bench-libvirt [ARGS='--runs 20'] how much longer a move takes than by virsh, on real guests (as root)
 #   make lint | docs | genconfig | genpolicy | clean
@@ -39,8 +40,8 @@ BOOKS = tests/unit/placement_client $(addprefix tests/functional/,test_audit.py 
 # the tests call `openstack`, `migrator-demo` and others by name
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH"
 
-.PHONY: demo demo-libvirt test test-long test-simulation test-seeds test-eventlet test-real test-libvirt bench bench-libvirt lint
-.PHONY: docs genconfig genpolicy clean
+.PHONY: demo demo-libvirt test test-long test-simulation test-seeds test-eventlet test-real test-libvirt test-mutants
+.PHONY: bench bench-libvirt lint docs genconfig genpolicy clean
 .NOTPARALLEL:
 
 demo:
@@ -106,6 +107,11 @@ test-libvirt:
 	$(IN_VENV) $(VENV)/bin/python -m pytest tests/real/libvirt tests/unit/virt/libvirt $(ARGS)
 	@echo 'The driver by itself again, in a process that eventlet has patched:'
 	$(IN_VENV) $(VENV)/bin/python -m tests.patched tests/unit/virt/libvirt $(ARGS)
+
+# How much the tests see: each bug is put into a copy of the tree, and the stages run until one of them fails.
+test-mutants:
+	@tools/venv.sh demo test eventlet
+	$(IN_VENV) $(VENV)/bin/python -m tests.mutants --jobs $(JOBS) $(ARGS)
 
 bench:
 	@tools/venv.sh demo test postgresql real

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Mutants of migrator/compute."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+LIVE = 'migrator/compute/live_migration.py'
+MANAGER = 'migrator/compute/manager.py'
+OBSERVATIONS = 'migrator/compute/observations.py'
+ORDERS = 'migrator/compute/orders.py'
+QUEUE = 'migrator/compute/live_migration_queue.py'
+REGISTRATION = 'migrator/compute/registration.py'
+
+MUTANTS = (
+    Mutant(
+        'opens-before-registration-is-applied',
+        REGISTRATION,
+        '                self._apply(self._events.compute_started(report))\n',
+        '                at, self._orders.starting = self._events.compute_started(report), False; self._apply(at)\n',
+        'A host accepts a late command before it knows the epoch in which its migrations are now run.',
+    ),
+    Mutant(
+        'command-for-an-earlier-boot-accepted',
+        ORDERS,
+        'if command.boot_id != self._boot_id:',
+        'if not command.boot_id:',
+        'A restarted host carries out a command that was meant for its earlier boot.',
+    ),
+    Mutant(
+        'command-of-a-lower-epoch-accepted',
+        ORDERS,
+        'if command.epoch < record.epoch:',
+        'if command.epoch < 0:',
+        'A late command of a conductor that has lost its lease is carried out.',
+    ),
+    Mutant(
+        'command-of-another-owner-accepted',
+        ORDERS,
+        'record.owner not in (None, command.owner):',
+        'record.owner is None:',
+        'Two conductors that believe to own a migration in the same epoch both have their commands carried out.',
+    ),
+    Mutant(
+        'rollback-does-not-cancel-what-is-queued',
+        ORDERS,
+        'for other in before:\n            other.cancelled = True',
+        'for other in before:\n            other.cancelled = other.cancelled',
+        'A preparation that is rolled back goes on to its end, and the rollback waits for it.',
+    ),
+    Mutant(
+        'live-migration-made-twice-in-one-boot',
+        ORDERS,
+        'if work.step == LIVE_MIGRATION:\n            return False',
+        'if work.step == LIVE_MIGRATION:\n            return work.outcome is not None',
+        'A source that has ended a job begins another one while the migration is being decided.',
+    ),
+    Mutant(
+        'late-acknowledgement-forgets-a-newer-report',
+        ORDERS,
+        'if work is not None and epoch >= work.epoch:',
+        'if work is not None:',
+        'The report of a step is lost before the owner has taken it in, and its frozen data with it.',
+    ),
+    Mutant(
+        'queue-submits-without-its-lock',
+        QUEUE,
+        'with self._lock:\n            if self._closed:',
+        'if True:\n            if self._closed:',
+        'A move that starts at once leaves its entry in the queue for ever, and an abort cancels nothing.',
+    ),
+    Mutant(
+        'cancelled-future-leaks',
+        QUEUE,
+        'del self._waiting[migration_uuid]\n            return True',
+        'self._waiting[migration_uuid] = future\n            return True',
+        'An aborted move stays in the queue, which grows without end.',
+    ),
+    Mutant(
+        'post-at-source-does-not-observe',
+        LIVE,
+        'if guest.job or guest.state in _IN_USE:',
+        'if guest.job:',
+        'The cleanup of the source removes a guest that runs there.',
+    ),
+    Mutant(
+        'rollback-at-destination-does-not-observe',
+        LIVE,
+        'if guest.present and guest.state != GuestState.WAITING:',
+        'if guest.job:',
+        'The cleanup of the destination removes a guest that has arrived and runs there.',
+    ),
+    Mutant(
+        'source-restored-under-a-running-job',
+        LIVE,
+        'if guest.job:\n        driver.live_migration_abort(instance)',
+        'if guest.job and not guest.present:\n        driver.live_migration_abort(instance)',
+        'The guest is resumed at the source while its job still moves it, so it may run twice.',
+    ),
+    Mutant(
+        'slot-freed-while-the-job-runs',
+        LIVE,
+        'threads.sleep(ASK_AGAIN)',
+        'return None',
+        'One failed question to the hypervisor frees the slot, and more jobs run than the limit allows.',
+    ),
+    Mutant(
+        'inherited-job-takes-no-slot',
+        MANAGER,
+        'self._queue.attach(self._outlast, guest.instance_uuid, inherited)',
+        'self._pool.submit(self._outlast, guest.instance_uuid, inherited)',
+        'After a restart of the service more jobs run than the limit allows.',
+    ),
+)

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Mutants of migrator/conductor."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+ABANDON = 'migrator/conductor/abandon.py'
+BOOKS = 'migrator/conductor/books.py'
+DEBTS = 'migrator/conductor/debts.py'
+DESTINATIONS = 'migrator/conductor/destinations.py'
+HOSTS = 'migrator/conductor/hosts.py'
+LIVE_MIGRATE = 'migrator/conductor/tasks/live_migrate.py'
+ORDERS = 'migrator/conductor/orders.py'
+OWNED = 'migrator/conductor/owned.py'
+PERIODICS = 'migrator/conductor/periodics.py'
+RECOVERY = 'migrator/conductor/recovery.py'
+RUNNER = 'migrator/conductor/runner.py'
+SETTLE = 'migrator/conductor/settle.py'
+
+MUTANTS = (
+    Mutant(
+        'unsure-outlives-an-epoch',
+        OWNED,
+        'fresh.not_before, fresh.stuck_in = self.not_before, self.stuck_in',
+        'fresh.not_before, fresh.stuck_in, fresh.unsure = self.not_before, self.stuck_in, self.unsure',
+        'After a host has restarted, a step that may have been done is sent again without asking.',
+    ),
+    Mutant(
+        'must-ask-outlives-an-epoch',
+        OWNED,
+        'fresh.checking, fresh.going_on = self.checking, self.going_on',
+        'fresh.checking, fresh.going_on, fresh.must_ask = self.checking, self.going_on, self.must_ask',
+        'After a host has restarted, the hosts are not asked before the migration goes on.',
+    ),
+    Mutant(
+        'settling-outlives-an-epoch',
+        OWNED,
+        'fresh.failures, fresh._sent = self.failures, self._sent',
+        'fresh.failures, fresh._sent, fresh.settling = self.failures, self._sent, self.settling',
+        'After a host has restarted, the owner believes its events without asking the hosts in the new epoch.',
+    ),
+    Mutant(
+        'retry-limit-off-by-one',
+        OWNED,
+        'return retries < 0 or self.attempt <= retries',
+        'return retries < 0 or self.attempt < retries',
+        'A migration fails although a candidate and a retry are left.',
+    ),
+    Mutant(
+        'host-is-down-by-the-word-of-one-conductor',
+        OWNED,
+        'return silent and service.is_silent(self.tools.database.services.now(), down_time)',
+        'return silent',
+        'A host whose heartbeats arrive counts as down because one conductor cannot reach it.',
+    ),
+    Mutant(
+        'running-step-outlives-a-restart',
+        OWNED,
+        'del self.reports[host, step]',
+        'self.heard_at = self.tools.threads.clock.monotonic()',
+        'The owner waits for ever for a step that its restarted host knows nothing of.',
+    ),
+    Mutant(
+        'late-time-out-overrules-a-newer-answer',
+        HOSTS,
+        'if self._answered.get(host, -math.inf) > asked:',
+        'if self._answered.get(host, -math.inf) > math.inf:',
+        'A host that answers counts as unreachable because an earlier call to it has timed out.',
+    ),
+    Mutant(
+        'one-call-too-many-to-a-host',
+        HOSTS,
+        'if self._calls[host] >= CALLS_PER_HOST:',
+        'if self._calls[host] > CALLS_PER_HOST:',
+        'A host that hangs holds more threads of the conductor than its limit of calls allows.',
+    ),
+    Mutant(
+        'answer-of-a-higher-epoch-counts',
+        ORDERS,
+        'if observation.refusal is not None or observation.epoch > m.row.epoch:',
+        'if observation.refusal is not None:',
+        'An owner decides on an answer that was given to a newer owner.',
+    ),
+    Mutant(
+        'older-report-counts-for-a-newer-intent',
+        ORDERS,
+        'return found if found is not None and found.epoch >= record.epoch else None',
+        'return found',
+        'A step that was to be done again counts as done by a report from before.',
+    ),
+    Mutant(
+        'first-answers-of-an-older-epoch-count',
+        ORDERS,
+        'if m.row.epoch != epoch:',
+        'if m.row.epoch < epoch:',
+        'A host that was not asked in the newest epoch still accepts late commands of the older one.',
+    ),
+    Mutant(
+        'unrestored-source-is-deferred',
+        ORDERS,
+        "if step == 'rollback_live_migration_at_source':",
+        "if step == 'rollback_live_migration_at_destination':",
+        'A migration ends as failed while its guest stays paused at the source.',
+    ),
+    Mutant(
+        'busy-host-counts-as-down',
+        ORDERS,
+        'however long it was not heard.\n        return settle.Host(settle.Says.MISSING)',
+        'however long it was not heard.\n        return _silent(m, host)',
+        'A host counts as down because the conductor had no free call slot for it.',
+    ),
+    Mutant(
+        'report-of-an-earlier-boot-ends-the-job',
+        ORDERS,
+        'return report is not None and report.boot_id == observation.boot_id and report.state',
+        'return report is not None and report.state',
+        'A move that waits in the queue of a restarted source counts as ended, and is undone.',
+    ),
+    Mutant(
+        'sent-command-decided-against-in-its-own-epoch',
+        ORDERS,
+        '        m.settling = False\n',
+        '        m.settling = m.settling\n',
+        'A decision is made against a command that a host may still accept.',
+    ),
+    Mutant(
+        'source-restored-without-a-verdict',
+        SETTLE,
+        "source.verdict in ('failed', 'aborted'):",
+        "source.verdict != 'completed':",
+        'The guest is resumed at the source although it may run at the destination, which is down.',
+    ),
+    Mutant(
+        'source-restored-before-destination-is-cleaned',
+        LIVE_MIGRATE,
+        "undo=rollback_live_migration_at_source, undo_after='pre_live_migration'),",
+        'undo=rollback_live_migration_at_source),',
+        'The guest is resumed at the source while the destination can still run it.',
+    ),
+    Mutant(
+        'move-retried-without-the-guard',
+        BOOKS,
+        'm.commit([dataclasses.replace(record, input=input_, tries=record.tries + (not counted))])',
+        'm.journal.put([dataclasses.replace(record, input=input_, tries=record.tries + (not counted))])',
+        'A conductor that has lost its lease moves the allocation of a migration that has ended.',
+    ),
+    Mutant(
+        'orphan-consumer-blocks-the-move',
+        BOOKS,
+        'new = allocations.GHOST_GENERATION if new is None else None',
+        'new = None',
+        'A migration waits for ever after Placement was killed in the middle of an earlier write.',
+    ),
+    Mutant(
+        'deleted-instance-gets-its-allocation-back',
+        BOOKS,
+        'if m.is_deleted():\n                return _bury(strategy, reading)\n            match',
+        'if m.ended:\n                return _bury(strategy, reading)\n            match',
+        'The rollback gives an allocation to an instance that was deleted meanwhile.',
+    ),
+    Mutant(
+        'guest-on-its-way-counts-as-gone',
+        DEBTS,
+        'if instance.task_state is not None:',
+        "if instance.task_state == 'deleting':",
+        'A deferred cleanup is dropped, or blocked as a lost guest, while the guest is being migrated.',
+    ),
+    Mutant(
+        'older-report-ends-a-cleanup',
+        DEBTS,
+        '(debt.migration_uuid, debt.step, debt.epoch) == (report.migration_uuid, report.step, report.epoch)',
+        '(debt.migration_uuid, debt.step) == (report.migration_uuid, report.step)',
+        'A deferred cleanup counts as done by a report from before it was deferred.',
+    ),
+    Mutant(
+        'abandon-does-not-hold-cleanups',
+        ABANDON,
+        'm.hold_debts(\n',
+        'str(\n',
+        'A deferred cleanup removes the guest that an operator has just said to be there.',
+    ),
+    Mutant(
+        'abandon-does-not-outbid-cleanups',
+        ABANDON,
+        '    _outbid_debts(m)\n',
+        '    m.hosts.sort()\n',
+        'A cleanup command that is still on its way is carried out after the operator has decided otherwise.',
+    ),
+    Mutant(
+        'abandon-removes-the-last-copy',
+        ABANDON,
+        'word.says in _COPY | {Says.DOWN}:',
+        'word.says is Says.DOWN:',
+        'The only copy of a guest is removed because an operator was mistaken about its host.',
+    ),
+    Mutant(
+        'two-runs-of-one-migration',
+        RUNNER,
+        'if not tale.running:',
+        'if tale.woken:',
+        'Two threads of a conductor run one migration at once and send its commands twice.',
+    ),
+    Mutant(
+        'takeover-does-not-ask-anew',
+        RECOVERY,
+        'subject.must_ask = set(subject.hosts)',
+        'subject.must_ask = set()',
+        'A new owner goes on without asking the hosts what the last owner has begun.',
+    ),
+    Mutant(
+        'restart-queues-a-decided-migration',
+        RECOVERY,
+        'and migration.outcome is None\n',
+        'and migration.source_compute is not None\n',
+        'A restarted source moves a guest whose migration is being undone.',
+    ),
+    Mutant(
+        'abort-depends-on-its-wake-up',
+        PERIODICS,
+        'elif (epoch, wishes) != (row.epoch, tuple(getattr(row, name) is not None for name in migration_rows.WISHES)):',
+        'elif epoch != row.epoch:',
+        'An abort that was accepted with 202 is not carried out if its wake-up message is lost.',
+    ),
+    Mutant(
+        'host-with-a-pending-cleanup-is-chosen',
+        DESTINATIONS,
+        'if place.owes:',
+        'if place.owes and named:',
+        'A late cleanup removes a guest that has come back to the host.',
+    ),
+)

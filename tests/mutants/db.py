@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Mutants of migrator/db."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+CONDUCTORS = 'migrator/db/conductors.py'
+DEBTS = 'migrator/db/debts.py'
+MIGRATIONS = 'migrator/db/migrations.py'
+SERVICES = 'migrator/db/services.py'
+WISHES = 'migrator/db/wishes.py'
+
+MUTANTS = (
+    Mutant(
+        'commit-without-epoch-check',
+        MIGRATIONS,
+        '(_T).where(_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)\n            guard',
+        '(_T).where(_T.c.uuid == known.uuid, _T.c.owner == known.owner)\n            guard',
+        'An owner that does not know of the restart of a host commits a decision made on older answers.',
+    ),
+    Mutant(
+        'abort-at-the-end-gets-no-verdict',
+        MIGRATIONS,
+        'if known.abort_requested_at is None and (known.outcome is None or ends):',
+        'if known.abort_requested_at is None and known.outcome is None:',
+        'An abort that was accepted with 202 just before the end is lost, and its action never ends.',
+    ),
+    Mutant(
+        'migration-taken-from-a-living-owner',
+        MIGRATIONS,
+        'sa.or_(_T.c.owner.is_(None), ~conductors.alive(_T.c.owner)),',
+        '_T.c.uuid == uuid,',
+        'Two living conductors run the same migration, each taking it from the other.',
+    ),
+    Mutant(
+        'takeover-repeats-an-epoch',
+        MIGRATIONS,
+        '_T.c.epoch == epoch,\n                    _IN_PROGRESS',
+        '_T.c.epoch >= epoch,\n                    _IN_PROGRESS',
+        'A conductor that read the list of orphans long ago takes over in an epoch that another one has used.',
+    ),
+    Mutant(
+        'takeover-keeps-the-epoch',
+        MIGRATIONS,
+        '.values(owner=owner, epoch=epoch + 1)',
+        '.values(owner=owner, epoch=max(epoch, 1))',
+        'After a takeover the hosts still accept the late commands of the conductor that has lost its lease.',
+    ),
+    Mutant(
+        'restart-of-a-host-keeps-the-epoch',
+        MIGRATIONS,
+        '.values(epoch=_T.c.epoch + 1))',
+        '.values(epoch=_T.c.epoch))',
+        'The owner decides on what the earlier boot of a host reported, although the host has restarted.',
+    ),
+    Mutant(
+        'dead-boot-replaces-the-living-one',
+        MIGRATIONS,
+        'if known not in (replaces, report.boot_id):',
+        'if known is None and replaces is not None:',
+        'The late registration of a dead boot makes the living compute service refuse every command.',
+    ),
+    Mutant(
+        'planned-stop-answers-for-an-earlier-boot',
+        MIGRATIONS,
+        '.where(*open_, same_boot, _T.c.uuid.in_(told))',
+        '.where(*open_, same_boot)',
+        'A migration that an earlier boot may have begun is undone without asking where the guest is.',
+    ),
+    Mutant(
+        'accepts-an-instance-that-has-a-task',
+        MIGRATIONS,
+        '_I.c.task_state.is_(None),\n',
+        '_I.c.uuid.is_not(None),\n',
+        'A live migration is accepted for an instance that is being deleted or rebuilt.',
+    ),
+    Mutant(
+        'lease-compare-inverted',
+        CONDUCTORS,
+        'return sa.exists().where(_T.c.id == owner, _T.c.lease_until > types.now())',
+        'return sa.exists().where(_T.c.id == owner, _T.c.lease_until < types.now())',
+        'Migrations of living conductors are taken over, and those of dead ones never are.',
+    ),
+    Mutant(
+        'cleanup-taken-from-a-living-owner',
+        DEBTS,
+        '.where(_T.c.id == debt.id, _T.c.epoch == seen, free, _T.c.alarm.is_(None))',
+        '.where(_T.c.id == debt.id, _T.c.epoch == seen, _T.c.alarm.is_(None))',
+        'Every conductor runs the same deferred cleanup and cancels what the others have begun.',
+    ),
+    Mutant(
+        'heartbeat-of-an-earlier-boot-counts',
+        SERVICES,
+        '_T.c.boot_id == boot_id,\n                    # One that',
+        '_T.c.boot_id != "",\n                    # One that',
+        'A host stays up in the list although its registered boot is dead, and nothing calls the living one back.',
+    ),
+    Mutant(
+        'abort-accepted-in-any-status',
+        WISHES,
+        '_T.c.status.in_(list(statuses)), wish.is_(None))',
+        'wish.is_(None))',
+        'DELETE answers 202 for a migration that has ended or can no longer be aborted.',
+    ),
+)

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""All mutants. Each breaks the promise (one running guest, right allocations, an end or a reason) or an API contract.
+
+A new mutant belongs to the module of its package. Text of logs and metrics is left out, and so is any change that no
+test can see.
+"""
+
+from __future__ import annotations
+
+from tests.mutants import compute, conductor, db, placement_client, saga
+
+MUTANTS = (*saga.MUTANTS, *db.MUTANTS, *placement_client.MUTANTS, *compute.MUTANTS, *conductor.MUTANTS)
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
+PACKAGES = ('compute', 'conductor', 'db', 'placement_client', 'saga')

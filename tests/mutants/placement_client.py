@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Mutants of migrator/placement_client."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+ALLOCATIONS = 'migrator/placement_client/allocations.py'
+CANDIDATES = 'migrator/placement_client/candidates.py'
+CLIENT = 'migrator/placement_client/client.py'
+PAIRS = 'migrator/placement_client/pairs.py'
+RESIZES = 'migrator/placement_client/resizes.py'
+
+MUTANTS = (
+    Mutant(
+        'generation-not-sent-with-a-removal',
+        ALLOCATIONS,
+        "'consumer_generation': self.generation,",
+        "'consumer_generation': self.generation if self.allocations else None,",
+        'Placement refuses each removal, so the allocation of the source is never released.',
+    ),
+    Mutant(
+        'pair-read-without-generations',
+        ALLOCATIONS,
+        'if after == before:',
+        'if after.allocations == before.allocations:',
+        'A write between the two reads goes unseen, and an allocation that is still needed counts as released.',
+    ),
+    Mutant(
+        'null-generation-allowed',
+        ALLOCATIONS,
+        'if generation is None:\n        raise ValueError',
+        'if generation == -1:\n        raise ValueError',
+        'A write without a generation makes the allocation of a deleted instance anew.',
+    ),
+    Mutant(
+        'full-host-counts-as-a-race',
+        CLIENT,
+        "if status == 409 and first.get('code') == CONCURRENT_UPDATE:",
+        'if status == 409:',
+        'A migration tries a full host again and again instead of the next candidate.',
+    ),
+    Mutant(
+        'server-error-counts-as-not-done',
+        CLIENT,
+        'if status >= 500 or status in _NOT_NOW:',
+        'if status > 500 or status in _NOT_NOW:',
+        'After a 500 of Placement a write that was done counts as refused, and the allocation leaks.',
+    ),
+    Mutant(
+        'named-host-gets-the-candidate-of-another',
+        CANDIDATES,
+        'mine = [candidate for candidate in found if candidate.compute_roots == (in_tree,)]',
+        'mine = [candidate for candidate in found if candidate.compute_roots]',
+        'The instance is allocated on another host than the one that the user has named.',
+    ),
+    Mutant(
+        'candidate-on-two-hosts-accepted',
+        CANDIDATES,
+        'if len(candidate.compute_roots) == 1:',
+        'if candidate.compute_roots:',
+        'The allocation of one guest is spread over two compute hosts.',
+    ),
+    Mutant(
+        'forced-move-flattens-nested-allocations',
+        PAIRS,
+        'if len(held) > 1:',
+        'if len(held) > 2:',
+        'A forced migration claims only a part of what the guest holds.',
+    ),
+    Mutant(
+        'reverted-resize-can-still-move',
+        RESIZES,
+        '_State.MOVED: back}, lambda: written)',
+        '_State.MOVED: back}, lambda: True)',
+        'A late move succeeds after the revert, and the instance holds the allocation of its new flavor.',
+    ),
+)

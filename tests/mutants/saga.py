@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Mutants of migrator/saga."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+EXECUTOR = 'migrator/saga/executor.py'
+SAGA = 'migrator/saga/saga.py'
+
+MUTANTS = (
+    Mutant(
+        'step-begun-before-its-intent-is-committed',
+        EXECUTOR,
+        'self._flush([self._record(step, DO, StepState.INTENT, input_=intent)])',
+        'self.subject.journal.put([self._record(step, DO, StepState.INTENT, input_=intent)])',
+        'A conductor that dies after a step leaves an effect that no journal row names, so nobody undoes it.',
+    ),
+    Mutant(
+        'effect-not-committed-before-the-next-step',
+        EXECUTOR,
+        'if any(self.saga.step(record.step).intent for record in self._buffer.records):',
+        'if len(self._buffer.records) > 1:',
+        'After a takeover the check at the destination counts as not begun, and what it left there stays.',
+    ),
+    Mutant(
+        'pivot-sent-again-without-asking',
+        EXECUTOR,
+        'if subject.against is None and not sent:',
+        'if subject.against is None:',
+        'A migration command is sent once more without asking the hosts whether the guest has moved already.',
+    ),
+    Mutant(
+        'undo-in-the-order-of-doing',
+        SAGA,
+        'for step in reversed(self.started(journal, attempt)):',
+        'for step in self.started(journal, attempt):',
+        'The allocation is given back before the destination is cleaned, so a guest there has no allocation.',
+    ),
+    Mutant(
+        'unfinished-check-is-not-undone',
+        SAGA,
+        'if record is None and (step.intent is not None or not before_done):',
+        'if record is None:',
+        'What a check that never answered has created at the destination is never removed.',
+    ),
+)
