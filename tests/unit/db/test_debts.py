@@ -76,6 +76,19 @@ def test_what_is_held_is_neither_taken_up_nor_paid_by_who_had_taken_it_up_before
     assert (free.alarm, free.migration_uuid) == (None, other.migration_uuid)
 
 
+def test_a_living_owner_keeps_a_debt_until_its_lease_runs_out(scene: Scene) -> None:
+    owe(scene, 'host1')
+    (debt,) = scene.database.debts.list()
+    other = scene.conductor('other', lease=1000)
+    assert scene.database.debts.adopt(debt, other) is None
+    assert scene.database.debts.list() == [debt]
+    scene.clock.seconds = 15
+    adopted = scene.database.debts.adopt(debt, other)
+    assert adopted is not None
+    assert (adopted.owner, adopted.epoch) == (other, debt.epoch + 1)
+    assert scene.database.debts.list() == [adopted]
+
+
 def test_what_an_owner_has_had_done_is_owed_no_more(scene: Scene) -> None:
     debt, other = owe(scene, 'host1'), owe(scene, 'host1')
     known = scene.database.migrations.get(debt.migration_uuid)

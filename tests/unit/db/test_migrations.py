@@ -160,6 +160,16 @@ class TestAdopt:
         adopted = scene.database.migrations.adopt(migration.uuid, 1, second)
         assert (adopted.migration.owner, adopted.migration.epoch) == (second, 2)
 
+    def test_takeover_in_an_epoch_that_another_owner_has_had_is_refused(self, scene: Scene) -> None:
+        migration = scene.owned(scene.conductor('one', lease=10))
+        scene.clock.seconds = 10
+        assert scene.database.migrations.adopt(migration.uuid, 1, scene.conductor('two', lease=10)) is not None
+        scene.clock.seconds = 20
+        # It read the list of orphans before the second one took over.
+        late = scene.conductor('three')
+        assert scene.database.migrations.adopt(migration.uuid, 1, late) is None
+        assert scene.database.migrations.adopt(migration.uuid, 2, late).migration.epoch == 3
+
     def test_an_owner_that_is_not_registered_at_all_is_dead(self, scene: Scene) -> None:
         migration = scene.owned('a life that nobody knows')
         assert scene.database.migrations.orphans() == [(migration.uuid, 1)]
