@@ -258,6 +258,21 @@ class TestRollbackAtSource:
         assert host.events.states(LIVE)[-1] == 'cancelled'
         assert scene.alpha.jobs == {}
 
+    def test_job_of_an_earlier_boot_is_aborted_before_the_guest_is_restored(self, scene: Scene) -> None:
+        scene.guests(1)
+        before = scene.host()
+        before.call(LIVE)
+        scene.until(lambda: scene.alpha.jobs)
+        before.kill()
+        host = scene.host()
+        host.call(AT_SOURCE, epoch=2)
+        scene.until(lambda: host.events.ended)
+        assert host.events.ended[0][1].result == {'busy': True}
+        scene.until(lambda: not scene.alpha.jobs)
+        host.call(AT_SOURCE, epoch=2)
+        scene.until(lambda: host.events.states(AT_SOURCE) == ['failed', 'done'])
+        assert scene.world.active_on(scene_module.uuid(1, 1)) == ['alpha']
+
     def test_resumes_a_guest_that_was_left_paused_for_cut_over(self, scene: Scene) -> None:
         scene.guests(1)
         scene.alpha.leave_paused = True
@@ -331,6 +346,16 @@ class TestPost:
         scene.until(lambda: destination.events.ended)
         assert destination.events.ended[0][1].result == {'error': 'GuestStillHere', 'here': True}
         assert 'guest' in scene.beta.residue(scene_module.uuid(1, 1))
+
+    @pytest.mark.parametrize('step', ['post_live_migration_at_source', 'rollback_live_migration_at_destination'])
+    def test_cleanup_leaves_a_running_guest_alone_whatever_the_driver_would_do(self, scene: Scene, step: str) -> None:
+        scene.guests(1)
+        host = scene.host()
+        setattr(host.driver, step, lambda guest, _data: scene.alpha.remove(guest.uuid, host.driver.life))
+        host.call(step)
+        scene.until(lambda: host.events.states(step))
+        assert host.events.ended[0][1].result == {'error': 'GuestStillHere', 'here': True}
+        assert scene.world.active_on(scene_module.uuid(1, 1)) == ['alpha']
 
     def test_at_destination_says_that_nothing_has_arrived(self, scene: Scene) -> None:
         host = scene.host('beta')

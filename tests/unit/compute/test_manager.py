@@ -137,6 +137,21 @@ class TestRestart:
         ]  # fmt: skip
         assert len(scene.world.effects('job started')) == 2
 
+    def test_a_job_that_cannot_be_asked_for_keeps_its_slot(self, scene: Scene) -> None:
+        scene.guests(1, 2)
+        first = scene.host()
+        first.call(LIVE, 1)
+        scene.until(lambda: scene.alpha.jobs)
+        first.kill()
+        scene.alpha.faults.fail('attach_live_migration')
+        again = scene.host()
+        again.call(LIVE, 2)
+        scene.simulation.run_ready()
+        assert again.waiting == [scene_module.uuid(2, 2)]
+        assert list(scene.alpha.jobs) == [scene_module.uuid(1, 1)]
+        scene.until(lambda: again.events.states(LIVE)[-1:] == ['done'])
+        assert len(scene.world.effects('job started')) == 2
+
     def test_a_job_that_ended_before_it_was_known_whose_it_is_still_tells_its_verdict(self, scene: Scene) -> None:
         scene.guests(1)
         first = scene.host()
