@@ -9,11 +9,16 @@ has compiled, which costs more than a migration does. Its Placement is the fake 
 - in a test that is marked ``@pytest.mark.real_placement``, always;
 - with ``--real-placement``, in every test that has a cloud of these; the others, and those that are marked, are left
   out. ``make test-real`` runs the functional tests so.
+
+And the seed of the simulated schedule, ``seed``. A test whose subject is the order of threads is marked
+``@pytest.mark.seeds(None, 1, 2)`` and runs once with each. Without the mark whoever is ready first runs first, or
+MIGRATOR_SEED in the environment is the seed of them all.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 
@@ -57,6 +62,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption('--real-placement', action='store_true', help='simulated clouds get the real Placement')
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line('markers', 'seeds(*seeds): run this test once with each of these seeds')
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker('seeds')
+    if marker is not None and 'seed' in metafunc.fixturenames:
+        metafunc.parametrize('seed', marker.args)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption('--real-placement'):
         return
@@ -67,6 +82,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
     items[:] = chosen
+
+
+@pytest.fixture
+def seed() -> int | None:
+    """The seed of the schedule; None: first come, first served."""
+    wanted = os.environ.get('MIGRATOR_SEED')
+    return int(wanted) if wanted else None
 
 
 @pytest.fixture(scope='session')

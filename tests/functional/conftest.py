@@ -17,17 +17,16 @@
         cloud.wait()
         ...
 
-It has three hosts, one conductor, the real Placement and a database in ``tmp_path``; nothing runs but while the test
-lets time pass (``cloud.wait``, ``cloud.simulation``). After the test the faults that it has planted are taken away,
-what is in progress may end (or say that it is stuck), everything comes to rest, and then all of INVARIANTS must hold.
-Some of them were looked at after every event, too; ``watcher.violations`` is what that has found.
+It has three hosts, one conductor, the fake Placement and a database (``tests/conftest.py``); nothing runs but while the
+test lets time pass (``cloud.wait``, ``cloud.simulation``). After the test the faults that it has planted are taken
+away, what is in progress may end (or say that it is stuck), everything comes to rest, and then all of INVARIANTS must
+hold. Some of them were looked at after every event, too; ``watcher.violations`` is what that has found.
 
 What a test may say of its cloud:
 
 - ``@pytest.mark.cloud(hosts=5, options={'conductor.lease': 5}, post_copy=True)``: what
   :class:`migrator.testing.cloud.SimulatedCloud` takes, the hypervisors' knobs included;
-- ``@pytest.mark.seeds(1, 2, 3)``: run it once with each of these seeds. Without, whoever is ready first runs first
-  (or MIGRATOR_SEED in the environment is the seed of them all);
+- ``@pytest.mark.seeds(1, 2, 3)``: run it once with each of these seeds (``tests/conftest.py``);
 - ``@pytest.mark.not_quiet(reason='...')``: at its end the cloud is not at rest and cannot come to rest (every
   conductor is dead, say). What must be true always, and of the answers, is asked all the same;
 - ``@pytest.mark.simulated(reason='...')``: it has something in its hand -- the clock, the schedule, one message -- that
@@ -40,7 +39,6 @@ dead, and a host without power stays so: what then must be owed, or stuck, has t
 """
 
 import contextlib
-import os
 
 import pytest
 
@@ -60,7 +58,6 @@ ON_PROCESSES = 'tests.real.on_processes'
 
 MARKERS = (
     'cloud(**what): what the simulated cloud of this test is made of',
-    'seeds(*seeds): run this test once with each of these seeds',
     'not_quiet(reason): the cloud is not at rest when this test ends',
     'breaks(*invariants, reason): this test itself breaks these invariants',
     'simulated(reason): what this test has in its hand is only there in a cloud that is simulated',
@@ -70,19 +67,6 @@ MARKERS = (
 def pytest_configure(config):
     for marker in MARKERS:
         config.addinivalue_line('markers', marker)
-
-
-def pytest_generate_tests(metafunc):
-    marker = metafunc.definition.get_closest_marker('seeds')
-    if marker is not None:
-        metafunc.parametrize('seed', marker.args)
-
-
-@pytest.fixture
-def seed():
-    """The seed of the schedule; None: first come, first served."""
-    wanted = os.environ.get('MIGRATOR_SEED')
-    return int(wanted) if wanted else None
 
 
 @pytest.fixture

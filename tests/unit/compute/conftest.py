@@ -20,9 +20,9 @@ from migrator.testing import threads as sim_threads
 from tests.unit.compute import scene as scene_module
 
 
-@pytest.fixture(params=[None, 1, 2])
-def scene(request: pytest.FixtureRequest) -> Iterator[scene_module.Scene]:
-    with sim_threads.Simulation(seed=request.param) as simulation:
+@pytest.fixture
+def scene(seed: int | None) -> Iterator[scene_module.Scene]:
+    with sim_threads.Simulation(seed=seed) as simulation:
         made = scene_module.Scene(simulation)
         yield made
         assert made.world.violations == []

@@ -58,6 +58,7 @@ def test_a_check_that_hangs_is_answered_as_running_and_frees_its_handler(scene: 
     stall.release()
 
 
+@pytest.mark.seeds(None, 1, 2)
 def test_a_rollback_waits_for_a_check_that_hangs_and_then_removes_what_it_left(scene: Scene) -> None:
     host = scene.host('beta')
     stall = scene.beta.faults.stall(DESTINATION)
@@ -71,6 +72,7 @@ def test_a_rollback_waits_for_a_check_that_hangs_and_then_removes_what_it_left(s
     assert scene.beta.residue(scene_module.uuid(1, 1)) == []
 
 
+@pytest.mark.seeds(None, 1, 2)
 def test_a_repeated_check_attaches_and_both_get_the_answer(scene: Scene) -> None:
     host = scene.host('beta')
     stall = scene.beta.faults.stall(DESTINATION)

@@ -141,6 +141,7 @@ class TestMove:
         assert host.poll(epoch=2).guest.state == GuestState.SHUTDOWN
 
 
+@pytest.mark.seeds(None, 1, 2)
 class TestAbort:
     def test_of_a_waiting_one_decides_at_once_and_the_driver_is_never_called(self, scene: Scene) -> None:
         scene.guests(1, 2)
@@ -237,6 +238,7 @@ class TestAbort:
         assert host.running == 0
 
 
+@pytest.mark.seeds(None, 1, 2)
 class TestRollbackAtSource:
     def test_cancels_what_waits_and_then_answers_done(self, scene: Scene) -> None:
         scene.guests(1, 2)

@@ -50,6 +50,7 @@ def assignment(number: int, epoch: int = 2, queue: bool = True, **changes: Any) 
     ).replace(**changes)
 
 
+@pytest.mark.seeds(None, 1, 2)
 class TestQueue:
     def test_moves_run_first_in_first_out_and_never_more_than_the_option_says(self, scene: Scene) -> None:
         scene.guests(*range(1, 8))
@@ -114,6 +115,7 @@ class TestQueue:
         ]  # fmt: skip
 
 
+@pytest.mark.seeds(None, 1, 2)
 class TestRestart:
     def test_a_running_job_is_attached_to_and_holds_its_slot_before_rpc_listens(self, scene: Scene) -> None:
         """Museum 2 (1753676): the job goes on unharmed, and its end is told."""
@@ -255,6 +257,7 @@ class TestRestart:
         assert (report.host, report.boot_id, report.limit) == ('alpha', host.manager.boot_id, 1)
 
 
+@pytest.mark.seeds(None, 1, 2)
 class TestStop:
     def test_what_waits_is_cancelled_and_told_in_one_call_and_what_runs_goes_on(self, scene: Scene) -> None:
         scene.guests(1, 2, 3)

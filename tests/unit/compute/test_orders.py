@@ -73,6 +73,7 @@ class TestFence:
         assert host.call(PRE).refusal is None
 
 
+@pytest.mark.seeds(None, 1, 2)
 class TestRepeats:
     def test_the_same_call_while_the_work_runs_attaches_to_it(self, scene: Scene) -> None:
         host = scene.host('beta')
@@ -181,6 +182,7 @@ class TestRepeats:
         assert (report.state, report.reason) == ('failed', 'ZeroDivisionError: division by zero')
 
 
+@pytest.mark.seeds(None, 1, 2)
 class TestLine:
     def test_a_rollback_cancels_the_preparation_waits_for_its_end_and_then_cleans(self, scene: Scene) -> None:
         host = scene.host('beta')

@@ -57,6 +57,7 @@ def test_the_call_is_repeated_until_a_conductor_answers(scene: Scene) -> None:
     assert host.poll().refusal is None
 
 
+@pytest.mark.seeds(None, 1, 2)
 def test_many_messages_for_another_boot_make_one_call_at_a_time(scene: Scene) -> None:
     host = scene.host()
     gate = host.process.event()
@@ -70,6 +71,7 @@ def test_many_messages_for_another_boot_make_one_call_at_a_time(scene: Scene) ->
     assert host.poll().refusal is None
 
 
+@pytest.mark.seeds(None, 1, 2)
 def test_a_stopped_host_calls_no_more_and_beats_no_more(scene: Scene) -> None:
     host = scene.host(start=False)
     host.events.unreachable = True

@@ -168,6 +168,7 @@ class TestTimeouts:
         scene.simulation.advance(2)
         assert told(host) == [(1, 'abort', 20.0)]
 
+    @pytest.mark.seeds(None, 1, 2)
     def test_a_message_that_hangs_is_not_sent_twice_at_once_and_holds_up_no_other(self, scene: Scene) -> None:
         scene.guests(1, 2)
         scene.alpha.faults.stall('copying', sticky=True)

@@ -89,9 +89,9 @@ class Scene:
         return self.fresh
 
 
-@pytest.fixture(params=[None, 1, 2, 3])
-def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
-    with sim_threads.Simulation(seed=request.param) as simulation:
+@pytest.fixture
+def scene(seed: int | None) -> Iterator[Scene]:
+    with sim_threads.Simulation(seed=seed) as simulation:
         yield Scene(simulation)
 
 
@@ -104,6 +104,7 @@ def test_what_is_taken_up_runs_at_once_and_then_waits_without_a_thread(scene: Sc
     assert list(scene.threads.threads) == []
 
 
+@pytest.mark.seeds(None, 1, 2, 3)
 def test_one_migration_never_runs_twice_at_once_and_woken_meanwhile_runs_again(scene: Scene) -> None:
     gate = scene.threads.event()
     running, most = [0], [0]
@@ -127,6 +128,7 @@ def test_one_migration_never_runs_twice_at_once_and_woken_meanwhile_runs_again(s
     assert (scene.runs, most) == (['m1', 'm1'], [1])
 
 
+@pytest.mark.seeds(None, 1, 2, 3)
 def test_another_migration_runs_beside_it(scene: Scene) -> None:
     gate = scene.threads.event()
     scene.act = lambda subject: gate.wait() and Parked('nothing')
@@ -164,6 +166,7 @@ def test_it_is_read_anew_only_where_others_may_have_changed_it(scene: Scene) -> 
     assert (scene.reloads, subject.became) == (1, [scene.fresh])
 
 
+@pytest.mark.seeds(None, 1, 2, 3)
 def test_a_change_that_comes_while_it_is_read_is_read_once_more(scene: Scene) -> None:
     reload = scene.reload
 
@@ -280,6 +283,7 @@ def test_what_has_ended_is_let_go(scene: Scene) -> None:
     assert scene.runs == []
 
 
+@pytest.mark.seeds(None, 1, 2, 3)
 def test_a_life_that_is_over_lets_everything_go_and_what_runs_stops_at_its_next_pause(scene: Scene) -> None:
     gate = scene.threads.event()
     scene.act = lambda subject: gate.wait() and Parked('nothing')
@@ -292,6 +296,7 @@ def test_a_life_that_is_over_lets_everything_go_and_what_runs_stops_at_its_next_
     assert (scene.runs, scene.runner.held()) == (['m1'], [])
 
 
+@pytest.mark.seeds(None, 1, 2, 3)
 class TestWaitChecked:
     def wait(self, scene: Scene) -> list[float]:
         """Wait in a thread, and return the list that gets the moment of its return."""
