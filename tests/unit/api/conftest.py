@@ -30,10 +30,11 @@ from migrator.api import request as api_request
 from migrator.conf import api as api_conf
 from migrator.conf import conductor as conductor_conf
 from migrator.db import api as db_api
-from migrator.db import models, sync
+from migrator.db import models
 from migrator.objects import compute_node, instance
 from migrator.objects import migration as migration_objects
 from migrator.objects import service as service_objects
+from tests import templates
 
 CLIENTS = {
     'servers': servers_client.ServersClient,
@@ -246,10 +247,10 @@ def by_roles(handle):
 
 @pytest.fixture(scope='session')
 def template(tmp_path_factory):
-    """A database with the schema and three hosts, made once and copied for each test."""
+    """A database with three hosts, made once and copied for each test."""
     directory = tmp_path_factory.mktemp('template')
+    templates.database(directory)
     world = World(directory)
-    sync.sync(world.database.engine)
     for name in ('source', 'dest', 'spare'):
         world.host(name)
     with world.database.engine.sa_engine.connect() as connection:

@@ -18,17 +18,17 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import pathlib
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from migrator import context, executors
-from migrator.db import api, sync
+from migrator.db import api
 from migrator.objects import command, compute_node
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
+from tests import templates
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -117,20 +117,9 @@ class Scene:
         return boot
 
 
-@pytest.fixture(scope='session')
-def template(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Make one empty database, to be copied."""
-    file = tmp_path_factory.mktemp('template') / 'migrator.sqlite'
-    database = api.Database(f'sqlite:///{file}', executors.NativeThreads())
-    sync.sync(database.engine)
-    database.close()
-    return file
-
-
 @pytest.fixture
-def scene(template: pathlib.Path, tmp_path: pathlib.Path) -> Iterator[Scene]:
-    file = tmp_path / 'migrator.sqlite'
-    shutil.copy(template, file)
+def scene(tmp_path: pathlib.Path) -> Iterator[Scene]:
+    file = templates.database(tmp_path)
     clock = Clock()
     threads = executors.NativeThreads(clock)
     database = api.Database(f'sqlite:///{file}', threads)

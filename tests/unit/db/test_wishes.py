@@ -19,16 +19,16 @@ import pytest
 
 from migrator import context, exception, executors
 from migrator.db import api as db_api
-from migrator.db import migrations, models, sync
+from migrator.db import migrations, models
 from migrator.objects import instance, migration
+from tests import templates
 
 RUNNING = ['running']
 
 
 @pytest.fixture
 def database(tmp_path):
-    made = db_api.Database(f'sqlite:///{tmp_path}/migrator.sqlite', executors.NativeThreads())
-    sync.sync(made.engine)
+    made = db_api.Database(f'sqlite:///{templates.database(tmp_path)}', executors.NativeThreads())
     yield made
     made.close()
 
