@@ -53,7 +53,7 @@ demo-libvirt:
 
 test: lint
 	@tools/venv.sh demo test
-	$(IN_VENV) MIGRATOR_CELLS=40 MIGRATOR_SEEDS=60 $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal \
+	$(IN_VENV) MIGRATOR_CELLS=40 MIGRATOR_SEEDS=60 $(VENV)/bin/python -m pytest -n $(WAITING) --dist worksteal \
 	    tests/unit tests/functional $(SHORT) $(ARGS)
 
 # Whatever strikes wherever, everything ends in order.
