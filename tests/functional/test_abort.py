@@ -43,12 +43,13 @@ BOUNDARIES = {
 }
 
 
+@pytest.mark.nova_bug(1714237, 1715182)
 @pytest.mark.parametrize(
     ('status', 'version'), [(status, version) for status, (_, taken) in BOUNDARIES.items() for version in taken]
 )
 @pytest.mark.simulated(reason='it loses messages, and has hypervisors take their time')
 def test_an_abort_is_taken_in_every_status_from_its_microversion_on(cloud, status, version):
-    """Museum 13: the instance is on its host, with its own allocation."""
+    """The instance is on its host, with its own allocation."""
     instance = cloud.boot('one', 'host1')
     other = wishes.TO[status](cloud, instance)
     response = wishes.abort(cloud, instance, version)
@@ -86,6 +87,7 @@ def test_below_2_24_there_is_no_abort(cloud):
     seen.completed(cloud, instance, 'host2')
 
 
+@pytest.mark.nova_bug('post-copy-in-no-list')
 @pytest.mark.cloud(post_copy=True)
 @pytest.mark.parametrize('version', ['2.24', '2.64', '2.65', '2.80'])
 @pytest.mark.parametrize('status', ['running (post-copy)', 'post-migrating'])
@@ -204,10 +206,11 @@ def test_after_the_end_it_is_a_409_and_nothing_has_changed(cloud, status):
 # --- what it leaves --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nova_bug(1714237, 1715182, 1841411, 1949808, 1960412)
 @pytest.mark.parametrize('status', IN_ANY_CASE)
 @pytest.mark.simulated(reason='it loses messages, and has hypervisors take their time')
 def test_an_aborted_server_is_exactly_as_it_was(cloud, status):
-    """Museum 1: a queued abort left the server migrating, and its allocation at the destination. Museum 13, 36."""
+    """A queued abort left the server migrating, and its allocation at the destination."""
     instance = cloud.boot('one', 'host1', dirty_rate=50)
     other = wishes.TO['queued'](cloud, instance) if status == 'queued' else None
     if other is None:
@@ -222,9 +225,10 @@ def test_an_aborted_server_is_exactly_as_it_was(cloud, status):
         assert cloud.migrations(other)[-1].status == 'running', 'the other one is not disturbed'
 
 
+@pytest.mark.nova_bug(1949808, 1960412)
 @pytest.mark.simulated(reason='it counts the calls of a driver')
 def test_one_that_waits_is_cancelled_at_once_and_its_driver_is_never_called(cloud):
-    """Museum 1: only the Future was cancelled. The queue decides: the hypervisor never hears of it."""
+    """Only the Future was cancelled. The queue decides: the hypervisor never hears of it."""
     instance = cloud.boot('one', 'host1')
     first = wishes.queued(cloud, instance)
     counted = [wishes.calls(cloud, 'host1', phase, instance) for phase in DRIVER_CALLS]
@@ -261,6 +265,7 @@ def test_of_those_that_wait_only_the_one_is_cancelled_and_the_others_keep_their_
     seen.moved(cloud, instances[2], 'host1')
 
 
+@pytest.mark.nova_bug('abort-waits-for-preparation')
 @pytest.mark.parametrize('after', [0.0, 0.05, 3.33, 9.7])
 @pytest.mark.simulated(reason='it measures the clock')
 def test_one_that_is_being_prepared_is_unwound_within_a_second_and_not_at_the_steps_end(cloud, after):
@@ -293,8 +298,9 @@ def test_no_other_destination_is_tried_for_one_that_was_aborted(cloud):
     assert {one.host for one in cloud.world.log if one.instance_uuid == instance.uuid} == {'host1', 'host2'}
 
 
+@pytest.mark.nova_bug(1780973, 1841411, 1939545)
 def test_a_guest_that_its_user_has_paused_is_paused_after_the_abort(cloud):
-    """Museum 36, 47: put back what was there, not what is usual."""
+    """Put back what was there, not what is usual."""
     instance = cloud.boot('one', 'host1', vm_state='paused')
     cloud.world.hypervisors['host1'].pause(instance.uuid)
     before = seen.everything(cloud)
@@ -305,8 +311,9 @@ def test_a_guest_that_its_user_has_paused_is_paused_after_the_abort(cloud):
     assert seen.guests(cloud, instance)['host1'][0] == 'paused'
 
 
+@pytest.mark.nova_bug(1267862, 1561357, 1669054, 1797580)
 def test_an_aborted_server_can_be_moved_at_once(cloud):
-    """Museum 53, 58: nothing of the first request is in the way of the next."""
+    """Nothing of the first request is in the way of the next."""
     instance = cloud.boot('one', 'host1')
     wishes.running(cloud, instance)
     assert wishes.abort(cloud, instance).status_int == 202
@@ -461,12 +468,13 @@ def judge(cloud, instance, before, taken):
     assert cloud.world.violations == []
 
 
+@pytest.mark.nova_bug(1580609, 1841411)
 @pytest.mark.parametrize('hundredths', [*range(212, 262, 4), 265, 270, 300])
 @pytest.mark.simulated(reason='it acts at single instants')
 def test_whenever_it_comes_around_the_cut_over_it_is_cancelled_or_completed_and_never_both_or_neither(
     cloud, hundredths
 ):
-    """Museum 34, 36: at the last moment."""
+    """At the last moment."""
     instance = cloud.boot('one', 'host1', memory_mb=2048, dirty_rate=200)
     before = migrate(cloud, instance)
     cloud.simulation.advance(hundredths / 100)
@@ -518,11 +526,12 @@ class AtMessage:
                 self._act()
 
 
+@pytest.mark.nova_bug(1786346, 1901707)
 @pytest.mark.seeds(4, 5)
 @pytest.mark.parametrize('number', range(1, 17))
 @pytest.mark.simulated(reason='it acts at single messages')
 def test_at_whatever_message_it_comes_there_is_one_end(cloud, number):
-    """Museum 42: early, late, in between."""
+    """Early, late, in between."""
     instance = cloud.boot('one', 'host1', dirty_rate=200)
     before = seen.everything(cloud)
     ask = Asks(cloud, instance)
@@ -533,6 +542,7 @@ def test_at_whatever_message_it_comes_there_is_one_end(cloud, number):
     judge(cloud, instance, before, ask.taken)
 
 
+@pytest.mark.nova_bug('abort-lost-while-queueing')
 @pytest.mark.seeds(1, 2, 3, 4, 5, 6)
 @pytest.mark.simulated(reason='it acts when a slot becomes free')
 def test_when_the_slot_becomes_free_as_it_is_aborted_the_abort_is_not_lost(cloud):

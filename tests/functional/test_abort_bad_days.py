@@ -43,11 +43,12 @@ def test_an_abort_whose_wake_up_is_lost_is_found_by_the_sweep(cloud, status):
     wishes.cancelled(cloud, instance, before)
 
 
+@pytest.mark.nova_bug(1786346, 1901707, 'dd952f9fdf', 'f628dc9099')
 @pytest.mark.parametrize('fault', ['lose', 'lose_answer', 'duplicate', 3.0, 90.0, 'refuse'])
 @pytest.mark.parametrize('status', ['queued', 'running'])
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_no_abort_that_is_lost_late_or_doubled_on_its_way_to_the_source_is_forgotten(cloud, status, fault):
-    """Museum 42, 60: early, late, never; and a time-out that leads to the next."""
+    """Early, late, never; and a time-out that leads to the next."""
     instance, other, before = begin(cloud, status)
     left = [fault]
     cloud.bus.faults = lambda message: left.pop() if message.method == 'live_migration_abort' and left else None
@@ -61,10 +62,11 @@ def test_no_abort_that_is_lost_late_or_doubled_on_its_way_to_the_source_is_forgo
         assert cloud.migrations(other)[-1].status == 'running'
 
 
+@pytest.mark.nova_bug(1786346, 1788014, 1901707)
 @pytest.mark.parametrize('status', STATUSES)
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_when_every_event_is_lost_the_polls_finish_an_abort(cloud, status):
-    """Museum 41, 42: an event that never comes."""
+    """An event that never comes."""
     instance, _, before = begin(cloud, status)
     cloud.bus.faults = lambda message: 'lose' if message.method == 'step_ended' else None
     assert wishes.abort(cloud, instance).status_int == 202
@@ -132,6 +134,7 @@ def test_a_driver_whose_abort_hangs_holds_up_neither_another_abort_nor_the_queue
     wishes.too_late(cloud, instance)
 
 
+@pytest.mark.nova_bug('abort-lost-while-queueing')
 @pytest.mark.simulated(reason='it lets a driver hang')
 def test_an_abort_between_the_slot_and_the_job_is_not_lost(cloud):
     """If the worker came first, the next abort of the running migration was swallowed."""
@@ -195,10 +198,11 @@ def test_a_destination_that_does_not_look_at_its_token_is_waited_for_and_then_cl
     wishes.cancelled(cloud, instance, before)
 
 
+@pytest.mark.nova_bug(1488435, 1662626)
 @pytest.mark.parametrize('status', STATUSES)
 @pytest.mark.simulated(reason='it has hypervisors take their time')
 def test_a_rollback_that_fails_a_few_times_is_tried_again_until_it_is_clean(cloud, status):
-    """Museum 7, 50: a cleanup that raised left the server in MIGRATING for ever."""
+    """A cleanup that raised left the server in MIGRATING for ever."""
     instance, _, before = begin(cloud, status)
     for _ in range(3):
         faults(cloud, cloud.migrations(instance)[-1].dest_compute).fail('rollback_live_migration_at_destination')
@@ -210,6 +214,7 @@ def test_a_rollback_that_fails_a_few_times_is_tried_again_until_it_is_clean(clou
 # --- conductors ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nova_bug('accepted-without-conductor')
 @pytest.mark.parametrize('status', ['accepted', *STATUSES])
 @pytest.mark.simulated(reason='it has hypervisors take their time')
 def test_a_migration_whose_conductor_is_dead_can_be_aborted(cloud, status):
@@ -229,11 +234,12 @@ def test_a_migration_whose_conductor_is_dead_can_be_aborted(cloud, status):
 COMMITS_OF_AN_ABORT = (1, 4, 7)
 
 
+@pytest.mark.nova_bug(1397153, 1714237, 1715182, 1949808, 1960412)
 @pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS_OF_AN_ABORT))
 @pytest.mark.parametrize('status', ['queued', 'running'])
 @pytest.mark.simulated(reason='it acts at single commits')
 def test_wherever_a_conductor_is_killed_in_an_abort_another_one_finishes_it(cloud, status, number, moment):
-    """Museum 1, 8, 13: nothing stays half undone."""
+    """Nothing stays half undone."""
     instance, _, before = begin(cloud, status)
     victim = cloud.processes['conductor1']
     at = AtCommit(cloud, number, moment, lambda: cloud.simulation.kill(victim))
@@ -262,11 +268,12 @@ def test_a_conductor_that_slept_past_its_lease_while_it_was_aborted_undoes_nothi
 # --- computes --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nova_bug(1753676)
 @pytest.mark.parametrize('down_for', [0.0, 3.0])
 @pytest.mark.parametrize('status', ['queued', 'running'])
 @pytest.mark.simulated(reason='it kills a service at a single message')
 def test_a_source_that_is_killed_when_the_abort_has_come_is_asked_when_it_is_back(cloud, status, down_for):
-    """Museum 2: what runs goes on without its service; what waited is not queued again, for it is unwound."""
+    """What runs goes on without its service; what waited is not queued again, for it is unwound."""
     instance, other, before = begin(cloud, status)
     struck = []
 

@@ -117,6 +117,7 @@ KINDS = (
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nova_bug(1724172, 1793569)
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
 @pytest.mark.parametrize('kind', KINDS)
 def test_what_is_wrong_is_found_and_put_right_and_nothing_else_is_touched(cloud, operator, kind):
@@ -211,6 +212,7 @@ def test_what_has_changed_since_it_was_looked_at_is_not_written(cloud):
     write(cloud, consumer, {'host2': cloud.database.instances.get(consumer).flavor.resources()})
 
 
+@pytest.mark.nova_bug('audit-deletes-what-moves')
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
 def test_what_a_migration_in_progress_is_about_is_left_to_it(cloud):
     instance = cloud.boot('one', 'host1', memory_mb=1024)
@@ -422,6 +424,7 @@ class Auditor:
             self._busy = False
 
 
+@pytest.mark.nova_bug('audit-deletes-what-moves')
 @pytest.mark.parametrize('what', ['success', 'abort', 'it fails', 'the next candidate'])
 def test_at_no_moment_of_a_migration_is_a_living_allocation_wrong(cloud, what):
     instance = cloud.boot('one', 'host1', memory_mb=1024)

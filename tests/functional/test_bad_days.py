@@ -23,9 +23,10 @@ from tests.functional.trouble import COMMITS, COMMITS_BACK, LONG, AtCommit, by_t
 # --- before the guest moves ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nova_bug(1712411, 1969980)
 @pytest.mark.cloud(hosts=4)
 def test_a_candidate_that_fails_its_check_is_left_clean_and_the_next_one_is_used(cloud):
-    """Museum 14: a rejected candidate kept its allocation."""
+    """A rejected candidate kept its allocation."""
     instance = cloud.boot('one', 'host1')
     for host in ('host2', 'host3'):
         # the check fails after it has made its file
@@ -37,10 +38,11 @@ def test_a_candidate_that_fails_its_check_is_left_clean_and_the_next_one_is_used
     assert [effect.host for effect in cloud.world.effects('removed', instance.uuid)] == ['host2', 'host3', 'host1']
 
 
+@pytest.mark.nova_bug(1470420, 1714237, 1715182, 1841411)
 @pytest.mark.parametrize('phase', ['check_can_live_migrate_destination', 'pre_live_migration'])
 @pytest.mark.parametrize('after', [False, True])
 def test_when_every_candidate_fails_everything_is_as_before(cloud, phase, after):
-    """Museum 13: the destination's allocation leaked on a rollback. Museum 36: a healthy guest was left in ERROR."""
+    """The destination's allocation leaked on a rollback. A healthy guest was left in ERROR."""
     instance = cloud.boot('one', 'host1')
     for host in ('host2', 'host3'):
         faults(cloud, host).fail(phase, f'{host} has a bad day', after=after)
@@ -51,11 +53,12 @@ def test_when_every_candidate_fails_everything_is_as_before(cloud, phase, after)
         assert f'{host} has a bad day' in seen.result(cloud, instance)[1]
 
 
+@pytest.mark.nova_bug(1714237, 1715182, 1778206, 1889108, 1944619)
 @pytest.mark.parametrize('phase', ['check_can_live_migrate_destination', 'pre_live_migration'])
 @pytest.mark.parametrize('after', [False, True])
 @pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_when_the_named_host_fails_no_other_is_tried(cloud, phase, after):
-    """Museum 13, 37, 45, 46: what failed in the preparation must not touch the source, nor leave a thing behind."""
+    """What failed in the preparation must not touch the source, nor leave a thing behind."""
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host3').fail(phase, 'the disk is full', after=after)
     before = migrate(cloud, instance, 'host3')
@@ -121,8 +124,9 @@ def test_a_source_that_fails_its_check_always_fails_the_migration_and_nothing_el
     seen.failed(cloud, instance, before, 'the storage is odd')
 
 
+@pytest.mark.nova_bug(1778206)
 def test_a_destination_that_prepares_badly_once_is_cleaned_and_the_next_one_is_used(cloud):
-    """Museum 46: the leak of an attachment when the driver's preparation raised."""
+    """The leak of an attachment when the driver's preparation raised."""
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host2').fail('pre_live_migration', after=True)
     migrate(cloud, instance)
@@ -130,10 +134,11 @@ def test_a_destination_that_prepares_badly_once_is_cleaned_and_the_next_one_is_u
     seen.completed(cloud, instance, 'host3')
 
 
+@pytest.mark.nova_bug(1435633, 2044235)
 @pytest.mark.parametrize('phase', ['check_can_live_migrate_destination', 'check_can_live_migrate_source'])
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_host_that_hangs_in_its_check_and_is_killed_counts_as_failing(cloud, phase):
-    """Museum 9, 10: a check that nobody answers is a check that failed, not an instance in ERROR."""
+    """A check that nobody answers is a check that failed, not an instance in ERROR."""
     instance = cloud.boot('one', 'host1')
     host = 'host2' if phase.endswith('destination') else 'host1'
     stall = faults(cloud, host).stall(phase)
@@ -166,9 +171,10 @@ def test_a_destination_that_hangs_in_its_preparation_and_dies_is_given_up_for_th
     assert [debt.host for debt in cloud.database.debts.list()] == ['host2'], 'what it left is on its account'
 
 
+@pytest.mark.nova_bug('dd952f9fdf', 'f628dc9099')
 @pytest.mark.simulated(reason='it lets minutes pass')
 def test_a_destination_that_hangs_in_its_preparation_is_waited_for(cloud):
-    """Museum 60: a destination that is slow is no reason for a time-out."""
+    """A destination that is slow is no reason for a time-out."""
     instance = cloud.boot('one', 'host1')
     stall = faults(cloud, 'host2').stall('pre_live_migration')
     migrate(cloud, instance)
@@ -183,10 +189,11 @@ def test_a_destination_that_hangs_in_its_preparation_is_waited_for(cloud):
 # --- while it moves --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nova_bug(1488435, 1714237, 1715182, 1757292, 1780973, 1841411, 1939545, 'error-after-clean-rollback')
 @pytest.mark.parametrize('phase', ['live_migration', 'starting', 'copying', 'cutover'])
 @pytest.mark.parametrize('leave_paused', [False, True])
 def test_a_driver_that_fails_leaves_the_guest_running_where_it_was(cloud, phase, leave_paused):
-    """Museum 13, 36, 47, 50: roll back to exactly what was, the guest running and the server ACTIVE."""
+    """Roll back to exactly what was, the guest running and the server ACTIVE."""
     instance = cloud.boot('one', 'host1', dirty_rate=50)
     cloud.world.hypervisors['host1'].leave_paused = leave_paused
     faults(cloud, 'host1').fail(phase, 'the hypervisor has a bad day')
@@ -196,8 +203,9 @@ def test_a_driver_that_fails_leaves_the_guest_running_where_it_was(cloud, phase,
     assert cloud.world.active_on(instance.uuid) == ['host1']
 
 
+@pytest.mark.nova_bug(1780973, 1841411, 1939545)
 def test_a_guest_that_was_paused_by_its_user_is_still_paused_after_a_failed_cut_over(cloud):
-    """Museum 36, 47: put back what was there, not what is usual."""
+    """Put back what was there, not what is usual."""
     instance = cloud.boot('one', 'host1', vm_state='paused')
     cloud.world.hypervisors['host1'].pause(instance.uuid)
     cloud.world.hypervisors['host1'].leave_paused = True
@@ -208,8 +216,9 @@ def test_a_guest_that_was_paused_by_its_user_is_still_paused_after_a_failed_cut_
     assert seen.server(cloud, instance)['status'] == 'PAUSED'
 
 
+@pytest.mark.nova_bug(1905944, 1982284)
 def test_a_driver_whose_connection_breaks_while_the_job_goes_on_is_listened_to_again(cloud):
-    """Museum 3, 56: the watcher died, and the guest went on to the destination."""
+    """The watcher died, and the guest went on to the destination."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     faults(cloud, 'host1').fail('live_migration', after=True)
     faults(cloud, 'host1').fail('attach_live_migration')
@@ -218,8 +227,9 @@ def test_a_driver_whose_connection_breaks_while_the_job_goes_on_is_listened_to_a
     seen.completed(cloud, instance, 'host2')
 
 
+@pytest.mark.nova_bug(1644248)
 def test_a_copy_that_is_slow_but_moves_is_never_given_up(cloud):
-    """Museum 57: false "no progress" aborts."""
+    """False "no progress" aborts."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     cloud.world.hypervisors['host1'].set_link(60.0)
     migrate(cloud, instance)
@@ -227,8 +237,9 @@ def test_a_copy_that_is_slow_but_moves_is_never_given_up(cloud):
     seen.completed(cloud, instance, 'host2')
 
 
+@pytest.mark.nova_bug(1662626, 1969980)
 def test_a_rollback_that_fails_a_few_times_is_tried_again_until_it_is_clean(cloud):
-    """Museum 7, 38: a cleanup that raised left the server in MIGRATING for ever."""
+    """A cleanup that raised left the server in MIGRATING for ever."""
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host1'].leave_paused = True
     faults(cloud, 'host1').fail('cutover')
@@ -240,9 +251,10 @@ def test_a_rollback_that_fails_a_few_times_is_tried_again_until_it_is_clean(clou
     seen.failed(cloud, instance, before, '')
 
 
+@pytest.mark.nova_bug(1475411, 1488435, 1662626, 1843639)
 @pytest.mark.cloud(options={'conductor.post_max_attempts': 3})
 def test_a_destination_that_cannot_be_cleaned_owes_it_and_the_server_is_free(cloud):
-    """Museum 7, 49, 50: a cleanup that fails for ever is not the server's trouble."""
+    """A cleanup that fails for ever is not the server's trouble."""
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host2').fail('rollback_live_migration_at_destination', 'it will not go', sticky=True)
     faults(cloud, 'host1').fail('copying')
@@ -272,6 +284,7 @@ def test_a_host_that_owes_for_a_server_is_no_destination_for_it(cloud):
 # --- after it has moved ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nova_bug(1379581, 1628606, 1662626, 1879787, 2000069)
 @pytest.mark.parametrize('after', [False, True])
 @pytest.mark.parametrize(
     ('host', 'phase'),
@@ -280,7 +293,7 @@ def test_a_host_that_owes_for_a_server_is_no_destination_for_it(cloud):
 def test_a_post_step_that_fails_once_is_done_again_and_the_server_is_at_its_new_host_meanwhile(
     cloud, host, phase, after
 ):
-    """Museum 4, 5, 6, 7, 43: the guest runs at the destination, and every post step fails once."""
+    """The guest runs at the destination, and every post step fails once."""
     instance = cloud.boot('one', 'host1')
     faults(cloud, host).fail(phase, after=after)
     migrate(cloud, instance)
@@ -292,6 +305,7 @@ def test_a_post_step_that_fails_once_is_done_again_and_the_server_is_at_its_new_
     assert cloud.database.debts.list() == []
 
 
+@pytest.mark.nova_bug(1475411, 1628606, 1843639, 2000069)
 @pytest.mark.cloud(options={'conductor.post_max_attempts': 3})
 @pytest.mark.parametrize(
     ('host', 'phase'),
@@ -299,7 +313,7 @@ def test_a_post_step_that_fails_once_is_done_again_and_the_server_is_at_its_new_
 )
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_post_step_that_fails_for_ever_becomes_a_debt_and_the_migration_ends(cloud, host, phase):
-    """Museum 4, 6, 49: the server does not wait for a host that cannot clean up."""
+    """The server does not wait for a host that cannot clean up."""
     instance = cloud.boot('one', 'host1')
     faults(cloud, host).fail(phase, 'the disk is full', sticky=True)
     migrate(cloud, instance)
@@ -314,9 +328,10 @@ def test_a_post_step_that_fails_for_ever_becomes_a_debt_and_the_migration_ends(c
     assert 'the disk is full' in debts[0].reason
 
 
+@pytest.mark.nova_bug(2000069)
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_destination_that_dies_in_its_post_step_owes_it_and_the_migration_ends(cloud):
-    """Museum 6: the destination died in its post step, and the server was MIGRATING for ever."""
+    """The destination died in its post step, and the server was MIGRATING for ever."""
     instance = cloud.boot('one', 'host1')
     stall = faults(cloud, 'host2').stall('post_live_migration_at_destination')
     migrate(cloud, instance)
@@ -344,11 +359,12 @@ def test_a_placement_that_cannot_be_reached_is_waited_for(cloud):
     seen.completed(cloud, instance, 'host2')
 
 
+@pytest.mark.nova_bug('53ca096750', '55f4552621')
 @pytest.mark.parametrize('fault', [Fault.CONFLICT, Fault.TIMEOUT_LATE], ids=lambda fault: fault.name.lower())
 @pytest.mark.parametrize('method', ['GET', 'POST'])
 @pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_no_fault_of_a_single_request_to_placement_harms_a_migration(cloud, method, fault):
-    """Museum 25, 26: observe again, never a blind resend; and what arrives late changes nothing."""
+    """Observe again, never a blind resend; and what arrives late changes nothing."""
     instance = cloud.boot('one', 'host1')
     cloud.adapter.inject(fault, method=method, url='/allocations')
     migrate(cloud, instance)
@@ -358,11 +374,12 @@ def test_no_fault_of_a_single_request_to_placement_harms_a_migration(cloud, meth
     seen.moved(cloud, instance, 'host2')
 
 
+@pytest.mark.nova_bug(1714237, 1715182, '55f4552621')
 @pytest.mark.parametrize('fault', [Fault.ERROR_DONE, Fault.DUPLICATED], ids=lambda fault: fault.name.lower())
 @pytest.mark.parametrize('request_', ['the move', 'the move back'])
 @pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_no_fault_of_a_single_request_to_placement_harms_a_rollback(cloud, request_, fault):
-    """Museum 13, 26: whatever becomes of one request, the books end as they were."""
+    """Whatever becomes of one request, the books end as they were."""
     instance = cloud.boot('one', 'host1')
     faults(cloud, 'host2').fail('pre_live_migration', 'the disk is full')
     before = seen.everything(cloud)
@@ -374,9 +391,10 @@ def test_no_fault_of_a_single_request_to_placement_harms_a_rollback(cloud, reque
     assert seen.everything(cloud) == before
 
 
+@pytest.mark.nova_bug('55f4552621')
 @pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_a_move_that_arrives_when_all_is_over_is_refused_by_its_generation(cloud):
-    """Museum 26: the late move of a dead conductor would let an ended migration hold the source."""
+    """The late move of a dead conductor would let an ended migration hold the source."""
     instance = cloud.boot('one', 'host1')
     cloud.adapter.inject(Fault.TIMEOUT_LATE, method='POST', url='/allocations')
     faults(cloud, 'host2').fail('pre_live_migration')
@@ -387,9 +405,10 @@ def test_a_move_that_arrives_when_all_is_over_is_refused_by_its_generation(cloud
     assert seen.everything(cloud) == before
 
 
+@pytest.mark.nova_bug(1267862, 1713786)
 @pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_a_capacity_that_was_taken_meanwhile_is_a_refusal_and_the_next_candidate_is_used(cloud):
-    """Museum 16, 58: the claim is refused after the host was chosen."""
+    """The claim is refused after the host was chosen."""
     instance = cloud.boot('one', 'host1')
     cloud.adapter.inject(Fault.REFUSED, method='POST', url='/allocations')
     migrate(cloud, instance)
@@ -397,9 +416,10 @@ def test_a_capacity_that_was_taken_meanwhile_is_a_refusal_and_the_next_candidate
     seen.completed(cloud, instance, 'host3')
 
 
+@pytest.mark.nova_bug(1712008, 1713786)
 @pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_a_capacity_that_was_taken_at_the_named_host_fails_the_migration(cloud):
-    """Museum 15, 16: no destination without a claim."""
+    """No destination without a claim."""
     instance = cloud.boot('one', 'host1')
     cloud.adapter.inject(Fault.REFUSED, method='POST', url='/allocations')
     before = migrate(cloud, instance, 'host2')
@@ -423,9 +443,10 @@ def test_a_placement_that_is_away_for_minutes_delays_a_rollback_and_no_more(clou
     seen.failed(cloud, instance, before, '')
 
 
+@pytest.mark.nova_bug('53ca096750')
 @pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
 def test_a_consumer_that_somebody_else_writes_between_all_our_requests_is_not_overwritten(cloud):
-    """Museum 25: lost updates for want of a generation."""
+    """Lost updates for want of a generation."""
     instance = cloud.boot('one', 'host1')
     cloud.adapter.inject(Fault.CONFLICT, method='POST', times=12)
     migrate(cloud, instance)
@@ -436,10 +457,11 @@ def test_a_consumer_that_somebody_else_writes_between_all_our_requests_is_not_ov
 # --- the database ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nova_bug(1397153, 1905944)
 @pytest.mark.parametrize('status', ['preparing', 'queued', 'running', 'post-migrating'])
 @pytest.mark.simulated(reason='it acts at single commits')
 def test_a_database_that_refuses_for_five_seconds_in_the_middle_costs_time_only(cloud, status):
-    """Museum 3, 8: an error of the database while the guest moves must not end the watch."""
+    """An error of the database while the guest moves must not end the watch."""
     instance = cloud.boot('one', 'host1', memory_mb=2048)
     stalls = {
         'preparing': faults(cloud, 'host2').stall('pre_live_migration'),
@@ -459,10 +481,11 @@ def test_a_database_that_refuses_for_five_seconds_in_the_middle_costs_time_only(
     seen.completed(cloud, instance, 'host2')
 
 
+@pytest.mark.nova_bug(1397153, 1905944)
 @pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS))
 @pytest.mark.simulated(reason='it acts at single commits')
 def test_whichever_commit_is_refused_or_its_answer_lost_the_migration_completes(cloud, number, moment):
-    """Museum 3, 8: nothing rests on hearing that a commit was done."""
+    """Nothing rests on hearing that a commit was done."""
     instance = cloud.boot('one', 'host1')
     at = AtCommit(cloud, number, moment, refuse)
     migrate(cloud, instance)
@@ -472,10 +495,11 @@ def test_whichever_commit_is_refused_or_its_answer_lost_the_migration_completes(
     seen.completed(cloud, instance, seen.host_of(cloud, instance))
 
 
+@pytest.mark.nova_bug(1397153, 1662626)
 @pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS_BACK))
 @pytest.mark.simulated(reason='it acts at single commits')
 def test_whichever_commit_of_a_rollback_is_refused_or_its_answer_lost_all_is_as_before(cloud, number, moment):
-    """Museum 7, 8: the same, on the way back."""
+    """The same, on the way back."""
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host1'].leave_paused = True
     faults(cloud, 'host1').fail('cutover')
@@ -490,10 +514,11 @@ def surprise():
     raise RuntimeError('nobody has thought of this')
 
 
+@pytest.mark.nova_bug(1397153, 'cfb99acd6a')
 @pytest.mark.parametrize('number', [1, 4, 8])
 @pytest.mark.simulated(reason='it acts at single commits')
 def test_an_error_that_nobody_has_thought_of_costs_a_few_seconds_and_no_more(cloud, number):
-    """Museum 8, 62: an unknown exception left the server MIGRATING, and its own handling failed."""
+    """An unknown exception left the server MIGRATING, and its own handling failed."""
     instance = cloud.boot('one', 'host1')
     at = AtCommit(cloud, number, 'begin', surprise)
     migrate(cloud, instance)

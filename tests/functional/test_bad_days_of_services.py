@@ -20,9 +20,10 @@ from tests.functional.trouble import COMMITS, COMMITS_BACK, LONG, AtCommit, by_t
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nova_bug(1786346, 1901707)
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_when_every_event_is_lost_the_polls_finish_it(cloud):
-    """Museum 42: an event that never comes."""
+    """An event that never comes."""
     instance = cloud.boot('one', 'host1')
     cloud.bus.faults = lambda message: 'lose' if message.method == 'step_ended' else None
     migrate(cloud, instance)
@@ -31,9 +32,10 @@ def test_when_every_event_is_lost_the_polls_finish_it(cloud):
     assert cloud.simulation.time < 60
 
 
+@pytest.mark.nova_bug(1786346, 1788014, 1901707)
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_when_every_event_is_lost_the_polls_finish_a_rollback_too(cloud):
-    """Museum 41, 42: an event that never comes, then a failure."""
+    """An event that never comes, then a failure."""
     instance = cloud.boot('one', 'host1')
     cloud.bus.faults = lambda message: 'lose' if message.method == 'step_ended' else None
     faults(cloud, 'host1').fail('copying')
@@ -42,9 +44,10 @@ def test_when_every_event_is_lost_the_polls_finish_a_rollback_too(cloud):
     seen.failed(cloud, instance, before, '')
 
 
+@pytest.mark.nova_bug(1786346, 1901707)
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_events_that_come_twice_or_late_change_nothing(cloud):
-    """Museum 42: an event that comes too late."""
+    """An event that comes too late."""
     instance = cloud.boot('one', 'host1')
     # Two questions and their answers, and a poll, are six messages: every third would be the same one of them for ever.
     cloud.bus.faults = lambda message: {0: 'duplicate', 2: 7.0, 3: 7.0}.get(message.number % 5)
@@ -85,11 +88,12 @@ def on_the_first(cloud, method, fault):
 MESSAGE_FAULTS = ['lose', 'lose_answer', 'duplicate', 90.0, 'refuse']
 
 
+@pytest.mark.nova_bug(1435633, 1786346, 1901707, 2044235, 'dd952f9fdf', 'f628dc9099')
 @pytest.mark.parametrize('fault', MESSAGE_FAULTS)
 @pytest.mark.parametrize('method', CALLS)
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_no_single_message_that_is_lost_late_or_doubled_harms_a_migration(cloud, method, fault):
-    """Museum 9, 10, 42, 60: time-outs, and what arrives after them."""
+    """Time-outs, and what arrives after them."""
     instance = cloud.boot('one', 'host1')
     on_the_first(cloud, method, fault)
     migrate(cloud, instance)
@@ -99,11 +103,12 @@ def test_no_single_message_that_is_lost_late_or_doubled_harms_a_migration(cloud,
     assert cloud.world.violations == []
 
 
+@pytest.mark.nova_bug(1662626, 1786346, 1901707, 'dd952f9fdf', 'f628dc9099')
 @pytest.mark.parametrize('fault', MESSAGE_FAULTS)
 @pytest.mark.parametrize('method', ['live_migration', 'rollback_live_migration_at_source'])
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_no_single_message_that_is_lost_late_or_doubled_harms_a_rollback(cloud, method, fault):
-    """Museum 7, 42, 60: the same, on the way back."""
+    """The same, on the way back."""
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host1'].leave_paused = True
     faults(cloud, 'host1').fail('cutover')
@@ -114,9 +119,10 @@ def test_no_single_message_that_is_lost_late_or_doubled_harms_a_rollback(cloud, 
     seen.failed(cloud, instance, before, '')
 
 
+@pytest.mark.nova_bug('06d25926a1')
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_a_broker_that_is_away_for_a_minute_costs_time_only(cloud):
-    """Museum 59: the broker is down when the guest has moved."""
+    """The broker is down when the guest has moved."""
     instance = cloud.boot('one', 'host1', memory_mb=2048)
     migrate(cloud, instance)
     seen.when(cloud, instance, 'running')
@@ -143,11 +149,12 @@ def kill_conductor_at(cloud, number, moment):
     return strike_and_take_over
 
 
+@pytest.mark.nova_bug(1397153, 'accepted-without-conductor')
 @pytest.mark.parametrize('moment', ['begin', 'committed'])
 @pytest.mark.parametrize('number', COMMITS)
 @pytest.mark.simulated(reason='it acts at single commits')
 def test_wherever_a_conductor_is_killed_another_one_finishes_the_migration(cloud, number, moment):
-    """Museum 8 and the conductor that died after moving the allocations: nothing stays half done."""
+    """Nothing stays half done."""
     instance = cloud.boot('one', 'host1')
     finish = kill_conductor_at(cloud, number, moment)
     migrate(cloud, instance)
@@ -156,10 +163,11 @@ def test_wherever_a_conductor_is_killed_another_one_finishes_the_migration(cloud
     assert len(cloud.world.effects('job started', instance.uuid)) == 1
 
 
+@pytest.mark.nova_bug(1397153, 1662626, 1714237, 1715182)
 @pytest.mark.parametrize(('number', 'moment'), by_turns(COMMITS_BACK))
 @pytest.mark.simulated(reason='it acts at single commits')
 def test_wherever_a_conductor_is_killed_on_the_way_back_another_one_finishes_the_rollback(cloud, number, moment):
-    """Museum 7, 8, 13: the same, on the way back."""
+    """The same, on the way back."""
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host1'].leave_paused = True
     faults(cloud, 'host1').fail('cutover')
@@ -200,8 +208,9 @@ def test_with_its_only_conductor_dead_a_migration_waits_and_the_next_life_finish
 # --- processes: computes ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nova_bug(1753676, 'killed-compute-leaves-queued')
 def test_what_waited_on_a_source_that_was_killed_is_queued_again_in_its_order(cloud):
-    """Museum 2, and the killed compute that left a queued migration `queued` for ever."""
+    """In nova a compute that is killed leaves what waits ``queued`` for ever."""
     instances = [cloud.boot(f'vm{number}', 'host1', memory_mb=2048) for number in range(4)]
     for instance in instances:
         migrate(cloud, instance)
@@ -219,9 +228,10 @@ def test_what_waited_on_a_source_that_was_killed_is_queued_again_in_its_order(cl
     assert started == [instance.uuid for instance in instances], 'each once, first in, first out'
 
 
+@pytest.mark.nova_bug(1753676)
 @pytest.mark.parametrize('down_for', [0.5, 5, 30])
 def test_a_source_that_is_killed_while_it_copies_finds_its_job_again_or_its_guest_gone(cloud, down_for):
-    """Museum 2: the watcher died and the transfer went on by itself; no split brain."""
+    """The watcher died and the transfer went on by itself; no split brain."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     migrate(cloud, instance)
     seen.when(cloud, instance, 'running')
@@ -233,9 +243,10 @@ def test_a_source_that_is_killed_while_it_copies_finds_its_job_again_or_its_gues
     assert len(cloud.world.effects('job started', instance.uuid)) == 1
 
 
+@pytest.mark.nova_bug(1753676, 2000069)
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_source_that_is_killed_while_it_copies_and_never_comes_back_owes_its_cleanup(cloud):
-    """Museum 2, 6: the guest has moved; the server does not wait for a dead host."""
+    """The guest has moved; the server does not wait for a dead host."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     migrate(cloud, instance)
     seen.when(cloud, instance, 'running')
@@ -249,8 +260,9 @@ def test_a_source_that_is_killed_while_it_copies_and_never_comes_back_owes_its_c
     ]
 
 
+@pytest.mark.nova_bug(1753676)
 def test_a_source_that_is_killed_before_its_hypervisor_has_the_job_starts_it_once(cloud):
-    """Museum 2: the driver call of a dead life may still start a job; it is waited for or called off."""
+    """The driver call of a dead life may still start a job; it is waited for or called off."""
     instance = cloud.boot('one', 'host1')
     stall = faults(cloud, 'host1').stall('starting')
     migrate(cloud, instance)
@@ -354,9 +366,10 @@ def test_a_destination_that_hangs_and_is_fenced_in_the_copy_has_its_job_aborted(
     assert cloud.world.active_on(instance.uuid) == ['host1']
 
 
+@pytest.mark.nova_bug(1724172, 1753676, 1848343)
 @pytest.mark.simulated(reason='it lets minutes pass')
 def test_a_source_that_loses_its_power_and_is_fenced_ends_in_error_with_nothing_left_elsewhere(cloud):
-    """Museum 2, 29: the guest is lost; the server can be evacuated, and says so."""
+    """The guest is lost; the server can be evacuated, and says so."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     migrate(cloud, instance)
     seen.when(cloud, instance, 'running')

@@ -62,9 +62,10 @@ def ends_failed(cloud, instance, before, response, version, words):
 # --- the host --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nova_bug(1785031)
 @pytest.mark.parametrize('version', VERSIONS)
 def test_an_unknown_host_is_a_400_and_nothing_has_changed(cloud, version):
-    """Museum 12: a bad host was looked at after the state had been changed, and left the server migrating."""
+    """A bad host was looked at after the state had been changed, and left the server migrating."""
     instance = cloud.boot('one', 'host1')
     before = seen.everything(cloud)
     response = cloud.live_migrate(instance, 'nowhere', version=version)
@@ -120,9 +121,10 @@ def test_a_named_host_that_is_too_full_is_refused(cloud, version):
     ends_failed(cloud, instance, before, response, version, words)
 
 
+@pytest.mark.nova_bug(1712008)
 @pytest.mark.parametrize('version', ['2.30', '2.67'])
 def test_a_host_that_is_too_full_is_not_forced(cloud, version):
-    """Museum 15: force skips the choice, never the claim."""
+    """Force skips the choice, never the claim."""
     instance = cloud.boot('one', 'host1', memory_mb=8192)
     cloud.boot('big', 'host3', memory_mb=60000)
     before = seen.everything(cloud)
@@ -132,10 +134,11 @@ def test_a_host_that_is_too_full_is_not_forced(cloud, version):
     ends_failed(cloud, instance, before, response, version, 'Placement refused the move to host3')
 
 
+@pytest.mark.nova_bug(2153425)
 @pytest.mark.parametrize('version', VERSIONS)
 @pytest.mark.simulated(reason='it makes a hypervisor lie about its size')
 def test_a_host_whose_hypervisor_says_that_it_is_too_small_is_refused(cloud, version):
-    """Museum 54: the host's own limits count too, at the moment of the move."""
+    """The host's own limits count too, at the moment of the move."""
     instance = cloud.boot('one', 'host1', memory_mb=8192)
     # less than what was reported when the service started
     cloud.world.hypervisors['host3'].totals['MEMORY_MB'] = 4096
@@ -229,10 +232,11 @@ def test_an_unknown_server_is_a_404(cloud, version):
     told(cloud.live_migrate(unknown, version=version), 404, f'Instance {unknown} could not be found')
 
 
+@pytest.mark.nova_bug(1729356)
 @pytest.mark.parametrize('version', VERSIONS)
 @pytest.mark.breaks('I3', 'I5', reason='the test takes the allocation of the instance away by hand')
 def test_a_server_without_an_allocation_is_told_so_and_not_moved(cloud, version):
-    """Museum 27: a misleading message where the allocation was missing."""
+    """A misleading message where the allocation was missing."""
     instance = cloud.boot('one', 'host1')
     answer = cloud.placement.adapter().delete(f'/allocations/{instance.uuid}')
     assert answer.status_code == 204

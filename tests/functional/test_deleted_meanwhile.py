@@ -63,6 +63,7 @@ def gone(cloud, instance):
     return row
 
 
+@pytest.mark.nova_bug(1848343)
 @pytest.mark.breaks('I1', 'I2', 'I14', 'I15', reason='the test takes away the row and every copy of the guest')
 @pytest.mark.parametrize(
     ('host', 'phase'), [*(('host1', phase) for phase in SOURCE), *(('host2', phase) for phase in DESTINATION)]
@@ -99,6 +100,7 @@ def test_when_it_is_back_from_a_restart_of_its_conductor_it_is_unwound(cloud):
     assert gone(cloud, instance).status == 'failed'
 
 
+@pytest.mark.nova_bug(1848343)
 @pytest.mark.breaks('I1', 'I2', 'I14', 'I15', reason='the test takes away the row and every copy of the guest')
 @pytest.mark.parametrize('phase', ARRIVED)
 def test_when_it_has_moved_nothing_is_left_of_it_but_a_word_to_a_person(cloud, phase):

@@ -127,6 +127,7 @@ demo_cloud.DemoCloud.populate = and_plant
 """
 
 
+@pytest.mark.nova_bug(1793569)
 def test_books_that_are_wrong_are_told_and_end_in_1(tmp_path):
     env = commands.environment(tmp_path)
     ended = forked.run(wrapped(PLANT, *SMALL), env=env, timeout=commands.PATIENCE)

@@ -46,10 +46,11 @@ def states(cloud, instance, host='host1'):
 # --- what it does ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nova_bug(1580609)
 @pytest.mark.cloud(**NEVER)
 @pytest.mark.parametrize('version', ['2.22', '2.80'])
 def test_a_guest_that_never_ends_its_copy_is_paused_and_arrives(cloud, version):
-    """Museum 34: a guest stayed paused after force complete; it runs where it has arrived."""
+    """A guest stayed paused after force complete; it runs where it has arrived."""
     instance = busy(cloud)
     cloud.simulation.advance(60)
     assert seen.in_progress(cloud, instance)[0]['status'] == 'running', 'it would go on for ever'
@@ -62,6 +63,7 @@ def test_a_guest_that_never_ends_its_copy_is_paused_and_arrives(cloud, version):
     assert wishes.verdict(cloud, instance, 'live_migration_force_complete') == ('Success', None)
 
 
+@pytest.mark.nova_bug('post-copy-in-no-list')
 @pytest.mark.cloud(post_copy=True, **NEVER)
 def test_where_the_hypervisor_can_and_may_it_goes_on_in_post_copy(cloud):
     """It was in none of the lists of what is in progress, so that it could not be shown."""
@@ -189,11 +191,12 @@ def test_a_wish_whose_wake_up_is_lost_is_found_by_the_sweep(cloud):
     wishes.completed(cloud, instance)
 
 
+@pytest.mark.nova_bug(1786346, 1901707)
 @pytest.mark.cloud(**NEVER)
 @pytest.mark.parametrize('fault', ['lose', 'lose_answer', 'duplicate', 3.0, 90.0, 'refuse'])
 @pytest.mark.simulated(reason='it decides what becomes of single messages')
 def test_no_wish_that_is_lost_late_or_doubled_on_its_way_to_the_source_is_forgotten(cloud, fault):
-    """Museum 42: the source was told once, and if it did not hear it the copy went on for ever."""
+    """The source was told once, and if it did not hear it the copy went on for ever."""
     instance = busy(cloud)
     left = [fault]
     cloud.bus.faults = lambda message: (
@@ -252,12 +255,13 @@ def test_a_wish_outlives_the_services_that_know_of_it(cloud, who):
 # --- races -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nova_bug(1580609)
 @pytest.mark.cloud(leave_paused=True)
 @pytest.mark.parametrize('fails', [False, True])
 @pytest.mark.parametrize('hundredths', range(212, 264, 4))
 @pytest.mark.simulated(reason='it acts at single instants')
 def test_at_the_last_moment_it_is_harmless(cloud, hundredths, fails):
-    """Museum 34: the guest was paused after the end, and stayed so."""
+    """The guest was paused after the end, and stayed so."""
     instance = cloud.boot('one', 'host1', memory_mb=2048, dirty_rate=200)
     if fails:
         faults(cloud, 'host1').fail('cutover')

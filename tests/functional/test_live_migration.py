@@ -33,9 +33,10 @@ def test_a_server_moves_with_and_without_a_host_in_every_form_of_the_request(clo
     seen.completed(cloud, instance, host or 'host2')
 
 
+@pytest.mark.nova_bug(1712008)
 @pytest.mark.parametrize('version', ['2.30', '2.34', '2.67'])
 def test_a_forced_move_goes_where_it_was_told_with_a_claim_there(cloud, version):
-    """Museum 15: a forced move had no allocation at the destination."""
+    """A forced move had no allocation at the destination."""
     instance = cloud.boot('one', 'host1')
     arguments = {'host': 'host3', 'block_migration': 'auto', 'force': True}
     path = f'/servers/{instance.uuid}/action'
@@ -61,8 +62,9 @@ def test_from_2_34_the_answer_comes_when_the_row_is_committed(cloud):
     assert seen.server(cloud, instance)['status'] == 'MIGRATING'
 
 
+@pytest.mark.nova_bug(1561357, 1669054, 1797580)
 def test_two_moves_in_a_row_find_their_way_as_the_first_did(cloud):
-    """Museum 53: the next move found no host, for what was meant for the first had been kept."""
+    """The next move found no host, for what was meant for the first had been kept."""
     instance = cloud.boot('one', 'host1')
     for host in ('host2', None, 'host3', 'host1'):
         assert cloud.live_migrate(instance, host).status_int == 202
@@ -71,9 +73,10 @@ def test_two_moves_in_a_row_find_their_way_as_the_first_did(cloud):
     assert len(seen.migrations(cloud, instance)) == 4
 
 
+@pytest.mark.nova_bug(1267862)
 @pytest.mark.cloud(link=16384.0)
 def test_what_has_become_free_can_be_used_by_the_very_next_move(cloud):
-    """Museum 58: the capacity was stale after a move."""
+    """The capacity was stale after a move."""
     big = cloud.boot('big', 'host1', memory_mb=60000)
     other = cloud.boot('other', 'host2', memory_mb=60000)
     cloud.live_migrate(big, 'host3')
@@ -95,9 +98,10 @@ def test_a_paused_server_moves_and_stays_paused(cloud):
     assert not [effect for effect in cloud.world.log if effect.effect == 'running' and effect.host == 'host2']
 
 
+@pytest.mark.nova_bug(1644248)
 @pytest.mark.parametrize('dirty_rate', [0, 300, 900, 3000])
 def test_a_guest_that_writes_its_memory_arrives_however_fast_it_does(cloud, dirty_rate):
-    """Museum 57: slow is not stuck; the hypervisor slows the guest down until it fits."""
+    """Slow is not stuck; the hypervisor slows the guest down until it fits."""
     instance = cloud.boot('one', 'host1', memory_mb=2048, dirty_rate=dirty_rate)
     assert cloud.live_migrate(instance).status_int == 202
     cloud.wait()
@@ -132,6 +136,7 @@ def test_a_server_is_migrating_while_it_moves_and_active_at_its_new_host_afterwa
     assert shown['OS-EXT-SRV-ATTR:host'] == shown['OS-EXT-SRV-ATTR:hypervisor_hostname'] == 'host2'
 
 
+@pytest.mark.nova_bug(1982284)
 def test_the_progress_of_the_copy_is_seen_while_it_runs_and_only_grows(cloud):
     instance = cloud.boot('one', 'host1', memory_mb=16384)
     cloud.live_migrate(instance)
@@ -202,10 +207,11 @@ class Ledger:
             self.pages.append(page)
 
 
+@pytest.mark.nova_bug(1790204, '53ca096750', '66297f0c4a')
 @pytest.mark.parametrize('host', [None, 'host3'])
 @pytest.mark.simulated(reason='it looks after every commit')
 def test_the_books_are_exact_at_every_stage(cloud, host):
-    """Museum 23, 25, 31: one consumer for each side of the move, and at no moment anything else."""
+    """One consumer for each side of the move, and at no moment anything else."""
     instance = cloud.boot('one', 'host1')
     ledger = Ledger(cloud)
     cloud.live_migrate(instance, host)
@@ -219,9 +225,10 @@ def test_the_books_are_exact_at_every_stage(cloud, host):
     ]
 
 
+@pytest.mark.nova_bug(1714237, 1715182, '55f4552621')
 @pytest.mark.simulated(reason='it looks after every commit')
 def test_the_books_go_back_the_way_they_came(cloud):
-    """Museum 13, 26: back is the same write, the other way round."""
+    """Back is the same write, the other way round."""
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host1'].faults.fail('copying')
     ledger = Ledger(cloud)
@@ -289,10 +296,11 @@ class Twelve:
         return self.cloud.idle()
 
 
+@pytest.mark.nova_bug(1821755)
 @pytest.mark.parametrize('limit', [1, 2])
 @pytest.mark.cloud(hosts=4)
 def test_twelve_leave_one_host_in_turn_and_never_more_at_once_than_it_allows(cloud, limit):
-    """Museum 52: many moves at once, spread over the hosts, none counted on a place that another takes."""
+    """Many moves at once, spread over the hosts, none counted on a place that another takes."""
     twelve = Twelve(cloud, limit)
     twelve.leave()
     assert twelve.most == limit
@@ -325,9 +333,10 @@ def test_a_limit_that_is_raised_lets_the_next_ones_go_at_once(cloud):
         seen.completed(cloud, instance, seen.host_of(cloud, instance))
 
 
+@pytest.mark.nova_bug(1821755, 2153425)
 @pytest.mark.cloud(link=16384.0)
 def test_many_moves_at_once_to_one_host_stop_at_what_fits_there(cloud):
-    """Museum 52, 54: N moves to one host at once; the books allow as many as there is room for."""
+    """N moves to one host at once; the books allow as many as there is room for."""
     instances = [cloud.boot(f'vm{number}', 'host1', memory_mb=12000) for number in range(5)]
     stayer = cloud.boot('stayer', 'host2', memory_mb=30000)
     for instance in instances:
@@ -362,8 +371,9 @@ def test_any_schedule_gives_the_same_end(cloud):
 # --- the computes' trees ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nova_bug(1849165, 1894095, 1896463)
 def test_the_providers_in_placement_are_what_the_computes_report(cloud):
-    """Museum 32, 33: inventory comes from the host, and is not recounted from guests."""
+    """Inventory comes from the host, and is not recounted from guests."""
     for host in cloud.world.hypervisors:
         adapter = cloud.placement.adapter()
         url = f'/resource_providers/{fake.node_uuid(host)}/inventories'
@@ -372,9 +382,10 @@ def test_the_providers_in_placement_are_what_the_computes_report(cloud):
         assert totals == {'VCPU': 16, 'MEMORY_MB': 65536, 'DISK_GB': 1000}
 
 
+@pytest.mark.nova_bug(1849165, 1894095, 1896463)
 @pytest.mark.simulated(reason='it acts between two steps')
 def test_a_heartbeat_between_every_step_changes_nothing(cloud):
-    """Museum 32, 33: the periodic task ran between two steps, and counted wrong."""
+    """The periodic task ran between two steps, and counted wrong."""
     instance = cloud.boot('one', 'host1')
     ledger = Ledger(cloud)
     beat = itertools.count()

@@ -133,6 +133,7 @@ def test_what_is_in_progress_waits_for_a_host_that_was_stopped_as_long_as_for_on
 # --- what waits ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nova_bug('stop-cancels-what-waits')
 @pytest.mark.parametrize('phase', ['copying', 'live_migration', 'starting'])
 def test_what_waits_is_cancelled_and_clean_and_what_runs_goes_on_however_the_driver_hangs(cloud, phase):
     (runs, *waiting), before = queue(cloud, 6, phase)

@@ -101,6 +101,7 @@ def test_below_version_4_a_rollback_that_fails_is_tried_again(cloud):
     assert cloud.database.debts.list() == []
 
 
+@pytest.mark.nova_bug(1377644)
 @pytest.mark.simulated(reason='looks at single messages')
 @pytest.mark.cloud(options={'upgrade_levels.compute': '1.0'})
 def test_a_pin_has_new_hosts_told_as_old_ones_are(cloud):

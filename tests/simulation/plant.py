@@ -42,7 +42,7 @@ class Plant:
     """One bug that can be planted.
 
     :ivar name: its name.
-    :ivar museum: where it is from.
+    :ivar origin: where it is from.
     :ivar says: what it was in nova, and what it is here.
     :ivar patch: plants it for as long as it is entered.
     :ivar cells: what catches it: names of cells of the matrix, of paths that catch it without any fault, or ``seed 7``
@@ -50,7 +50,7 @@ class Plant:
     """
 
     name: str
-    museum: str
+    origin: str
     says: str
     patch: Callable[[], contextlib.AbstractContextManager[object]]
     cells: tuple[str, ...]
@@ -59,13 +59,13 @@ class Plant:
 class Shelf(list[Plant]):
     """Plants, in order."""
 
-    def plant(self, museum: str, *cells: str) -> Callable[[Patch], Patch]:
+    def plant(self, origin: str, *cells: str) -> Callable[[Patch], Patch]:
         """Have a generator function be a plant: its name is the plant's, and its docstring what that says."""
 
         def shelve(function: Patch) -> Patch:
             name = function.__name__.replace('_', '-')
             says = ' '.join((function.__doc__ or '').split())
-            self.append(Plant(name, museum, says, contextlib.contextmanager(function), cells))
+            self.append(Plant(name, origin, says, contextlib.contextmanager(function), cells))
             return function
 
         return shelve

@@ -45,8 +45,9 @@ def moving(tmp_path):
     cloud.stop()
 
 
+@pytest.mark.nova_bug(1848343)
 def test_an_instance_that_was_deleted_before_its_move_failed_holds_nothing(moving):
-    """Museum 29, bug 1848343: a deleted instance had allocations again."""
+    """A deleted instance had allocations again."""
     cloud, director, watcher, instance, stall = moving
     cloud.world.hypervisors['host1'].faults.fail('cutover', 'planned: the link is lost')
     forget(cloud, instance)
@@ -58,8 +59,9 @@ def test_an_instance_that_was_deleted_before_its_move_failed_holds_nothing(movin
     assert director.judge(watcher) == []
 
 
+@pytest.mark.nova_bug(1848343)
 def test_an_instance_that_was_deleted_before_its_move_completed_holds_nothing(moving):
-    """Museum 29, bug 1848343: a deleted instance had allocations again."""
+    """A deleted instance had allocations again."""
     cloud, director, watcher, instance, stall = moving
     forget(cloud, instance)
     stall.release()

@@ -24,11 +24,11 @@ import re
 import pytest
 
 from migrator.testing import invariants, matrix, paths, seams
-from tests import museum
+from tests.nova_bugs import BUGS
 from tests.simulation import plant
 from tests.simulation.planted import PLANTS
 
-#: What may stand where a plant is from, besides a number of the museum: see :mod:`tests.simulation.plant`.
+#: What may stand where a plant is from, besides a bug of nova: see :mod:`tests.simulation.plant`.
 _MODEL = frozenset(['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'lateget', 'xf', 'xb', 'order', 'fixfail', 'recs'])
 
 # What a plant keeps from ever ending takes long.
@@ -38,7 +38,7 @@ _RECORDED = sorted({name for one in PLANTS for name in one.cells})
 
 
 def _is_known(origin):
-    known = {number for one in museum.EXHIBITS.values() for number in one.bugs.split(', ')}
+    known = {str(one) for bug in BUGS for one in bug.ids}
     ids = {one.id for one in invariants.INVARIANTS}
     where, _, letter = origin.partition(' ')
     return origin in known | ids | {'nova 34'} or (where == 'model' and letter in _MODEL)
@@ -52,10 +52,10 @@ def test_there_are_enough_and_each_says_where_it_is_from():
     assert len(PLANTS) >= 45
     assert len({one.name for one in PLANTS}) == len(PLANTS)
     assert [one.name for one in PLANTS if not (one.says and one.cells)] == []
-    wrong = {one.name: one.museum for one in PLANTS if not all(_is_known(number) for number in one.museum.split(', '))}
+    wrong = {one.name: one.origin for one in PLANTS if not all(_is_known(number) for number in one.origin.split(', '))}
     assert wrong == {}
-    of_the_museum = [one for one in PLANTS if not re.match(r'model|I\d', one.museum)]
-    assert 2 * len(of_the_museum) > len(PLANTS)
+    of_nova = [one for one in PLANTS if not re.match(r'model|I\d', one.origin)]
+    assert 2 * len(of_nova) > len(PLANTS)
 
 
 def test_the_recorded_cells_are_cells_of_the_matrix(ground):
@@ -85,4 +85,4 @@ def test_what_is_planted_is_caught(ground, record_property, one):
             record_property('caught', 1)
             print(f'{one.name}: caught by {name}: {wrong}')
             return
-    pytest.fail(f'{one.name} ({one.museum}) is not caught: {one.says}')
+    pytest.fail(f'{one.name} ({one.origin}) is not caught: {one.says}')

@@ -105,6 +105,7 @@ def providers_of(cloud):
     return sorted(one.name for one in providers.list_providers(cloud.placement_client))
 
 
+@pytest.mark.nova_bug(1852610)
 def test_a_compute_that_is_gone_for_good_is_forgotten_with_its_providers(operator):
     cloud = operator.cloud
     cloud.kill('host3')
@@ -142,6 +143,7 @@ def needed(cloud, why):
     cloud.simulation.advance(150)
 
 
+@pytest.mark.nova_bug(1852610)
 @pytest.mark.parametrize(
     ('why', 'said'),
     [

@@ -117,8 +117,9 @@ class TestQueue:
 
 @pytest.mark.seeds(None, 1, 2)
 class TestRestart:
+    @pytest.mark.nova_bug(1753676)
     def test_a_running_job_is_attached_to_and_holds_its_slot_before_rpc_listens(self, scene: Scene) -> None:
-        """Museum 2 (1753676): the job goes on unharmed, and its end is told."""
+        """The job goes on unharmed, and its end is told."""
         scene.guests(1, 2)
         first = scene.host()
         first.call(LIVE, 1)

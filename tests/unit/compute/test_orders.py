@@ -172,8 +172,9 @@ class TestRepeats:
         scene.until(lambda: host.kept(PRE).state == 'done')  # type: ignore[union-attr]
         assert host.events.ended == []
 
+    @pytest.mark.nova_bug(1397153, 'cfb99acd6a')
     def test_an_error_that_nobody_foresaw_is_reported_as_a_failure(self, scene: Scene) -> None:
-        """Museum 8 (1397153), 62: an unknown exception ends the step, and its text arrives."""
+        """An unknown exception ends the step, and its text arrives."""
         host = scene.host('beta')
         scene.beta.faults.lie('get_guest', lambda truth: 1 / 0)
         host.call(ROLLBACK)

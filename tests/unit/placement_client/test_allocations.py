@@ -179,6 +179,7 @@ def test_the_next_candidate_is_moved_to_after_a_revert(client, world, either, pa
     assert either.observe(pair).state is PairState.UNKNOWN
 
 
+@pytest.mark.nova_bug('66297f0c4a')
 def test_a_nested_allocation_moves_and_comes_back_whole(client, world, either, pair, new_consumer):
     """nova 66297f0c4a: the allocations of child providers were left behind."""
     roots = [world.host('nested'), world.host('nested')]
@@ -253,6 +254,7 @@ def test_a_pair_without_destination_cannot_be_moved(either, pair):
         either.move(unplanned, instance_generation=FIRST)
 
 
+@pytest.mark.nova_bug(1848343)
 def test_an_instance_deleted_before_the_move_stays_gone(client, either, pair):
     allocations.remove(client, pair.instance, generation=FIRST)
     for write in (either.move, either.rewrite_source):
@@ -261,6 +263,7 @@ def test_an_instance_deleted_before_the_move_stays_gone(client, either, pair):
     assert held(client, pair.instance, pair.migration) == [{}, {}]
 
 
+@pytest.mark.nova_bug(1836754, 1848343)
 def test_an_instance_deleted_during_the_move_stays_gone(client, owned, pair):
     move(owned, pair)
     allocations.remove(client, pair.instance, generation=FIRST + 1)
@@ -329,6 +332,7 @@ def test_a_destination_whose_root_lacks_a_nested_resource_refuses_the_claim(clie
     assert owned.observe(forced).state is PairState.NOT_MOVED
 
 
+@pytest.mark.nova_bug('fd351903a1')
 def test_a_forced_move_from_a_sharing_provider_is_refused_at_once(client, world, new_consumer):
     storage = world.host('storage', traits=['MISC_SHARES_VIA_AGGREGATE'], DISK_GB=100)
     root = world.host('source')

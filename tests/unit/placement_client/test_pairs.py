@@ -110,6 +110,7 @@ def test_a_forced_move_claims_the_same_at_the_root_of_the_destination():
     assert pairs.forced_claim({'s-root': {'VCPU': 2}}, 'd-root') == {'d-root': {'VCPU': 2}}
 
 
+@pytest.mark.nova_bug('fd351903a1')
 def test_a_forced_move_of_a_nested_allocation_is_refused_and_the_providers_are_named():
     """nova fd351903a1: a forced move lost the nested resources."""
     with pytest.raises(exception.ForcedWithNestedAllocations, match=r's-gpu, s-root.*sharing') as caught:

@@ -62,10 +62,10 @@ class TestCopy:
         # 1 + 1/2 + 1/4 ... seconds
         assert bench.simulation.time - began == pytest.approx(2.0, abs=0.05)
 
+    @pytest.mark.nova_bug(1982284)
     def test_remaining_goes_up_between_two_iterations_and_the_figures_go_at_the_very_end(
         self, bench: FakeBench
     ) -> None:
-        """Museum 56 (1982284)."""
         bench.guest.dirty_rate = 512.0
         call = bench.move(bench.prepare())
         bench.run_until(lambda: call.started)

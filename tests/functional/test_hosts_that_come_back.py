@@ -10,7 +10,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""Exhibits of the museum about restarts: a host that comes back harms nobody, and comes back whatever has happened."""
+"""A host that comes back harms nobody, and comes back whatever has happened."""
 
 import pytest
 
@@ -21,8 +21,9 @@ from tests.functional.trouble import LONG, faults, migrate
 pytestmark = pytest.mark.simulated(reason='it kills services at single moments')
 
 
+@pytest.mark.nova_bug(1713783)
 def test_a_source_that_restarts_after_no_host_was_found_still_has_its_guests(cloud):
-    """Museum 17: the migration was left `accepted`, and the restart destroyed guests that had never left."""
+    """The migration was left `accepted`, and the restart destroyed guests that had never left."""
     instance, other = cloud.boot('one', 'host1'), cloud.boot('two', 'host1')
     for host in ('host2', 'host3'):
         faults(cloud, host).fail('check_can_live_migrate_destination', 'no')
@@ -37,9 +38,10 @@ def test_a_source_that_restarts_after_no_host_was_found_still_has_its_guests(clo
         assert cloud.world.active_on(one.uuid) == ['host1']
 
 
+@pytest.mark.nova_bug(1713783)
 @pytest.mark.parametrize('status', ['accepted', 'preparing', 'queued', 'running'])
 def test_a_source_that_restarts_destroys_nothing_whatever_the_migration_stands_at(cloud, status):
-    """Museum 17: nothing here is decided by a status that somebody left behind."""
+    """Nothing here is decided by a status that somebody left behind."""
     instance = cloud.boot('one', 'host1', memory_mb=2048)
     wishes.TO[status](cloud, instance)
     seen.kill(cloud, 'conductor1')
@@ -54,9 +56,10 @@ def test_a_source_that_restarts_destroys_nothing_whatever_the_migration_stands_a
     seen.moved(cloud, instance, seen.host_of(cloud, instance))
 
 
+@pytest.mark.nova_bug(1721652)
 @pytest.mark.parametrize('conductor_first', [False, True])
 def test_when_everything_is_started_anew_at_once_nothing_depends_on_what_was_known(cloud, conductor_first):
-    """Museum 18: the cleanup at start failed on a cache that was still cold."""
+    """The cleanup at start failed on a cache that was still cold."""
     moving, waits = cloud.boot('one', 'host1', memory_mb=4096), cloud.boot('two', 'host1')
     fails = cloud.boot('three', 'host3')
     faults(cloud, 'host3').stall('copying', instance_uuid=fails.uuid, sticky=True)
@@ -81,8 +84,9 @@ def test_when_everything_is_started_anew_at_once_nothing_depends_on_what_was_kno
     seen.moved(cloud, fails, seen.host_of(cloud, fails))
 
 
+@pytest.mark.nova_bug(1794996)
 def test_a_host_whose_server_was_deleted_while_it_was_away_starts_and_serves(cloud):
-    """Museum 20: a service did not start, for a server that was to be looked after had been deleted."""
+    """A service did not start, for a server that was to be looked after had been deleted."""
     gone, stays = cloud.boot('one', 'host1', memory_mb=4096), cloud.boot('two', 'host1')
     migrate(cloud, gone, 'host2')
     seen.when(cloud, gone, 'running')
