@@ -67,7 +67,13 @@ STAGES = (
     Stage('unit', _unit, 1800),
     Stage('simulation-short', _fixed(*_SHORT), 900, {'MIGRATOR_CELLS': '40', 'MIGRATOR_SEEDS': '60'}),
     Stage('functional', _fixed('tests/functional'), 2400),
-    Stage('simulation', _fixed('tests/simulation'), 3600, {'MIGRATOR_SEEDS': '60'}),
+    Stage(
+        'simulation',
+        _fixed('tests/simulation'),
+        3600,
+        {'MIGRATOR_SEEDS': '60', 'MIGRATOR_CELLS': '2', 'MIGRATOR_AUDITED': '200'},
+    ),
+    Stage('real-placement', _fixed('tests/functional'), 2400, options=(*OPTIONS, '--real-placement')),
     Stage('eventlet', _fixed(), 900, module=('-m', 'tests.patched'), options=ALONE, needs='eventlet'),
     Stage('seeds', _fixed('tests/simulation/test_seeds.py'), 2400, {'MIGRATOR_SEEDS': '1000'}),
     Stage('real', _fixed('tests/real', '--ignore=tests/real/libvirt'), 3600, {'CI': 'true'}, needs='psycopg2'),
@@ -77,7 +83,7 @@ BY_NAME = {stage.name: stage for stage in STAGES}
 #: What can be given in place of a stage. `test` is what `make test` runs, `ci` what .ci/run does.
 GROUPS = {
     'test': ('near', 'unit', 'simulation-short', 'functional'),
-    'ci': ('near', 'unit', 'simulation-short', 'functional', 'simulation', 'eventlet', 'seeds'),
+    'ci': ('near', 'unit', 'simulation-short', 'functional', 'simulation', 'real-placement', 'eventlet', 'seeds'),
 }
 
 
