@@ -12,6 +12,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from tests.unit.compute import scene as scene_module
@@ -71,6 +74,21 @@ class TestFence:
         host.events.unreachable = False
         scene.simulation.advance(1.0)
         assert host.call(PRE).refusal is None
+
+    def test_while_the_answer_to_compute_started_is_being_applied_everything_is_still_refused(
+        self, scene: Scene
+    ) -> None:
+        host = scene.host('beta', start=False)
+        refusals: list[str | None] = []
+
+        def assignments() -> Iterator[Any]:
+            refusals.append(host.poll().refusal)
+            yield from ()
+
+        host.events.assignments = assignments()  # type: ignore[assignment]  # it is only iterated, and once
+        host.start()
+        assert refusals == ['starting']
+        assert host.poll().refusal is None
 
 
 @pytest.mark.seeds(None, 1, 2)

@@ -294,3 +294,22 @@ class TestSilence:
         scene.api.error = None
         scene.hosts.ask('host1', [order()])
         assert scene.hosts.unanswered_for('host1') == 0
+
+    def test_a_time_out_says_nothing_once_a_later_question_was_answered(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        time_out, answers = scene.threads.event(), scene.api.poll_live_migrations
+
+        def hang(*args: Any, **kwargs: Any) -> Any:
+            time_out.wait()
+            raise exception.RPCTimeout(target='host1', method='poll', timeout=2)
+
+        monkeypatch.setattr(scene.api, 'poll_live_migrations', hang)
+        scene.threads.start(lambda: scene.hosts.ask('host1', [order(1)]), name='early')
+        scene.simulation.advance(1)
+        monkeypatch.setattr(scene.api, 'poll_live_migrations', answers)
+        scene.hosts.ask('host1', [order(2)])
+        time_out.set()
+        scene.simulation.advance(1)
+        assert scene.hosts.unanswered_for('host1') == 0
+        assert not scene.hosts.was_silent('host1', 60)

@@ -19,7 +19,8 @@ import pytest
 import sqlalchemy as sa
 
 from migrator import exception
-from migrator.db import models
+from migrator.conductor import owned
+from migrator.db import migrations, models
 from migrator.objects import command
 from migrator.saga import log
 from tests.unit.conductor import stage as stages
@@ -220,6 +221,17 @@ class TestReports:
             )
         )  # fmt: skip
         assert (m.seen, m.unsure) == ({}, {('host1', 'live_migration')})
+
+
+def test_in_a_new_epoch_nothing_that_was_believed_in_the_last_one_is(still: Stage) -> None:
+    """The restart of a host raises the epoch, and what the owner knew may be of the life before."""
+    m = still.adopt(still.accept())
+    m.settling, m.unsure, m.must_ask = True, {('host1', 'live_migration')}, {'host1'}
+    m.become(owned.OwnedMigration(m.tools, migrations.Owned(m.row, m.instance, []), settling=False))
+    assert (m.settling, m.unsure, m.must_ask) == (True, {('host1', 'live_migration')}, {'host1'})
+    newer = migrations.Owned(m.row.replace(epoch=m.row.epoch + 1), m.instance, [])
+    m.become(owned.OwnedMigration(m.tools, newer, settling=False))
+    assert (m.settling, m.unsure, m.must_ask) == (False, set(), set())
 
 
 def test_a_host_that_has_stopped_in_good_order_is_not_gone_before_it_could_be_back(
