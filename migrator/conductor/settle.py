@@ -218,7 +218,12 @@ def _reason(act: Act, source: Host, destination: Host, column: Column, names: tu
     seen = f'{ours}; {theirs}; {column}.'
     if act is not Act.STUCK:
         return seen
-    if Says.DOWN in (source.says, destination.says):
+    if column is Column.QUEUED and source.says is Says.ABSENT and destination.says is Says.DOWN:
+        helps = (
+            'No migration job of the guest was seen, and no host that answers has it: start the compute service of '
+            'the destination; or look which host has the guest, and abandon the migration with --guest-on that host.'
+        )
+    elif Says.DOWN in (source.says, destination.says):
         helps = 'Start the compute service of what is down; or, where that host is fenced, declare it forced down.'
     elif Says.BROKEN in (source.says, destination.says):
         helps = 'No host can run the guest as it is: it has to be started anew from its disk.'
@@ -290,14 +295,17 @@ def _with_a_host_down(source: Host, destination: Host, column: Column, against: 
         if destination.says is Says.RUNS:
             return _A.FORWARD
         return _A.ERROR if source.forced_down else _A.STUCK
-    return _with_the_destination_down(source, destination, against)
+    return _with_the_destination_down(source, destination, column, against)
 
 
-def _with_the_destination_down(source: Host, destination: Host, against: bool) -> Act:
+def _with_the_destination_down(source: Host, destination: Host, column: Column, against: bool) -> Act:
     if source.post_copy and destination.forced_down:
         return _A.ERROR
-    if source.verdict == 'completed' or source.says is Says.ABSENT:
+    if source.verdict == 'completed':
         return _A.FORWARD
+    if source.says is Says.ABSENT:
+        # A guest whose job was never seen has not left by migration: it may exist nowhere.
+        return _A.FORWARD if column is Column.RUNNING else _A.STUCK
     if source.says in _HERE:
         return _A.BACK
     if source.says is Says.WAITS:

@@ -298,6 +298,24 @@ def test_one_that_waits_in_a_queue_is_taken_out_of_it_first(cloud, operator):
     assert cloud.world.effects('job started', instance.uuid) == []
 
 
+@pytest.mark.breaks('I1', 'I2', 'I5', reason='the test destroys the only copy of a guest')
+def test_a_guest_that_vanishes_from_the_queue_has_not_moved_to_a_host_that_is_down(cloud, operator):
+    """No job of it was seen, so nothing says that the destination has it, and an abort is not answered "completed"."""
+    instance = cloud.boot('one', 'host1')
+    wishes.queued(cloud, instance)
+    destination = row(cloud, instance).dest_compute
+    seen.kill(cloud, destination)
+    cloud.world.hypervisors['host1'].delete(instance.uuid)
+    assert wishes.abort(cloud, instance).status_int == 202
+    is_stuck(cloud, instance)
+    assert 'No migration job of the guest was seen' in row(cloud, instance).stuck_reason
+    assert seen.host_of(cloud, instance) == 'host1'
+    assert operator('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', 'host1', '--yes')[0] == 0
+    assert (row(cloud, instance).status, seen.host_of(cloud, instance)) == ('error', 'host1')
+    assert wishes.verdict(cloud, instance) == ('Error', 'error: the migration was abandoned')
+    wishes.go_on(cloud)
+
+
 # --- what hosts owe, and what they do not say ------------------------------------------------------------------------
 
 

@@ -153,8 +153,8 @@ def paused_without_a_job_has_moved() -> Iterator[object]:
     """A guest that is paused at the source without a job has moved, if its destination is down."""
     down = settle._with_the_destination_down
 
-    def forward(source: settle.Host, destination: settle.Host, against: bool) -> Any:
-        return _Act.FORWARD if source.says is _Says.CUTOVER else down(source, destination, against)
+    def forward(source: settle.Host, *rest: Any) -> Any:
+        return _Act.FORWARD if source.says is _Says.CUTOVER else down(source, *rest)
 
     with patched(settle, '_with_the_destination_down', forward) as there:
         yield there
@@ -165,8 +165,8 @@ def paused_without_a_job_has_not_moved() -> Iterator[object]:
     """A guest that is paused at the source without a job has not moved, if its destination is down."""
     down = settle._with_the_destination_down
 
-    def back(source: settle.Host, destination: settle.Host, against: bool) -> Any:
-        return _Act.BACK if source.says is _Says.CUTOVER else down(source, destination, against)
+    def back(source: settle.Host, *rest: Any) -> Any:
+        return _Act.BACK if source.says is _Says.CUTOVER else down(source, *rest)
 
     with patched(settle, '_with_the_destination_down', back) as there:
         yield there

@@ -254,9 +254,14 @@ class TestDestinationDown:
         for verdict in ('failed', 'aborted'):
             assert decide(Host(says, verdict=verdict), Says.DOWN, column) == BACK
 
+    @pytest.mark.parametrize('destination', [Host(Says.DOWN), FENCED])
+    def test_absent_is_forward_only_where_its_job_was_seen(self, destination: Host) -> None:
+        assert decide(Says.ABSENT, destination, Column.RUNNING) == FORWARD
+        assert decide(Says.ABSENT, destination, Column.QUEUED) == STUCK
+        assert decide(Says.ABSENT, destination, Column.QUEUED, against=True) == STUCK
+
     @pytest.mark.parametrize('column', SENT)
-    def test_absent_or_completed_forward_with_debts(self, column: Column) -> None:
-        assert decide(Says.ABSENT, Says.DOWN, column) == FORWARD
+    def test_completed_is_forward_with_debts(self, column: Column) -> None:
         assert decide(Host(Says.CUTOVER, verdict='completed'), Says.DOWN, column) == FORWARD
 
     @pytest.mark.parametrize('column', SENT)
@@ -310,7 +315,8 @@ class TestTotality:
         for source, destination, column, against, again in every_case():
             if decide(source, destination, column, against, again) == FORWARD:
                 assert column in SENT
-                gone = source.says is Says.ABSENT or source.verdict == 'completed'
+                left = source.says is Says.ABSENT and column is Column.RUNNING
+                gone = left or source.verdict == 'completed'
                 assert destination.says is Says.RUNS or (destination.says is Says.DOWN and gone)
 
     def test_an_outcome_once_written_is_never_decided_again(self) -> None:
