@@ -173,6 +173,10 @@ class NotStuck(Conflict):
     """Migration {uuid} is not stuck: {what}"""
 
 
+class CleanupNotFound(Conflict):
+    """Cleanup {id} can be neither retried nor discarded: {what}"""
+
+
 class AbandonedOtherwise(Conflict):
     """Migration {uuid} is being abandoned with its guest on {host} already, as {who} has asked."""
 

@@ -161,7 +161,6 @@ class ComputeManager:
         self._rpc = rpc
         self._served: migrator_rpc.Served | None = None
         self._lock = threads.lock()
-        self._asking: set[str] = set()
         self._inherited: dict[str, _Inherited] = {}
         self._registered = False
         self._pool = executors.BoundedExecutor(POOL_SIZE, threads, name='compute')
@@ -170,7 +169,10 @@ class ComputeManager:
         self._queue = live_migration_queue.LiveMigrationQueue(
             host, self._live_migration_executor, self._waiting_live_migrations, threads
         )
-        self._orders = orders.Orders(host, self.boot_id, threads, events, self._pool, self._foreign_boot)
+        compares_tenure = self.version >= service_objects.COMPARES_TENURE
+        self._orders = orders.Orders(
+            host, self.boot_id, threads, events, self._pool, self._foreign_boot, compares_tenure
+        )
         self._observer = observations.Observer(driver, host, self.boot_id, threads, self._orders, self._pool)
         self._timeouts = timeouts.Timeouts(
             host, self.boot_id, lambda: compute_conf.live_migration_timeout(conf), threads, events, self._pool
@@ -427,8 +429,9 @@ class ComputeManager:
         answer = self._orders.admit(command)
         if answer.refusal is not None:
             return answer
-        uuid = command.migration_uuid
-        self._ask_driver('force-complete', self.driver.live_migration_force_complete, uuid, instance)
+        if self._orders.may_run(command):
+            uuid = command.migration_uuid
+            self._ask_driver('force-complete', self.driver.live_migration_force_complete, uuid, instance)
         return answer.replace(report=self._done(command, None))
 
     @migrator_rpc.expose
@@ -547,20 +550,17 @@ class ComputeManager:
         self, what: str, method: Callable[[Instance], None], migration_uuid: str, instance: Instance
     ) -> None:
         """Have the pool make a driver call about a running move, unless the last such call has not returned yet."""
-        key = f'{what} {instance.uuid}'
-        with self._lock:
-            if key in self._asking:
-                return
-            self._asking.add(key)
+        if not self._orders.begin_call(what, migration_uuid):
+            return
         request = migrator_context.subject().request
-        self._pool.submit(
-            self._ask, key, method, instance, migrator_context.about(request, migration_uuid, instance.uuid)
-        )
+        about = migrator_context.about(request, migration_uuid, instance.uuid)
+        self._pool.submit(self._ask, what, method, migration_uuid, instance, about)
 
     def _ask(
         self,
-        key: str,
+        what: str,
         method: Callable[[Instance], None],
+        migration_uuid: str,
         instance: Instance,
         about: contextlib.AbstractContextManager[None],
     ) -> None:
@@ -569,10 +569,9 @@ class ComputeManager:
                 try:
                     method(instance)
                 except Exception as error:  # noqa: BLE001 -- the move's verdict tells what came of it
-                    LOG.warning('%s failed at %s: %s', key, self.host, error)
+                    LOG.warning('%s %s failed at %s: %s', what, instance.uuid, self.host, error)
         finally:
-            with self._lock:
-                self._asking.discard(key)
+            self._orders.end_call(what, migration_uuid)
 
     def _done(self, command: Command, result: Any) -> Report:
         return Report(

@@ -137,4 +137,5 @@ class Observer:
             verdict=seen.verdict,
             reports=list(seen.reports),
             progress=progress,
+            tenure=seen.tenure,
         )

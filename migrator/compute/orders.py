@@ -10,14 +10,16 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""What this host has been asked to do, per migration.
+"""What this host has been asked to do, per guest and migration.
 
-The fence: a command of another boot is refused, one of a lower epoch than one seen, and one of the same epoch from
-another owner. Work that was taken in an earlier epoch may go on, and counts as the newest epoch's.
+The fence: a command of another boot is refused. So is one whose tenure is lower than one seen for the guest, or equal
+and another migration's; within a tenure, one of a lower epoch than one seen, and one of the same epoch from another
+owner. Work that was taken in an earlier epoch may go on, and counts as the newest epoch's.
 
-The line: on this host the work of one migration is done one step after the other. The same command again re-attaches
-to the work, or gets the stored answer; it is never done twice at once. A rollback first cancels what stands in line
-before it, and waits for it by standing in line itself.
+The line: on this host the work for one guest is done one step after the other, whichever migration it is for. The same
+command again re-attaches to the work, or gets the stored answer; it is never done twice at once. A rollback first
+cancels the work of its own migration before it in the line, and waits for it by standing in line itself. The work of a
+migration also waits for the driver calls (abort, force-complete) that an earlier migration has left in the driver.
 
 The report of a step is kept until it is acknowledged; after that the step, its epoch and its state stay for the life
 of the process, so that a late duplicate does nothing. A live migration is made at most once in the life of a process.
@@ -87,10 +89,12 @@ class Work(driver.CancelToken):
     """One step's work for one migration; also the token by which its body learns that it is no longer wanted.
 
     :ivar epoch: the newest in which it was asked for.
+    :ivar begun: its turn has come.
     :ivar started: the hypervisor has the job (live migration only).
     """
 
     __slots__ = (
+        'begun',
         'body',
         'cancelled',
         'entry',
@@ -117,6 +121,7 @@ class Work(driver.CancelToken):
         self.epoch = command.epoch
         self.body = body
         self.submit = submit
+        self.begun = False
         self.cancelled = False
         self.started = False
         self.entry: str = Entry.QUEUED if command.step == LIVE_MIGRATION else Entry.NONE
@@ -149,26 +154,55 @@ class Seen:
 
     :ivar refusal: why the poll is not answered; None if it is.
     :ivar epoch: the highest seen.
+    :ivar tenure: the highest seen for its guest.
     """
 
     refusal: str | None
     epoch: int
+    tenure: int = 0
     entry: str = Entry.NONE
     verdict: str = ''
     reports: tuple[Report, ...] = ()
 
 
+class _Guest:
+    """What is known of one guest; it stays for the life of the process.
+
+    :ivar tenure: the highest seen.
+    :ivar holder: the migration of that tenure.
+    :ivar line: the works that have not ended, of every migration.
+    :ivar calls: what is asked of the driver beside the line, and for which migration.
+    """
+
+    __slots__ = ('calls', 'holder', 'line', 'tenure')
+
+    def __init__(self) -> None:
+        self.tenure = 0
+        self.holder = ''
+        self.line: list[Work] = []
+        self.calls: set[tuple[str, str]] = set()
+
+    def next(self) -> Work | None:
+        """Return the work whose turn has come, and note that it has begun; None: there is none, or it has to wait."""
+        first = self.line[0] if self.line else None
+        if first is None or first.begun or any(migration != first.uuid for _, migration in self.calls):
+            return None
+        first.begun = True
+        return first
+
+
 class _Record:
     """What is known of one migration; it stays for the life of the process."""
 
-    __slots__ = ('epoch', 'line', 'owner', 'reply_to', 'works')
+    __slots__ = ('epoch', 'guest', 'owner', 'reply_to', 'tenure', 'works')
 
-    def __init__(self) -> None:
+    def __init__(self, guest: _Guest) -> None:
+        self.guest = guest
+        self.tenure = 0
         self.epoch = 0
         self.owner: str | None = None
         self.reply_to = ''
         self.works: dict[str, Work] = {}
-        self.line: list[Work] = []
 
 
 class Orders:
@@ -180,6 +214,7 @@ class Orders:
     :param events: whom to tell that a step has started or ended.
     :param pool: where steps run, and messages are sent from.
     :param foreign_boot: called when a command for another boot was refused.
+    :param compares_tenure: whether tenures are compared; a service capped at an earlier version compares epochs alone.
     :ivar starting: the answer to compute_started has not been applied: nothing is taken.
     """
 
@@ -191,6 +226,7 @@ class Orders:
         events: events_objects.EventClient,
         pool: executors.BoundedExecutor,
         foreign_boot: Callable[[], None],
+        compares_tenure: bool = True,
     ) -> None:
         self._host = host
         self._boot_id = boot_id
@@ -199,6 +235,8 @@ class Orders:
         self._pool = pool
         self._foreign_boot = foreign_boot
         self._lock = threads.lock()
+        self._compares_tenure = compares_tenure
+        self._guests: dict[str, _Guest] = {}
         self._records: dict[str, _Record] = {}
         self._outbox_lock = threads.lock()
         self._outbox: collections.deque[tuple[str, Report, Work]] = collections.deque()
@@ -282,6 +320,38 @@ class Orders:
                 work.cancelled = True
             return work
 
+    def may_run(self, command: Command) -> bool:
+        """Whether the hypervisor may have a job of the command's migration: one of this boot that has started and not
+        ended, or one of an earlier boot.
+        """
+        with self._lock:
+            work = self._records[command.migration_uuid].works.get(LIVE_MIGRATION)
+            return work is None or (work.started and work.outcome is None)
+
+    def begin_call(self, what: str, migration_uuid: str) -> bool:
+        """Note that the driver is about to be asked for something beside the line.
+
+        :returns: False: it must not be. The last such call of this migration has not returned, or another migration's
+            work is in the driver.
+        """
+        with self._lock:
+            guest = self._records[migration_uuid].guest
+            first = guest.line[0] if guest.line else None
+            others = {migration for _, migration in guest.calls} | ({first.uuid} if first and first.begun else set())
+            if (what, migration_uuid) in guest.calls or others - {migration_uuid}:
+                return False
+            guest.calls.add((what, migration_uuid))
+            return True
+
+    def end_call(self, what: str, migration_uuid: str) -> None:
+        """Note that such a call has returned, and let the next work in line begin if it has waited for that."""
+        with self._lock:
+            guest = self._records[migration_uuid].guest
+            guest.calls.discard((what, migration_uuid))
+            following = guest.next()
+        if following is not None:
+            self._begin(following)
+
     # --- work ------------------------------------------------------------------------------------------------------
 
     def run(self, work: Work) -> None:
@@ -321,10 +391,9 @@ class Orders:
             work.body = work.submit = None
             work.entry = Entry.RETURNED if outcome.returned else Entry.NONE
             waiters, work.waiters = work.waiters, ()
-            first = record.line[0] is work
-            record.line.remove(work)
+            record.guest.line.remove(work)
             report, reply_to = self._report(record, work), record.reply_to
-            following = record.line[0] if first and record.line else None
+            following = record.guest.next()
         for waiter in waiters:
             waiter.set()
         if following is not None:
@@ -347,10 +416,11 @@ class Orders:
                 live = record.works.get(LIVE_MIGRATION)
                 reports = tuple(self._report(record, work) for work in record.works.values() if work.kept)
                 verdict = live.outcome.verdict if live is not None and live.outcome is not None else ''
-                return Seen(None, record.epoch, live.entry if live is not None else Entry.NONE, verdict, reports)
+                entry = live.entry if live is not None else Entry.NONE
+                return Seen(None, record.epoch, record.guest.tenure, entry, verdict, reports)
         if answer.refusal == Refusal.BOOT:
             self._foreign_boot()
-        return Seen(answer.refusal, answer.seen)
+        return Seen(answer.refusal, answer.seen, answer.seen_tenure)
 
     def acknowledge(self, migration_uuid: str, step: str, epoch: int) -> None:
         """Forget a report that is safely in the journal; one of an older epoch than the work's says nothing."""
@@ -367,19 +437,33 @@ class Orders:
             return None, self._refuse(command, Refusal.STARTING)
         if command.boot_id != self._boot_id:
             return None, self._refuse(command, Refusal.BOOT)
-        record = self._records.setdefault(command.migration_uuid, _Record())
-        if command.epoch < record.epoch:
-            return None, self._refuse(command, Refusal.EPOCH)
-        if command.epoch == record.epoch and record.owner not in (None, command.owner):
-            return None, self._refuse(command, Refusal.EPOCH)
+        guest = self._guests.setdefault(command.instance_uuid, _Guest())
+        tenure = command.tenure if self._compares_tenure else 0
+        if 0 < tenure < guest.tenure or (0 < tenure == guest.tenure and command.migration_uuid != guest.holder):
+            return None, self._refuse(command, Refusal.TENURE)
+        record = self._records.get(command.migration_uuid)
+        if record is None:
+            record = self._records[command.migration_uuid] = _Record(guest)
+        if tenure <= record.tenure:
+            if command.epoch < record.epoch:
+                return None, self._refuse(command, Refusal.EPOCH)
+            if command.epoch == record.epoch and record.owner not in (None, command.owner):
+                return None, self._refuse(command, Refusal.EPOCH)
+        if tenure:
+            guest.tenure, guest.holder, record.tenure = tenure, command.migration_uuid, tenure
         record.epoch = command.epoch
         # There are few conductors, and every message brings their names anew.
         record.owner, record.reply_to = sys.intern(command.owner), sys.intern(command.reply_to)
-        return record, Answer(seen=record.epoch, boot_id=self._boot_id)
+        return record, Answer(seen=record.epoch, boot_id=self._boot_id, seen_tenure=guest.tenure)
 
     def _refuse(self, command: Command, refusal: Refusal) -> Answer:
-        record = self._records.get(command.migration_uuid)
-        return Answer(refusal=refusal.value, seen=record.epoch if record else 0, boot_id=self._boot_id)
+        record, guest = self._records.get(command.migration_uuid), self._guests.get(command.instance_uuid)
+        return Answer(
+            refusal=refusal.value,
+            seen=record.epoch if record is not None else 0,
+            boot_id=self._boot_id,
+            seen_tenure=guest.tenure if guest is not None else 0,
+        )
 
     def _anew(self, record: _Record, work: Work, command: Command) -> bool:
         if work.step == LIVE_MIGRATION:
@@ -390,13 +474,19 @@ class Orders:
         if work.outcome is not None:
             return True
         # What runs counts as the newest epoch's, unless something that undoes it stands behind it.
-        return work.cancelled or record.line[-1] is not work
+        mine = [other for other in record.guest.line if other.uuid == work.uuid]
+        return work.cancelled or mine[-1] is not work
 
     def _enqueue(self, record: _Record, work: Work, undoing: bool) -> list[Work]:
-        before = list(record.line)
-        if not before and work.submit is not None:
-            work.submit(work)
-        record.line.append(work)
+        line = record.guest.line
+        before = [other for other in line if other.uuid == work.uuid]
+        line.append(work)
+        if record.guest.next() is work and work.submit is not None:
+            try:
+                work.submit(work)
+            except exception.QueueClosed:
+                line.remove(work)
+                raise
         # A later step is asked for by who has seen how the earlier ones ended.
         for other in record.works.values():
             other.acknowledge()
@@ -408,7 +498,8 @@ class Orders:
         return before
 
     def _answer(self, record: _Record, work: Work) -> Answer:
-        return Answer(seen=record.epoch, boot_id=self._boot_id, report=self._report(record, work))
+        report = self._report(record, work)
+        return Answer(seen=record.epoch, boot_id=self._boot_id, report=report, seen_tenure=record.guest.tenure)
 
     def _report(self, record: _Record, work: Work) -> Report:
         outcome = work.outcome

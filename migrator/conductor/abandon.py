@@ -62,8 +62,8 @@ def abandon(m: OwnedMigration) -> Parked | Stuck | None:
     if m.row.abandon_requested_at is None or guest_on is None or m.ended:
         return None
     if m.record(ABANDON) is None:
-        # Whatever was sent and is still on its way is refused from now on.
-        m.raise_epoch()
+        # Whatever was sent and is still on its way is refused from now on, cleanups of earlier migrations included.
+        m.raise_epoch(seen_tenure=m.row.tenure)
         LOG.warning(
             'Migration %s is abandoned, as %s wants it, who says that the guest is on %s',
             m.row.uuid,

@@ -26,10 +26,14 @@ from oslo_log import log as logging
 from migrator import context as migrator_context
 from migrator import exception, executors
 from migrator.conductor import hosts as conductor_hosts
-from migrator.conductor.owned import Tools
+from migrator.conductor import orders
+from migrator.conductor.owned import OwnedMigration, Tools
 from migrator.db import debts as debt_rows
 from migrator.objects import base, command
 from migrator.objects import instance as instance_objects
+from migrator.objects import service as service_objects
+from migrator.saga import log
+from migrator.saga.step import Failed, Parked, Stuck
 
 LOG = logging.getLogger(__name__)
 
@@ -45,23 +49,24 @@ def pay_all(tools: Tools, pool: executors.BoundedExecutor, owed: Sequence[debt_r
         return
     now = tools.database.services.now()
     services = tools.database.services.list()
-    boots = {
-        service.host: service.boot_id
+    up = {
+        service.host: service
         for service in services
         if service.boot_id and service.is_up(now, tools.options.service_down_time)
     }
     for debt in debts:
-        boot_id = boots.get(debt.host)
+        service = up.get(debt.host)
         # A host of an older release answers when it has paid; told again and again, it would hold every call to it.
-        if boot_id is not None and debt.id not in tools.paying:
+        if service is not None and debt.id not in tools.paying:
             tools.paying.add(debt.id)
-            pool.submit(_pay_and_tell, tools, debt, boot_id)
+            beside = service.version >= service_objects.COMPARES_TENURE
+            pool.submit(_pay_and_tell, tools, debt, service.boot_id or '', beside)
 
 
-def _pay_and_tell(tools: Tools, debt: debt_rows.Debt, boot_id: str) -> None:
+def _pay_and_tell(tools: Tools, debt: debt_rows.Debt, boot_id: str, beside: bool) -> None:
     with migrator_context.about(migration_uuid=debt.migration_uuid, instance_uuid=debt.instance_uuid):
         try:
-            pay(tools, debt, boot_id)
+            pay(tools, debt, boot_id, beside)
         except exception.ServiceUnreachable as error:
             LOG.warning('%s still owes %s for migration %s: %s', debt.host, debt.step, debt.migration_uuid, error)
         except Exception:  # a pool's error is seen by nobody else; the next sweep tries again
@@ -70,22 +75,43 @@ def _pay_and_tell(tools: Tools, debt: debt_rows.Debt, boot_id: str) -> None:
             tools.paying.discard(debt.id)
 
 
-def pay(tools: Tools, debt: debt_rows.Debt, boot_id: str) -> bool:
+def pay(tools: Tools, debt: debt_rows.Debt, boot_id: str, beside: bool = True) -> bool:
     """Have a host pay one debt; done twice, the second time finds it paid.
 
     :param boot_id: the host's present boot.
+    :param beside: see :meth:`migrator.db.debts.Debts.adopt`.
     :returns: whether it is paid.
     :raises migrator.exception.ServiceUnreachable: the host did not answer.
     """
-    held = tools.database.debts.adopt(debt, tools.owner)
+    held = tools.database.debts.adopt(debt, tools.owner, beside)
     if held is None:
-        return False  # another conductor has it, or it has been paid
+        return False  # another conductor has it, it has been paid, or a migration has the guest in hand there
+    if _is_where_the_guest_is(tools, held):
+        return False
     answer = _tell(tools, held, boot_id)
-    if answer is not None and answer.refusal == command.Refusal.EPOCH:
+    if answer is not None and answer.refusal in (command.Refusal.EPOCH, command.Refusal.TENURE):
         # Somebody has spoken to it in a later epoch: the migration's last owner, or another debt's.
-        held = tools.database.debts.raise_epoch(held, answer.seen)
+        held = tools.database.debts.raise_epoch(held, answer.seen, answer.seen_tenure)
         answer = _tell(tools, held, boot_id) if held is not None else None
     return answer is not None and held is not None and answer.report is not None and _take(tools, held, answer.report)
+
+
+def _is_where_the_guest_is(tools: Tools, held: debt_rows.Debt) -> bool:
+    """Block a cleanup that would remove the guest from the host where the database has it; return whether it is one."""
+    if held.step not in debt_rows.REMOVES:
+        return False
+    try:
+        here = tools.database.instances.get(held.instance_uuid).host == held.host
+    except exception.InstanceNotFound:
+        return False
+    if here:
+        _raise_alarm(
+            tools,
+            held,
+            f'{held.step} would remove the guest from {held.host}, where the database has the instance: look which '
+            'host has the guest.',
+        )
+    return here
 
 
 def _tell(tools: Tools, held: debt_rows.Debt, boot_id: str) -> command.Answer | None:
@@ -98,6 +124,7 @@ def _tell(tools: Tools, held: debt_rows.Debt, boot_id: str) -> command.Answer | 
         owner=tools.owner,
         reply_to=tools.server,
         boot_id=boot_id,
+        tenure=held.tenure,
     )
     data = (held.input or {}).get('migrate_data')
     try:
@@ -110,6 +137,72 @@ def _tell(tools: Tools, held: debt_rows.Debt, boot_id: str) -> command.Answer | 
         )
     except conductor_hosts.HostBusy:
         return None
+
+
+def run_at_source(m: OwnedMigration) -> Failed | Parked | Stuck | None:
+    """Have the source do what earlier migrations of the instance have left there, before anything else is done.
+
+    The migration carries it out in its own name, since it has the guest in hand: it is not told twice, and nothing of
+    an earlier migration can reach the guest later.
+
+    :returns: what the migration waits for, or that the source is down; None: nothing is left there.
+    :raises migrator.exception.NotOwner: the migration is another's by now.
+    """
+    if not m.source_owes:
+        return None
+    for debt in m.tools.database.debts.list(host=m.source, instance_uuid=m.row.instance_uuid):
+        cleanup = f'{debt.step}, the deferred cleanup of migration {debt.migration_uuid}'
+        if debt.alarm is not None or _is_where_the_guest_is(m.tools, debt):
+            return Stuck(
+                f'It waits for {m.source} to do {cleanup}, which is blocked: see "migrator-manage cleanup list"; retry '
+                'it, or discard it if nothing is left to be done. The migration goes on by itself then.'
+            )
+        why = _carry_out(m, debt)
+        if why is not None and m.is_down(m.source):
+            return Failed(f'{m.source} is down, and has not done {cleanup}.')
+        if why is not None:
+            m.note_waiting(f'for {m.source} to do {cleanup}{f" ({why})" if why else ""}')
+            return Parked(f'{m.source} to do {cleanup}')
+    m.source_owes = False
+    return None
+
+
+def _carry_out(m: OwnedMigration, debt: debt_rows.Debt) -> str | None:
+    """Have a deferred cleanup done in the name of a migration; return why it is not done yet, or None: it is done."""
+    if m.source not in m.boots:
+        m.reread_boots()
+    now = m.tools.threads.clock.monotonic()
+    key = f'{debt.step} of {debt.migration_uuid}'
+    if m.not_before.get(key, now) > now:
+        m.wake_by(m.not_before[key])
+        return debt.reason
+    data = (debt.input or {}).get('migrate_data')
+    intent = log.StepRecord(debt.step, log.UNDO, log.StepState.INTENT.value, m.attempt, epoch=m.row.epoch)
+    outcome = orders.carry_out(
+        m, m.source, debt.step, intent, instance=m.guest, migrate_data=base.from_primitive(data) if data else None
+    )
+    if not isinstance(outcome, command.Report):
+        return ''
+    m.reports.pop((m.source, debt.step), None)
+    if outcome.state == command.WorkState.DONE:
+        LOG.info('%s has done %s of migration %s', m.source, debt.step, debt.migration_uuid)
+        m.paid(debt.host, debt.step, debt.migration_uuid)
+        m.commit()
+        # This migration may have a step of that name itself.
+        m.raise_epoch()
+        return None
+    facts = outcome.result or {}
+    if facts.get('here') or facts.get('gone'):
+        seen = 'there and could run' if facts.get('here') else 'not there, where the database has it; it may be lost'
+        why = f'{debt.host} was to do {debt.step}, but the guest is {seen}: look which host has it.'
+        _raise_alarm(m.tools, debt, why)
+        return why
+    reason = outcome.reason or 'no reason given'
+    m.tools.database.debts.note_failure(debt, reason)
+    m.failures[key] = m.failures.get(key, 0) + 1
+    m.not_before[key] = now + orders.backoff(m, key)
+    m.wake_by(m.not_before[key])
+    return reason
 
 
 def take_report(tools: Tools, report: command.Report) -> None:

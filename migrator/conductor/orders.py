@@ -247,6 +247,9 @@ def _asked(m: owned.OwnedMigration, host: str) -> settle.Host:
     m.take_observation(observation)
     if observation.refusal == command.Refusal.EPOCH:
         m.raise_epoch(observation.epoch)
+    if observation.refusal == command.Refusal.TENURE:
+        # It is the only migration of the instance in progress: a cleanup was there, or the database has forgotten.
+        m.raise_epoch(observation.epoch, observation.tenure)
     if observation.refusal == command.Refusal.BOOT:
         m.reread_boots()
     if observation.refusal is not None or observation.epoch > m.row.epoch:
@@ -353,8 +356,8 @@ def _send(
         order = m.order(host, step)
     if answer.refusal is None:
         return answer
-    if answer.refusal == command.Refusal.EPOCH:
-        m.raise_epoch(answer.seen)
+    if answer.refusal in (command.Refusal.EPOCH, command.Refusal.TENURE):
+        m.raise_epoch(answer.seen, answer.seen_tenure if answer.refusal == command.Refusal.TENURE else None)
         m.wake_at = m.tools.threads.clock.monotonic()
         return Parked('to look at the hosts anew, in a new epoch')
     if answer.refusal == command.Refusal.STOPPING:

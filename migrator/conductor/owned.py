@@ -97,6 +97,8 @@ class OwnedMigration:
         self.instance: instance_objects.Instance | None = owned.instance
         self.journal = log.Journal(owned.records)
         self.settling = settling
+        #: Whether earlier migrations of the instance may have left a cleanup at its source.
+        self.source_owes = owned.source_owes
         self.boots: dict[str, str | None] = {}
         #: The newest report of each host's step.
         self.reports: dict[tuple[str, str], command.Report] = {}
@@ -136,7 +138,7 @@ class OwnedMigration:
         self._instance_fields: dict[str, Any] = {}
         self._debts: list[debts.Debt] = []
         self._debts_held: str | None = None
-        self._debts_paid: list[tuple[str, str | None]] = []
+        self._debts_paid: list[tuple[str, str, str | None]] = []
         self._will_call = False
         self._first_tries: set[tuple[int, str, str]] = set()
         self._against: str | None = None
@@ -392,18 +394,23 @@ class OwnedMigration:
             step=step,
             reason=reason,
             epoch=self.row.epoch,
+            tenure=self.row.tenure,
             input=input_,
             alarm=alarm,
         )
         self._debts.append(debt)
+        self.source_owes = self.source_owes or host == self.source
 
     def hold_debts(self, why: str) -> None:
-        """Have nothing that was owed so far paid without a person, from the next commit on."""
+        """Have nothing that is owed for the instance so far paid without a person, from the next commit on."""
         self._debts_held = why
 
-    def paid(self, host: str, step: str | None = None) -> None:
-        """Have a debt of a host taken off the list with the next commit; None: all that it owes for this migration."""
-        self._debts_paid.append((host, step))
+    def paid(self, host: str, step: str | None = None, migration_uuid: str | None = None) -> None:
+        """Have a debt of a host taken off the list with the next commit.
+
+        :param step: None: all that it owes for the migration. :param migration_uuid: None: this migration.
+        """
+        self._debts_paid.append((migration_uuid or self.row.uuid, host, step))
 
     # --- what bodies look up -----------------------------------------------------------------------------------------
 
@@ -484,14 +491,16 @@ class OwnedMigration:
         """
         self.commit()
 
-    def raise_epoch(self, seen: int = 0) -> None:
+    def raise_epoch(self, seen: int = 0, seen_tenure: int | None = None) -> None:
         """Begin a new epoch, in which hosts refuse what was sent before: the settling epoch.
 
         :param seen: the highest epoch that a host has told of.
+        :param seen_tenure: above which the tenure of the instance is raised as well, so that hosts refuse what other
+            migrations of it have sent; None: it stays.
         :raises migrator.exception.NotOwner: it is another's.
         """
         epoch = max(self.row.epoch, seen) + 1
-        write = migration_rows.Write(raise_epoch=epoch, boots_of=self.hosts)
+        write = migration_rows.Write(raise_epoch=epoch, raise_tenure=seen_tenure, boots_of=self.hosts)
         self.row, boots = self.tools.database.migrations.commit(self.row, write)
         self.boots |= boots
         self.settling = True
@@ -523,6 +532,7 @@ class OwnedMigration:
             owner=self.row.owner or self.tools.owner,
             reply_to=self.tools.server,
             boot_id=self.boots.get(host) or '',
+            tenure=self.row.tenure,
         )
 
     def take_report(self, report: command.Report) -> None:

@@ -108,6 +108,7 @@ def compute_started(
             owner=migration.owner or '',
             reply_to=server or tools.server,
             boot_id=report.boot_id,
+            tenure=migration.tenure,
         )
         journal = log.Journal(owned.records)
         prepared = journal.find(migration.attempt, 'pre_live_migration')

@@ -22,10 +22,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from migrator.db import conductors, models
+from migrator.db import conductors, models, tenures
 from migrator.db import engine as engines
 
 _T = models.HOST_DEBTS
+#: The steps that remove what a host has of a guest.
+REMOVES = ('post_live_migration_at_source', 'rollback_live_migration_at_destination')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Debt:
     """One row of ``host_debts``.
 
     :ivar reason: why it is owed, or why it could not be paid when its host was last told.
+    :ivar tenure: of the instance, when it was last taken in hand for this.
     :ivar alarm: why it cannot be paid without a person, or None.
     :ivar input: what paying it needs (the frozen migrate data).
     """
@@ -43,6 +46,7 @@ class Debt:
     step: str
     reason: str
     epoch: int
+    tenure: int = 0
     owner: str | None = None
     alarm: str | None = None
     input: Mapping[str, Any] | None = None
@@ -73,17 +77,42 @@ def forget(session: Any, migration_uuid: str, host: str, step: str | None) -> No
     session.execute(query if step is None else query.where(_T.c.step == step))
 
 
-def hold(session: Any, migration_uuid: str, why: str) -> None:
-    """Have nothing that is owed for a migration paid before a person has looked.
+def hold(session: Any, instance_uuid: str, why: str) -> None:
+    """Have nothing that is owed for an instance paid before a person has looked.
 
     Who is having it paid at this moment finds another epoch, and can neither take it off the list nor go on.
     """
-    unheld = (_T.c.migration_uuid == migration_uuid, _T.c.alarm.is_(None))
-    session.execute(sa.update(_T).where(*unheld).values(alarm=why, epoch=_T.c.epoch + 1))
+    _hold(session, why, _T.c.instance_uuid == instance_uuid)
+
+
+def hold_at(session: Any, instance_uuid: str, host: str) -> None:
+    """Block what would remove a guest from the host where it has just been registered: an operator has to look."""
+    here = (_T.c.instance_uuid == instance_uuid, _T.c.host == host, _T.c.step.in_(REMOVES))
+    _hold(session, f'The instance has been created at {host} since: look whether this is still to be done.', *here)
+
+
+def _hold(session: Any, why: str, *which: Any) -> None:
+    session.execute(sa.update(_T).where(*which, _T.c.alarm.is_(None)).values(alarm=why, epoch=_T.c.epoch + 1))
+
+
+class InHand(Exception):
+    """Somebody else has the guest, or the debt, in hand: the transaction is rolled back."""
 
 
 def _same(debt: Debt) -> builtins.list[Any]:
     return [_T.c.id == debt.id, _T.c.owner == debt.owner, _T.c.epoch == debt.epoch]
+
+
+def _check_free(session: Any, debt: Debt, beside: bool) -> None:
+    """Raise :class:`InHand` if a migration in progress has the guest in hand at the host of a debt."""
+    other = models.MIGRATIONS
+    there = sa.or_(other.c.source_compute == debt.host, other.c.dest_compute == debt.host)
+    query = sa.select(other.c.uuid).where(
+        other.c.in_progress_instance_uuid == debt.instance_uuid,
+        there if beside else sa.or_(there, other.c.uuid != debt.migration_uuid),
+    )
+    if session.execute(query).first() is not None:
+        raise InHand
 
 
 class Debts:
@@ -93,38 +122,66 @@ class Debts:
         self._engine = engine
 
     @engines.retried
-    def adopt(self, debt: Debt, owner: str) -> Debt | None:
-        """Take a debt that no living conductor owns, its epoch raised by one; one that is already ours stays as it is.
+    def adopt(self, debt: Debt, owner: str, beside: bool = True) -> Debt | None:
+        """Take a debt that no living conductor owns, its epoch and the tenure of the instance raised; one that is
+        already ours stays as it is.
 
-        :returns: the debt as it now is, or None: another owns it, it has been paid, or it has an alarm by now.
+        :param beside: whether it may be paid while another migration of the instance is in progress elsewhere; a host
+            that does not compare tenures could not tell the two apart.
+        :returns: the debt as it now is, or None: another owns it, it has been paid, it has an alarm by now, or a
+            migration in progress has the guest in hand at this host.
         """
         free = sa.or_(_T.c.owner.is_(None), ~conductors.alive(_T.c.owner))
-        with self._engine.writer() as session:
-            row = session.execute(sa.select(_T).where(_T.c.id == debt.id)).one_or_none()
-            if row is None or row.alarm is not None:
-                return None
-            seen: int = row.epoch
-            if row.owner == owner:
-                # Told again in the same epoch, the host answers with what became of the work that it has begun.
-                return dataclasses.replace(debt, owner=owner, epoch=seen)
-            taken: Any = session.execute(
-                sa.update(_T)
-                .where(_T.c.id == debt.id, _T.c.epoch == seen, free, _T.c.alarm.is_(None))
-                .values(owner=owner, epoch=seen + 1)
-            )
-            return dataclasses.replace(debt, owner=owner, epoch=seen + 1) if taken.rowcount else None
+        try:
+            with self._engine.writer() as session:
+                row = session.execute(sa.select(_T).where(_T.c.id == debt.id)).one_or_none()
+                if row is None or row.alarm is not None:
+                    return None
+                if row.owner == owner:
+                    # Told again in the same epoch, the host answers with what became of the work that it has begun.
+                    _check_free(session, debt, beside)
+                    return dataclasses.replace(debt, owner=owner, epoch=row.epoch, tenure=row.tenure)
+                return self._take(session, debt, owner, row.epoch, (_T.c.epoch == row.epoch, free), beside=beside)
+        except InHand:
+            return None
 
     @engines.retried
-    def raise_epoch(self, debt: Debt, seen: int) -> Debt | None:
-        """Begin a new epoch of a debt, above all that its host has seen.
+    def raise_epoch(self, debt: Debt, seen: int, seen_tenure: int = 0) -> Debt | None:
+        """Begin a new epoch of a debt, and a new tenure of its instance, above all that its host has seen.
 
-        :param seen: the highest epoch that the host has told of.
-        :returns: the debt as it now is, or None: another owns it, or it has been paid.
+        :param seen: the highest epoch that the host has told of. :param seen_tenure: the highest tenure, likewise.
+        :returns: the debt as it now is, or None: another owns it, it has been paid, or a migration in progress has the
+            guest in hand at this host.
         """
-        epoch = max(debt.epoch, seen) + 1
-        with self._engine.writer() as session:
-            raised: Any = session.execute(sa.update(_T).where(*_same(debt)).values(epoch=epoch))
-            return dataclasses.replace(debt, epoch=epoch) if raised.rowcount else None
+        epoch = max(debt.epoch, seen)
+        try:
+            with self._engine.writer() as session:
+                return self._take(session, debt, debt.owner, epoch, _same(debt), seen_tenure)
+        except InHand:
+            return None
+
+    @staticmethod
+    def _take(
+        session: Any,
+        debt: Debt,
+        owner: str | None,
+        epoch: int,
+        guard: Sequence[Any],
+        seen_tenure: int = 0,
+        beside: bool = True,
+    ) -> Debt | None:
+        # The lock first: a migration that is accepted meanwhile is seen.
+        tenure = tenures.take(session, debt.instance_uuid, debt.migration_uuid, seen_tenure)
+        _check_free(session, debt, beside)
+        after = dataclasses.replace(debt, owner=owner, epoch=epoch + 1, tenure=tenure)
+        taken: Any = session.execute(
+            sa.update(_T)
+            .where(_T.c.id == debt.id, _T.c.alarm.is_(None), *guard)
+            .values(owner=after.owner, epoch=after.epoch, tenure=after.tenure)
+        )
+        if not taken.rowcount:
+            raise InHand
+        return after
 
     @engines.retried
     def forget(self, debt: Debt) -> None:
@@ -158,6 +215,17 @@ class Debts:
                 found: Any = session.execute(sa.update(_T).where(*same).values(alarm=None))
                 taken += found.rowcount
         return taken
+
+    @engines.retried
+    def discard(self, seen: Debt) -> bool:
+        """Take a cleanup that is blocked off the list, because an operator says that it need not be done.
+
+        :param seen: as it was seen; with another alarm by now it stays.
+        :returns: whether it was taken off.
+        """
+        with self._engine.writer() as session:
+            gone: Any = session.execute(sa.delete(_T).where(_T.c.id == seen.id, _T.c.alarm == seen.alarm))
+            return bool(gone.rowcount)
 
     def list(
         self, host: str | None = None, instance_uuid: str | None = None, migration_uuid: str | None = None

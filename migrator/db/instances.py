@@ -23,8 +23,8 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from migrator import exception
+from migrator.db import debts, models, rows, tenures, types
 from migrator.db import engine as engines
-from migrator.db import models, rows, types
 from migrator.objects import instance as instance_objects
 
 Instance = instance_objects.Instance
@@ -51,9 +51,11 @@ class Instances:
         for automatic in ('id', 'created_at', 'updated_at'):
             del values[automatic]
         values['launched_at'] = instance.launched_at or types.now()
+        values['tenure'] = tenures.after_all(instance.uuid)
         try:
             with self._engine.writer() as session:
                 session.execute(sa.insert(_T).values(**values))
+                debts.hold_at(session, instance.uuid, instance.host)
         except db_exception.DBDuplicateEntry:
             raise exception.InstanceExists(instance_uuid=instance.uuid) from None
         return self.get(instance.uuid)

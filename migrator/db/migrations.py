@@ -25,7 +25,7 @@ from oslo_db import exception as db_exception
 
 from migrator import context as migrator_context
 from migrator import exception, executors
-from migrator.db import actions, conductors, models, rows, types
+from migrator.db import actions, conductors, models, rows, tenures, types
 from migrator.db import debts as debt_rows
 from migrator.db import engine as engines
 from migrator.db import services as service_rows
@@ -58,9 +58,10 @@ class Write:
     :ivar records: rows of the journal, new or changed.
     :ivar instance: columns of the instance.
     :ivar debts: what hosts owe from now on; each takes the place of an older one of the same host and step.
-    :ivar debts_held: why nothing that the migration's hosts owe for it is to be paid without a person any more.
-    :ivar debts_paid: hosts and steps that are not owed any more; None: every step.
+    :ivar debts_held: why nothing that hosts owe for the instance is to be paid without a person any more.
+    :ivar debts_paid: migrations, hosts and steps that are not owed any more; None: every step.
     :ivar raise_epoch: whether the epoch goes up by one, or to a given number.
+    :ivar raise_tenure: above which the tenure of the instance is raised, for this migration; None: it stays.
     :ivar boots_of: hosts whose boot_id is to be read in this transaction.
     """
 
@@ -69,8 +70,9 @@ class Write:
     instance: Mapping[str, Any] | None = None
     debts: Sequence[debt_rows.Debt] = ()
     debts_held: str | None = None
-    debts_paid: Sequence[tuple[str, str | None]] = ()
+    debts_paid: Sequence[tuple[str, str, str | None]] = ()
     raise_epoch: int | None = None
+    raise_tenure: int | None = None
     boots_of: Sequence[str] = ()
 
 
@@ -81,6 +83,8 @@ class Owned:
     migration: Migration
     instance: Instance | None
     records: builtins.list[log.StepRecord]
+    #: Whether earlier migrations of the instance have left a cleanup at its source. None comes later.
+    source_owes: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +123,7 @@ class Migrations:
         for automatic in ('id', 'created_at', 'updated_at'):
             del values[automatic]
         values['history'] = [self._entry(migration.status, None, 0)]
+        values['tenure'] = tenures.of(migration.instance_uuid)
         try:
             self._accept(context, migration, values, action, task_state, vm_states)
         except db_exception.DBDuplicateEntry:
@@ -143,7 +148,7 @@ class Migrations:
                     _I.c.vm_state.in_(list(vm_states)),
                     _I.c.host == migration.source_compute,
                 )
-                .values(task_state=task_state)
+                .values(task_state=task_state, tenure=_I.c.tenure + 1)
             )
             if not taken.rowcount:
                 self._say_why_not(session, migration, action, vm_states)
@@ -340,12 +345,19 @@ class Migrations:
     @staticmethod
     def _owned(session: Any, uuid: str | None, with_steps: bool = True) -> Owned:
         instance = (column.label(_OF_INSTANCE + column.name) for column in _I.c)
-        query = sa.select(_T, *instance).outerjoin(_I, _I.c.uuid == _T.c.instance_uuid).where(_T.c.uuid == uuid)
+        debt = models.HOST_DEBTS
+        owes = sa.exists().where(debt.c.host == _T.c.source_compute, debt.c.instance_uuid == _T.c.instance_uuid)
+        query = (
+            sa.select(_T, owes.label('source_owes'), *instance)
+            .outerjoin(_I, _I.c.uuid == _T.c.instance_uuid)
+            .where(_T.c.uuid == uuid)
+        )
         row = session.execute(query).one()
         return Owned(
             migration=rows.migration(row),
             instance=rows.instance(row, _OF_INSTANCE) if getattr(row, f'{_OF_INSTANCE}uuid') is not None else None,
             records=_steps(session, uuid) if with_steps else [],
+            source_owes=bool(row.source_owes),
         )
 
     @engines.retried
@@ -398,9 +410,9 @@ class Migrations:
             if instance:
                 session.execute(sa.update(_I).where(_I.c.uuid == known.instance_uuid).values(**instance))
             if write.debts_held is not None:
-                debt_rows.hold(session, known.uuid, write.debts_held)
-            for host, step in write.debts_paid:
-                debt_rows.forget(session, known.uuid, host, step)
+                debt_rows.hold(session, known.instance_uuid, write.debts_held)
+            for uuid, host, step in write.debts_paid:
+                debt_rows.forget(session, uuid, host, step)
             for debt in write.debts:
                 debt_rows.write(session, debt)
             if ends:
@@ -413,6 +425,8 @@ class Migrations:
                     actions.finish(session, actions.LIVE_MIGRATION_CANCEL, known.uuid, str(verdict) if late else None)
                 if known.force_complete_requested_at is not None:
                     actions.finish(session, actions.LIVE_MIGRATION_FORCE_COMPLETE, known.uuid, reason)
+            if write.raise_tenure is not None:
+                fields['tenure'] = tenures.take(session, known.instance_uuid, known.uuid, write.raise_tenure)
             boots = _boots(session, write.boots_of)
         # A time that the database has written is near enough this process's own until it is read.
         now = self._threads.clock.now()

@@ -64,6 +64,8 @@ class Instance(Times, Base):
     locked_by: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     locked_reason: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
     launched_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    #: Rises with each migration of the instance, and with each cleanup that none of them carries out.
+    tenure: orm.Mapped[int] = orm.mapped_column(default=0, server_default='0')
 
 
 class Migration(Times, Base):
@@ -98,6 +100,8 @@ class Migration(Times, Base):
     owner: orm.Mapped[str | None] = _uuid(index=True)
     epoch: orm.Mapped[int] = orm.mapped_column(default=0)
     attempt: orm.Mapped[int] = orm.mapped_column(default=1)
+    #: A copy of the instance's when this migration, or a cleanup of it, last took the instance in hand.
+    tenure: orm.Mapped[int] = orm.mapped_column(default=0, server_default='0')
     checked_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     queued_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     running_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
@@ -208,6 +212,7 @@ class HostDebt(Base):
     alarm: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
     owner: orm.Mapped[str | None] = _uuid()
     epoch: orm.Mapped[int] = orm.mapped_column()
+    tenure: orm.Mapped[int] = orm.mapped_column(default=0, server_default='0')
     input: orm.Mapped[dict[str, Any] | None] = orm.mapped_column()
     created_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=types.now())
 

@@ -120,6 +120,12 @@ class Guest(base.Versioned):
 class Command(base.Versioned):
     """The head of every call to a compute host: which step of which migration, in whose name, for which boot.
 
+    The tenure says in which order migrations and cleanups have taken an instance in hand: accepting a migration,
+    abandoning one, and a cleanup that no migration in progress carries out each raise it. A host compares tenure and
+    epoch as a pair, and refuses what is lower than what it has seen for the instance; so an earlier migration cannot
+    act on a guest that a later one has in hand there.
+
+    :ivar tenure: 0: unknown, as from a service of an earlier release; only the migration's epochs are compared then.
     :ivar owner: the conductor's id.
     :ivar reply_to: the conductor's server name, for events.
     :ivar boot_id: the boot of the host that is meant; another refuses it.
@@ -132,6 +138,7 @@ class Command(base.Versioned):
     owner: str
     reply_to: str
     boot_id: str
+    tenure: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -159,6 +166,8 @@ class Refusal(enum.StrEnum):
     BOOT = 'boot'
     #: The command's epoch is lower than one seen, or equal and another owner's.
     EPOCH = 'epoch'
+    #: A later migration of the guest, or a later cleanup, has it in hand.
+    TENURE = 'tenure'
     #: The answer to compute_started has not been applied yet.
     STARTING = 'starting'
     #: The service is stopping.
@@ -171,6 +180,7 @@ class Answer(base.Versioned):
 
     :ivar refusal: None if it was taken, else a :class:`Refusal`.
     :ivar seen: the highest epoch that this boot has seen for the migration.
+    :ivar seen_tenure: the highest tenure that this boot has seen for the instance.
     :ivar report: what is known of the step's work now: running, or ended (a repeated command gets the stored one).
     """
 
@@ -178,6 +188,7 @@ class Answer(base.Versioned):
     seen: int = 0
     boot_id: str = ''
     report: Report | None = None
+    seen_tenure: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,6 +196,7 @@ class Observation(base.Versioned):
     """What one host says of one migration when polled.
 
     :ivar epoch: the highest epoch seen, this poll's included.
+    :ivar tenure: the highest tenure seen for the instance, likewise.
     :ivar entry: an :class:`Entry`.
     :ivar verdict: what the driver call returned, where it has: completed, failed, aborted; '' otherwise.
     :ivar reports: the step works running or ended and not yet acknowledged.
@@ -201,6 +213,7 @@ class Observation(base.Versioned):
     verdict: str = ''
     reports: list[Report] = dataclasses.field(default_factory=list)
     progress: dict[str, Any] = dataclasses.field(default_factory=dict)
+    tenure: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -88,6 +88,8 @@ class Instance(base.Versioned):
     created_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
     launched_at: datetime.datetime | None = None
+    #: See :class:`migrator.objects.command.Command`.
+    tenure: int = 0
 
     @property
     def locked(self) -> bool:

@@ -115,7 +115,7 @@ def check_move(migration_uuid: str, old: str, new: str) -> None:
 class Migration(base.Versioned):
     """One row of ``migrations``. Times are UTC; memory and disk figures are bytes."""
 
-    VERSION = '1.1'  # 1.1: the wishes to retry and to abandon
+    VERSION = '1.2'  # 1.1: the requests to retry and to abandon; 1.2: the tenure
 
     id: int = 0
     uuid: str
@@ -146,6 +146,7 @@ class Migration(base.Versioned):
     owner: str | None = None
     epoch: int = 0
     attempt: int = 1
+    tenure: int = 0
     checked_at: datetime.datetime | None = None
     queued_at: datetime.datetime | None = None
     running_at: datetime.datetime | None = None

@@ -25,12 +25,15 @@ SERVICE_VERSIONS: dict[int, str] = {
     2: 'migration-owned allocations: the migration holds the source',
     3: 'a queued live migration can be aborted',
     4: 'post and rollback are lightweight calls; below, they are plain calls, answered when they are done',
+    5: 'commands carry the tenure; below, a host compares the epochs of each migration alone',
 }
 CURRENT_VERSION = max(SERVICE_VERSIONS)
 #: From this version on a host lets go of what does not run yet.
 ABORTS_QUEUED = 3
 #: From this version on a host answers at once when it is told to do post or rollback, and does it later.
 LIGHTWEIGHT = 4
+#: From this version on a host refuses a migration of a guest that a later one has in hand.
+COMPARES_TENURE = 5
 
 COMPUTE_BINARY = 'nova-compute'
 CONDUCTOR_BINARY = 'nova-conductor'

@@ -19,12 +19,15 @@ that will not come back.
 from __future__ import annotations
 
 import contextlib
+import http
 import logging
 from collections.abc import Callable, Sequence
 
 import webob
 
 from migrator import exception
+from migrator.conductor import instances
+from migrator.objects import command
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
 from migrator.testing import invariants, plans
@@ -43,6 +46,8 @@ PATIENCE = 300.0
 _SWEEPS = 15.0
 #: Seconds after which the time-out has ended any move: at 800 s for a GiB, of memory and of disks, and time to spare.
 _LONGEST_MOVE = 6 * 800.0 + 600.0
+#: How often a user asks again.
+_TRIES = 60
 #: How often a person looks what is stuck.
 _LOOKS = 3
 #: Seconds between two looks of who waits for something to be stuck.
@@ -152,8 +157,12 @@ class Director:
                 world.sleep(_WATCH)
                 row = self.newest(instance)
                 if row is not None and row.in_progress and row.stuck_reason:
-                    with contextlib.suppress(exception.NotStuck):
+                    try:
                         act(row)
+                    except exception.NotStuck:
+                        return
+                    except exception.ServiceUnreachable:
+                        continue  # it is tried again
                     return
 
         world.start(wait, name='an operator')
@@ -206,6 +215,57 @@ class Director:
             lambda: self.request('POST', f'/servers/{instance.uuid}/action', body),
             lambda: self.newest(instance) != before and not self.ended(instance),
         )
+
+    def migrate_soon(self, instance: instance_objects.Instance, host: str | None = None) -> None:
+        """Have a user ask for a live migration again and again until it is accepted, or he has lost his patience."""
+        world = self.cloud.world_threads
+        before = self.newest(instance)
+        body = {'os-migrateLive': {'host': host, 'block_migration': 'auto'}}
+
+        def ask() -> None:
+            for _ in range(_TRIES):
+                if self._over or (self.newest(instance) != before and not self.ended(instance)):
+                    return
+                answer = self.request('POST', f'/servers/{instance.uuid}/action', body)
+                if answer is not None and answer.status_int == http.HTTPStatus.ACCEPTED:
+                    return
+                world.sleep(_AGAIN)
+
+        world.start(ask, name='a user')
+
+    # --- an embedding service ----------------------------------------------------------------------------------------
+
+    def bring_back(self, instance: instance_objects.Instance, host: str, shut_off: bool) -> None:
+        """Have an embedding service move a guest by itself: delete it, and create it at another host.
+
+        Not while it is migrated, nor where a host has no power or more than one has the guest. What the other host has
+        of it, such as a copy that a pending cleanup is to remove, is replaced.
+
+        :param shut_off: whether it is shut off there.
+        """
+        cloud = self.cloud
+        target = cloud.world.hypervisors[host]
+        with contextlib.suppress(exception.MigratorException):
+            row = cloud.database.instances.get(instance.uuid)
+            source = cloud.world.hypervisors[row.host]
+            if row.task_state or row.host == host or not target.powered or not source.powered:
+                return
+            if cloud.world.active_on(row.uuid) != [row.host]:
+                return
+            instances.delete(cloud.database, cloud.placement_client, row.uuid)
+            source.delete(row.uuid)
+            target.delete(row.uuid)
+            again = row.replace(host=host, node=host)
+            for _ in range(_TRIES):
+                try:
+                    instances.create(cloud.database, cloud.placement_client, again)
+                except exception.ServiceUnreachable:
+                    self.wait(_AGAIN)
+                else:
+                    target.spawn(row)
+                    if shut_off:
+                        target.shut_off(row.uuid)
+                    return
 
     def abort(self, instance: instance_objects.Instance) -> webob.Response | None:
         """Ask for the abort of an instance's newest migration until that is accepted, refused, or there."""
@@ -264,6 +324,12 @@ class Director:
             self.cloud.world.hypervisors[name].set_link(64.0 * deed.more)
         elif deed.name == 'hypervisor hangs':
             self.hang(name, deed.more)
+        elif deed.name == 'hypervisor fails':
+            for phase in deed.more:
+                self.cloud.world.hypervisors[name].faults.fail(phase, 'planned: it fails', sticky=True)
+        elif deed.name == 'hypervisor works':
+            for phase in deed.more:
+                self.cloud.world.hypervisors[name].faults.clear(phase)
         elif deed.name == 'hypervisor answers':
             self.cloud.world.hypervisors[name].faults.clear()
         elif deed.name == 'limit' and name in self.cloud.computes and name not in self._down:
@@ -280,6 +346,10 @@ class Director:
         elif deed.name == 'look':
             self.request('GET', '/os-migrations')
             self.request('GET', f'/servers/{instance.uuid}/migrations')
+        elif deed.name == 'migrate soon':
+            self.migrate_soon(instance, deed.more)
+        elif deed.name == 'bring back':
+            self.bring_back(instance, *deed.more)
         elif deed.name == 'retry once stuck':
             self.once_stuck(instance, self._retry)
         elif deed.name == 'abandon once stuck':
@@ -348,6 +418,7 @@ class Director:
             if self.until(self._all_stuck, PATIENCE) and not self._open():
                 break
             self._fence()
+            self._tidy()
             # Until somebody has looked again.
             self.wait(_SWEEPS)
         else:
@@ -378,6 +449,19 @@ class Director:
             service = self.cloud.database.services.get_compute(host)
             if not service.forced_down:
                 self.cloud.request('PUT', f'/os-services/{service.uuid}', {'forced_down': True})
+
+    def _tidy(self) -> None:
+        """Have an operator look at each blocked cleanup: discard it at the host that has the guest, else retry it."""
+        debts = self.cloud.database.debts
+        for debt in debts.list():
+            if debt.alarm is None:
+                continue
+            hypervisor = self.cloud.world.hypervisors[debt.host]
+            guest = hypervisor.describe(debt.instance_uuid)
+            if guest.present and guest.state != command.GuestState.WAITING:
+                debts.discard(debt)
+            else:
+                debts.try_again([debt])
 
     def _deliver(self) -> None:
         """Let requests arrive that are still on their way to Placement."""

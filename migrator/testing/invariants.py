@@ -99,6 +99,8 @@ INVARIANTS = (
     Invariant('I18', When.QUIET, quiet_ones.no_debris),
     Invariant('I19', When.HISTORY, history.readers),
     Invariant('I20', When.HISTORY, history.secrets),
+    Invariant('I21', When.ALWAYS, hosts.one_hand),
+    Invariant('I22', When.ALWAYS, hosts.kept_where_it_is),
 )
 
 

@@ -101,9 +101,8 @@ def _moved_after(world: World, migration: Migration) -> float:
     """Return how many seconds after the wish to abort it the destination ran the guest."""
     arrived = [
         effect.time
-        for effect in world.effects
-        if (effect.instance_uuid, effect.host) == (migration.instance_uuid, migration.dest_compute)
-        and effect.effect in fake_hypervisor.OWNING
+        for effect in world.effects_of(migration)
+        if effect.host == migration.dest_compute and effect.effect in fake_hypervisor.OWNING
     ]
     if not arrived or migration.abort_requested_at is None:
         return 0.0
@@ -112,9 +111,7 @@ def _moved_after(world: World, migration: Migration) -> float:
 
 def _aborted_before_cut_over(world: World, migration: Migration) -> bool:
     aborted = False
-    for effect in world.effects:
-        if effect.instance_uuid != migration.instance_uuid:
-            continue
+    for effect in world.effects_of(migration):
         if effect.host == migration.source_compute and effect.effect in ('job started', 'abort asked'):
             aborted = effect.effect == 'abort asked'
         elif effect.host == migration.dest_compute and effect.effect in fake_hypervisor.OWNING and aborted:

@@ -121,6 +121,22 @@ def fencing(world: World) -> Iterator[str]:
                 yield f'{host.name} has seen epoch {epoch} of migration {uuid} from {owner}, not from its owner'
 
 
+def one_hand(world: World) -> Iterator[str]:
+    """I21, always: at most one migration, pending cleanups included, acts on a guest at a host.
+
+    Of fake hypervisors in this process: they note it (:mod:`migrator.virt.fake_acts`).
+    """
+    yield from world.intrusions
+
+
+def kept_where_it_is(world: World) -> Iterator[str]:
+    """I22, always: no cleanup that removes or ends a guest is carried out at the host where the database has it.
+
+    Whatever the power state of the guest. A :class:`~migrator.testing.watcher.Watcher` notes it.
+    """
+    yield from world.removals
+
+
 def topology(world: World) -> Iterator[str]:
     """I17, always: no RPC from a compute to a compute."""
     recorder = testing_rpc.RpcRecorder()

@@ -229,11 +229,100 @@ def of_a_bad_night(seed: int) -> Plan:
     )
 
 
+#: What a user does in the middle of it.
+_INTERFERES = ('abort', 'force complete', 'migrate', 'shut the guest off', 'resume the guest')
+_ROLLBACK_HERE, _ROLLBACK_THERE = 'rollback_live_migration_at_source', 'rollback_live_migration_at_destination'
+_POST_HERE = 'post_live_migration_at_source'
+#: What the source fails in, so that the migration turns back, or goes forward and leaves something.
+_FAILURES = (('copying',), ('cutover',), ('starting',), (_POST_HERE,), ())
+#: Driver calls that hang, or fail for a while, when the next migration begins.
+_LEFTOVERS = (_ROLLBACK_HERE, _ROLLBACK_THERE, _POST_HERE, 'live_migration_force_complete', 'live_migration_abort')
+
+
+def _trouble(dice: random.Random, begin: float, source: str, destination: str) -> tuple[float, list[Deed]]:
+    """Return how a migration goes wrong anywhere, and when the user asks for the next one."""
+    failures, leftovers = dice.choice(_FAILURES), dice.sample(_LEFTOVERS, dice.choice((1, 1, 2)))
+    deeds = [Deed(begin, 'hypervisor fails', source, failures)]
+    struck = begin + dice.choice((dice.uniform(0.2, 1), dice.uniform(0.2, 5)))
+    for host in (source, destination):
+        if dice.random() < 0.7:
+            deeds.append(Deed(struck, dice.choice(('hypervisor fails', 'hypervisor hangs')), host, (*leftovers,)))
+    if dice.random() < 0.5:
+        deeds.append(Deed(dice.uniform(struck, struck + 3), dice.choice(_INTERFERES), 0))
+    away = dice.choice((0.5, 3.0, 70.0, 80.0, 110.0))
+    if dice.random() < 0.7:
+        deeds.append(Deed(struck, 'kill', dice.choice((source, source, destination)), away))
+    again = struck + away + dice.uniform(0, 8)
+    return again, [*deeds, Deed(again, 'hypervisor works', source, failures)]
+
+
+def _deferred_restore(dice: random.Random, begin: float, source: str, destination: str) -> tuple[float, list[Deed]]:
+    """Return how a source is killed before it could restore its guest, and when the user asks for the next migration.
+
+    The destination is slow to clean up, so that there is time; the source is slow to restore the guest when it is back.
+    """
+    slow = dice.choice(('hypervisor hangs', 'hypervisor fails'))
+    killed, away = begin + dice.uniform(0.5, 12), dice.choice((75.0, 80.0, 90.0))
+    again = killed + away + dice.uniform(-2, 4)
+    deeds = [
+        Deed(begin, 'hypervisor fails', source, (dice.choice(('copying', 'cutover')),)),
+        Deed(begin, 'hypervisor hangs', destination, (_ROLLBACK_THERE,)),
+        Deed(killed, 'kill', source, away),
+        Deed(killed + dice.uniform(0, 20), 'hypervisor works', destination, (_ROLLBACK_THERE,)),
+        Deed(killed + 1, 'hypervisor works', source, ('copying', 'cutover')),
+    ]
+    if dice.random() < 0.8:
+        deeds.append(Deed(killed + 1, slow, source, (_ROLLBACK_HERE,)))
+    return again, deeds
+
+
+def of_second_migrations(seed: int) -> Plan:
+    """Return the plan of a seed in which one guest is migrated again and again, while cleanups are pending.
+
+    In each round a migration goes wrong at its source or its destination, whose service is away for longer than
+    anybody waits for it, or whose hypervisor fails or hangs, so that a cleanup is deferred; and the user asks again
+    until the next one is accepted, while the cleanup does not come to its end. Between two rounds an embedding service
+    may bring the guest back to a host with a pending cleanup.
+    """
+    plan = of(seed)
+    dice = random.Random(f'second migrations of {seed}')  # noqa: S311 -- to be repeated, not secret
+    hosts = [f'host{number}' for number in range(1, dice.choice((3, 3, 4)) + 1)]
+    guest = Guest('host1', dice.choice(_MEMORY), dice.choice((0.0, 100.0, 900.0, 2000.0)))
+    deeds: list[Deed] = []
+    if dice.random() < 0.4:
+        deeds.append(Deed(0.0, dice.choice(('retry once stuck', 'abandon once stuck')), 0))
+    end = 0.0
+    for _ in range(dice.choice((1, 1, 2))):
+        begin = end
+        source, destination = dice.choice((('host1', 'host2'), ('host1', 'host2'), tuple(dice.sample(hosts, 2))))
+        round_ = _deferred_restore if dice.random() < 0.4 else _trouble
+        again, more = round_(dice, begin, source, destination)
+        deeds += [Deed(begin + 0.1, 'migrate soon', 0, destination), *more]
+        if dice.random() < 0.4:
+            deeds.append(Deed(again, 'bring back', 0, (dice.choice((source, destination)), dice.random() < 0.6)))
+        deeds.append(Deed(again, 'migrate soon', 0, dice.choice((None, None, *hosts))))
+        end = again + dice.choice((dice.uniform(0, 5), dice.uniform(5, 40)))
+        deeds += [Deed(end, 'hypervisor answers', host) for host in (source, destination)]
+        if dice.random() < 0.3:
+            deeds.append(Deed(dice.uniform(again, end), dice.choice(_INTERFERES), 0))
+    deeds.append(Deed(end + dice.uniform(0, 60), 'migrate soon', 0))
+    return dataclasses.replace(
+        plan,
+        hosts=len(hosts),
+        guests=(guest,),
+        deeds=tuple(dataclasses.replace(deed, at=round(deed.at, 3)) for deed in sorted(deeds, key=lambda one: one.at)),
+        options={**plan.options, 'conductor.post_max_attempts': dice.choice((1, 2, 5))},
+        rate=plan.rate / 4,
+        horizon=end + 30,
+    )
+
+
 #: The kinds of plans, by their names on the command line.
 KINDS: Mapping[str, Callable[[int], Plan]] = {
     'days': of,
     'upgrades': of_an_upgrade,
     'bad-nights': of_a_bad_night,
+    'second-migrations': of_second_migrations,
 }
 
 

@@ -148,6 +148,8 @@ class Reader:
             'hosts': {name: self._host(name) for name in list(cloud.world.hypervisors)},
             'effects': list(cloud.world.log),
             'misdeeds': list(cloud.world.violations),
+            'intrusions': list(cloud.world.acts.intrusions),
+            'removals': list(cloud.world.acts.removals),
             'messages': list(cloud.recorder.messages),
             'busy': {
                 f'{pool} of {name}': executor.running + executor.waiting

@@ -29,6 +29,7 @@ from typing import Any
 
 from migrator.compute import orders, rpcapi
 from migrator.db import tables
+from migrator.objects import command
 from migrator.objects import migration as migration_objects
 from migrator.saga import log
 from migrator.testing import bus as buses
@@ -38,7 +39,7 @@ from migrator.testing.cloud import Cloud
 from migrator.testing.fence import Fence
 from migrator.testing.invariants import Violation
 from migrator.testing.world import World
-from migrator.virt import fake_hypervisor
+from migrator.virt import fake_acts, fake_hypervisor
 
 #: What is looked at when a job starts, and not by the table's function: see :meth:`Watcher._note_start`.
 APART = 'I10'
@@ -49,7 +50,7 @@ ROWS = frozenset(tables.TABLES)
 #: Those of which something is only looked at together with the others: they change with every sign of life.
 ASIDE = frozenset({'services', 'compute_nodes'})
 #: What a message alone may break, where neither rows nor books nor guests have changed.
-OF_MESSAGES = frozenset({'I11', 'I12', 'I13', 'I16', 'I17'})
+OF_MESSAGES = frozenset({'I11', 'I12', 'I13', 'I16', 'I17', 'I21', 'I22'})
 
 
 class Watcher:
@@ -123,6 +124,8 @@ class Watcher:
         # Before it is handled, and when it has been.
         _put(cloud.bus, '_deliver', self._watch_delivery(cloud.bus._deliver))
         _around(cloud.bus, 'answer', self._after_answer)
+        cloud.world.acts.on_begin = self._before_act
+        cloud.world.acts.in_progress = self._is_in_progress
         cloud.world.log = _Told(cloud.world.log, self._after_effect)
         for compute in cloud.computes.values():
             self._watch_compute(compute)
@@ -167,6 +170,25 @@ class Watcher:
         if effect.effect == 'job started':
             self._note_start(effect)
         self.look()
+
+    def _is_in_progress(self, migration_uuid: str) -> bool:
+        return any(row.uuid == migration_uuid and row.object.in_progress for row in self._tables['migrations'])
+
+    def _before_act(self, host: str, method: str, instance_uuid: str, migration_uuid: str) -> None:
+        """Note a cleanup that is about to remove a guest where the database has it."""
+        if method not in fake_acts.REMOVING:
+            return
+        guest = self.cloud.world.hypervisors[host].describe(instance_uuid)
+        rows = {row.object.uuid: row.object for row in self._tables['migrations']}
+        instance = self._rows['instances'].get(instance_uuid)
+        migration = rows.get(migration_uuid)
+        if instance is None or instance.host != host or migration is None or migration.in_progress:
+            return
+        if guest.present and guest.state != command.GuestState.WAITING:
+            self.cloud.world.acts.removals.append(
+                f'{host}: {method} for migration {migration_uuid}, which has ended, of guest {instance_uuid}, which is '
+                f'{guest.state} there, where the database has it'
+            )
 
     def _watch_compute(self, compute: Any) -> None:
         if compute is None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,8 @@ class World:
     hosts: Mapping[str, Host]
     effects: Sequence[fake_hypervisor.Effect]
     misdeeds: Sequence[str]
+    intrusions: Sequence[str] = ()
+    removals: Sequence[str] = ()
     messages: Sequence[testing_rpc.Recorded]
     history: Sequence[Exchange] = ()
     logs: Sequence[str] = ()
@@ -107,8 +110,15 @@ class World:
         return [one for one in self.migrations.values() if one.instance_uuid == instance_uuid and one.in_progress]
 
     def newest(self, instance_uuid: str) -> Migration | None:
-        """Return an instance's newest migration."""
-        found = [one for one in self.migrations.values() if one.instance_uuid == instance_uuid]
+        """Return an instance's newest migration; one from before the instance was deleted and created says nothing."""
+        instance = self.instances.get(instance_uuid)
+        since = instance.created_at if instance is not None else None
+        found = [
+            one
+            for one in self.migrations.values()
+            if one.instance_uuid == instance_uuid
+            and (since is None or one.created_at is None or one.created_at >= since)
+        ]
         return found[-1] if found else None
 
     def is_down(self, host: str) -> bool:
@@ -121,6 +131,20 @@ class World:
     def owes(self, host: str, instance_uuid: str) -> bool:
         """Whether a host owes anything for an instance."""
         return any((debt.host, debt.instance_uuid) == (host, instance_uuid) for debt in self.debts)
+
+    def effects_of(self, migration: Migration) -> list[fake_hypervisor.Effect]:
+        """Return the effects on a migration's guest from its acceptance to that of the guest's next one."""
+        began = [
+            self.at - (self.now - one.created_at).total_seconds()
+            for one in self.migrations.values()
+            if one.instance_uuid == migration.instance_uuid and one.id >= migration.id and one.created_at is not None
+        ]
+        begin, end = min(began, default=0.0), sorted([*began, math.inf, math.inf])[1]
+        return [
+            effect
+            for effect in self.effects
+            if effect.instance_uuid == migration.instance_uuid and begin <= effect.time < end
+        ]
 
     def record(self, migration: Migration, step: str, direction: str = log.DO) -> log.StepRecord | None:
         """Return the journal's record of a step in a migration's present attempt."""

@@ -14,13 +14,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from migrator import exception, executors
+from migrator import context, exception, executors
 from migrator.objects import command, compute_node
-from migrator.virt import driver, fake_hypervisor, fake_job
+from migrator.virt import driver, fake_acts, fake_hypervisor, fake_job
 
 FakeGuest = fake_hypervisor.FakeGuest
 FakeHypervisor = fake_hypervisor.FakeHypervisor
@@ -45,9 +46,10 @@ def _phase(method: Callable[Concatenate[FakeDriver, P], T]) -> Callable[Concaten
     def wrapper(self: FakeDriver, /, *args: P.args, **kwargs: P.kwargs) -> T:
         first: Any = next(iter([*args, *kwargs.values()]), None)
         instance_uuid = first.uuid if isinstance(first, Instance) else first
-        return self.hypervisor.faults.around(
-            method.__name__, instance_uuid, lambda: self._powered(method, *args, **kwargs)
-        )
+        with self._acting(method.__name__, instance_uuid):
+            return self.hypervisor.faults.around(
+                method.__name__, instance_uuid, lambda: self._powered(method, *args, **kwargs)
+            )
 
     return wrapper
 
@@ -66,6 +68,12 @@ class FakeDriver(driver.ComputeDriver):
         hypervisor.lives += 1
         #: Its name in the world's log.
         self.life = f'{hypervisor.host}/{hypervisor.lives}'
+
+    def _acting(self, name: str, instance_uuid: Any) -> contextlib.AbstractContextManager[None]:
+        migration_uuid = context.subject().migration_uuid
+        if name not in fake_acts.ACTING or migration_uuid is None:
+            return contextlib.nullcontext()
+        return self._world.acts.act(self.life, self.hypervisor.host, name, instance_uuid, migration_uuid)
 
     def _powered(self, method: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         if not self.hypervisor.powered:

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from migrator import exception, executors
 from migrator.objects import command, compute_node
 from migrator.objects import instance as instance_objects
-from migrator.virt import driver, fake_faults
+from migrator.virt import driver, fake_acts, fake_faults
 
 GuestState = command.GuestState
 #: The guest owns its processors here: they run, or its user has stopped them.
@@ -116,6 +116,7 @@ class FakeWorld:
     :param shared_storage: whether all hosts see the same disks.
     :ivar log: every effect, in order.
     :ivar violations: what must never be and was, in words.
+    :ivar acts: which migrations act on which guests.
     """
 
     def __init__(self, threads: executors.Threads, shared_storage: bool = True) -> None:
@@ -124,6 +125,7 @@ class FakeWorld:
         self.hypervisors: dict[str, FakeHypervisor] = {}
         self.log: list[Effect] = []
         self.violations: list[str] = []
+        self.acts = fake_acts.Acts()
         #: Guards all guests and jobs of all hosts; nobody waits while holding it, nor takes another lock.
         self.lock = threads.lock()
 

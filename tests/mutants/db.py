@@ -86,8 +86,8 @@ MUTANTS = (
     Mutant(
         'cleanup-taken-from-a-living-owner',
         DEBTS,
-        '.where(_T.c.id == debt.id, _T.c.epoch == seen, free, _T.c.alarm.is_(None))',
-        '.where(_T.c.id == debt.id, _T.c.epoch == seen, _T.c.alarm.is_(None))',
+        'owner, row.epoch, (_T.c.epoch == row.epoch, free), beside=beside)',
+        'owner, row.epoch, (_T.c.epoch == row.epoch,), beside=beside)',
         'Every conductor runs the same deferred cleanup and cancels what the others have begun.',
     ),
     Mutant(

@@ -143,8 +143,9 @@ def rollback_does_not_stop_what_it_undoes() -> Iterator[object]:
     def beside(self: Any, record: Any, work: Any, undoing: bool) -> list[Any]:
         if not undoing:
             return enqueue(self, record, work, undoing)
+        work.begun = True
         work.submit(work)
-        record.line.append(work)
+        record.guest.line.append(work)
         record.works[work.step] = work
         return []
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from migrator import exception
-from migrator.conductor import abandon, books, destinations, orders
+from migrator.conductor import abandon, books, debts, destinations, orders
 from migrator.conductor import settle as settling
 from migrator.conductor.owned import OwnedMigration, Status
 from migrator.db import types as db_types
@@ -79,6 +79,9 @@ def choose_destination(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
     """Find the next candidate; the intent fixes both allocations, and the generation that the move is bound to."""
     if m.instance is None:
         return Failed(f'Instance {m.row.instance_uuid} has been deleted.')
+    pause = debts.run_at_source(m)
+    if pause is not None:
+        return pause
     m.will(status=Status.PREPARING.value)
     tools = m.tools
     patience, listening = tools.options.service_down_time, tools.hosts.listening_for()

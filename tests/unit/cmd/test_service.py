@@ -59,7 +59,7 @@ def test_a_wrong_option_is_named_with_what_it_was_and_what_would_do(text, words,
 @pytest.mark.parametrize(
     ('text', 'words'),
     [
-        ('[compute]\nservice_version_cap = 99', ['[compute] service_version_cap is 99', 'from 1 to 4']),
+        ('[compute]\nservice_version_cap = 99', ['[compute] service_version_cap is 99', 'from 1 to 5']),
         ('[upgrade_levels]\ncompute = 9.9', ["[upgrade_levels] compute is '9.9'", 'auto, or 1.0 or 1.1, would do']),
         ('[upgrade_levels]\nconductor = train', ["[upgrade_levels] conductor is 'train'", 'auto, or 1.0, would do']),
     ],

@@ -333,6 +333,7 @@ class TestPost:
         if moving:
             host.call(LIVE, number=1)
             scene.until(lambda: scene.alpha.jobs)
+            host = scene.host()  # another life of the service, in which no work of that job is known
         host.call('post_live_migration_at_source', migration_uuid=scene_module.uuid(2, 9))
         scene.until(lambda: host.events.states('post_live_migration_at_source'))
         report = next(r for _, r in host.events.ended if r.step == 'post_live_migration_at_source')

@@ -48,7 +48,7 @@ class TestLife:
     def test_it_reports_itself_among_the_services(self, stage: Stage) -> None:
         service = stage.database.services.list(binary='nova-conductor')[0]
         stage.simulation.advance(30)
-        assert (service.host, service.version) == ('conductor1', 4)
+        assert (service.host, service.version) == ('conductor1', 5)
         assert stage.database.services.get(service.id).last_seen_up > service.last_seen_up
 
     def test_what_it_was_doing_when_it_stopped_another_one_goes_on_with_at_once(

@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from migrator.db import debts
 from migrator.db.migrations import Write
 from tests.unit.db import conftest
@@ -61,13 +63,13 @@ def test_a_host_owes_one_step_of_one_migration_once(scene: Scene) -> None:
 
 
 def test_what_is_held_is_neither_taken_up_nor_paid_by_who_had_taken_it_up_before(scene: Scene) -> None:
-    owe(scene, 'host1')
-    other = owe(scene, 'host1')
+    owe(scene, 'host9')
+    other = owe(scene, 'host9')
     before = scene.database.debts.list()[0]
     taken = scene.database.debts.adopt(before, str(before.owner))
     assert taken is not None
     with scene.database.engine.writer() as session:
-        debts.hold(session, before.migration_uuid, 'look first')
+        debts.hold(session, before.instance_uuid, 'look first')
     assert scene.database.debts.adopt(before, str(before.owner)) is None
     assert scene.database.debts.raise_epoch(taken, 99) is None
     scene.database.debts.forget(taken)
@@ -77,7 +79,7 @@ def test_what_is_held_is_neither_taken_up_nor_paid_by_who_had_taken_it_up_before
 
 
 def test_a_living_owner_keeps_a_debt_until_its_lease_runs_out(scene: Scene) -> None:
-    owe(scene, 'host1')
+    owe(scene, 'host9')
     (debt,) = scene.database.debts.list()
     other = scene.conductor('other', lease=1000)
     assert scene.database.debts.adopt(debt, other) is None
@@ -89,10 +91,75 @@ def test_a_living_owner_keeps_a_debt_until_its_lease_runs_out(scene: Scene) -> N
     assert scene.database.debts.list() == [adopted]
 
 
+def test_a_cleanup_takes_the_guest_in_hand_with_a_tenure_above_that_of_its_migration(scene: Scene) -> None:
+    owe(scene, 'host9')
+    (debt,) = scene.database.debts.list()
+    assert (debt.tenure, scene.database.instances.get(debt.instance_uuid).tenure) == (0, 1)
+    assert scene.database.debts.adopt(debt, 'another') is None, 'its owner lives'
+    scene.clock.seconds = 100
+    taken = scene.database.debts.adopt(debt, 'another')
+    assert taken is not None
+    assert taken.tenure == scene.database.instances.get(debt.instance_uuid).tenure == 2
+    assert scene.database.migrations.get(debt.migration_uuid).tenure == 2
+    again = scene.database.debts.raise_epoch(taken, seen=7, seen_tenure=40)
+    assert again is not None
+    assert (again.epoch, again.tenure) == (8, 41)
+    assert scene.database.instances.get(debt.instance_uuid).tenure == 41
+
+
+@pytest.mark.parametrize('host', ['host1', 'host2'])
+def test_where_a_migration_has_the_guest_in_hand_no_cleanup_is_taken_up(scene: Scene, host: str) -> None:
+    debt = owe(scene, host)
+    known = scene.database.migrations.get(debt.migration_uuid)
+    scene.database.migrations.commit(known, Write(fields={'dest_compute': 'host2'}))
+    (debt,) = scene.database.debts.list()
+    assert scene.database.debts.adopt(debt, str(debt.owner)) is None
+    assert scene.database.instances.get(debt.instance_uuid).tenure == 1, 'nothing was written'
+
+
+def test_a_host_that_compares_no_tenures_does_no_cleanup_beside_another_migration(scene: Scene) -> None:
+    debt = owe(scene, 'host9')
+    known = scene.database.migrations.get(debt.migration_uuid)
+    scene.database.migrations.commit(known, Write(fields={'status': 'failed'}))
+    (debt,) = scene.database.debts.list()
+    assert scene.database.debts.adopt(debt, str(debt.owner), beside=False) is not None
+    scene.migration(instance_uuid=known.instance_uuid)
+    assert scene.database.debts.adopt(debt, str(debt.owner), beside=False) is None
+    assert scene.database.debts.adopt(debt, str(debt.owner), beside=True) is not None
+
+
+def test_an_instance_that_is_created_again_goes_on_from_the_tenure_of_what_is_left_of_it(scene: Scene) -> None:
+    debt = owe(scene, 'host9')
+    known = scene.database.migrations.get(debt.migration_uuid)
+    scene.database.migrations.commit(known, Write(fields={'status': 'failed'}))
+    (debt,) = scene.database.debts.list()
+    scene.clock.seconds = 100
+    taken = scene.database.debts.adopt(debt, 'another')
+    assert taken is not None
+    row = scene.database.instances.get(debt.instance_uuid)
+    scene.database.instances.delete(row.uuid)
+    assert scene.database.instances.create(row).tenure == taken.tenure + 1
+
+
+def test_a_cleanup_that_would_remove_an_instance_from_where_it_is_created_is_blocked(scene: Scene) -> None:
+    debt = owe(scene, 'host9', step='post_live_migration_at_source')
+    owe(scene, 'host9', step='rollback_live_migration_at_source')
+    known = scene.database.migrations.get(debt.migration_uuid)
+    scene.database.migrations.commit(known, Write(fields={'status': 'failed'}))
+    row = scene.database.instances.get(debt.instance_uuid)
+    scene.database.instances.delete(row.uuid)
+    scene.database.instances.create(row.replace(host='host9'))
+    blocked, other = scene.database.debts.list()
+    assert 'has been created at host9 since' in str(blocked.alarm)
+    assert other.alarm is None
+
+
 def test_what_an_owner_has_had_done_is_owed_no_more(scene: Scene) -> None:
     debt, other = owe(scene, 'host1'), owe(scene, 'host1')
     known = scene.database.migrations.get(debt.migration_uuid)
-    scene.database.migrations.commit(known, Write(debts_paid=[('host1', 'another'), ('host1', debt.step)]))
+    scene.database.migrations.commit(
+        known, Write(debts_paid=[(known.uuid, 'host1', 'another'), (known.uuid, 'host1', debt.step)])
+    )
     assert [found.migration_uuid for found in scene.database.debts.list()] == [other.migration_uuid]
 
 

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Random runs in which one guest is migrated again and again, from and to hosts with pending cleanups.
+
+MIGRATOR_AGAIN=N runs so many.
+"""
+
+import os
+
+import pytest
+
+from migrator.testing import plans, simulate
+
+SEEDS, CHUNK = int(os.environ.get('MIGRATOR_AGAIN', '60')), 5
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+def judged(ground, seed):
+    plan = plans.of_second_migrations(seed)
+    found = simulate.run(ground, plan)
+    assert not found.violations, simulate.told(*simulate.shorten(ground, plan, found))
+    return found
+
+
+@pytest.mark.parametrize('first', range(1, 1 + SEEDS, CHUNK))
+def test_migrations_of_one_guest_after_one_another_end_in_order(first, ground, record_property):
+    seeds = range(first, min(first + CHUNK, 1 + SEEDS))
+    for seed in seeds:
+        judged(ground, seed)
+    record_property('seeds', len(seeds))
+
+
+def test_these_runs_reach_what_they_are_for(ground):
+    """A migration waits for the cleanup of an earlier one at its source, runs it, and is stuck if it is blocked."""
+    seen = set()
+    for seed in (9, 22, 104):
+        seen |= judged(ground, seed).states
+    told = '\n'.join(sorted(seen))
+    for what in ('the deferred cleanup of migration', 'has done rollback_live_migration_at_source', 'which is blocked'):
+        assert what in told, what
