@@ -49,6 +49,7 @@ NOUNS: dict[str, tuple[str, str]] = {
     'service': ('the services that report: computes and conductors', 'migrator.cmd.manage_service'),
     'instance': ('the guests that migrator keeps the books of', 'migrator.cmd.manage_instance'),
     'migration': ('the migrations', 'migrator.cmd.manage_migration'),
+    'cleanup': ('the cleanups that hosts could not do for migrations', 'migrator.cmd.manage_cleanup'),
     'placement': ('the allocations in Placement', 'migrator.cmd.manage_placement'),
 }
 

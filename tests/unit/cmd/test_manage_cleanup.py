@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What an operator sees of deferred cleanups, and does to those that are blocked."""
+
+import pytest
+
+
+@pytest.fixture
+def blocked(operator):
+    """A cleanup that would remove a guest from where the database has it, since an operator has moved it back."""
+    cloud = operator.cloud
+    instance = cloud.boot('one', 'host1')
+    cloud.world.hypervisors['host1'].faults.fail('post_live_migration_at_source', 'the disk is busy', sticky=True)
+    assert cloud.live_migrate(instance, 'host2').status_int == 202
+    cloud.wait()
+    cloud.database.instances.update(instance.uuid, host='host1', node='host1')
+    cloud.simulation.run_until(lambda: cloud.database.debts.list()[0].alarm, timeout=60)
+    return cloud.database.debts.list()[0]
+
+
+def test_each_cleanup_has_its_host_step_state_and_reason(operator, blocked):
+    text = operator.says('cleanup', 'list')
+    for word in (str(blocked.id), 'host1', 'post_live_migration_at_source', 'blocked', 'would remove the guest'):
+        assert word in text, text
+    (document,) = operator.json('cleanup', 'list', '--blocked')['cleanups']
+    assert (document['id'], document['state']) == (blocked.id, 'blocked')
+    assert operator.json('cleanup', 'list', '--host', 'host2')['cleanups'] == []
+
+
+def test_discard_tells_first_and_then_takes_it_off_the_list(operator, blocked):
+    text = operator.says('cleanup', 'discard', blocked.id)
+    assert 'Nothing was changed.' in text
+    assert 'would never be told to do post_live_migration_at_source' in text
+    assert operator.cloud.database.debts.list() == [blocked]
+    assert operator.pastes(text.splitlines()[-1].strip())[0] == 0
+    assert operator.cloud.database.debts.list() == []
+    status, out = operator.status('cleanup', 'discard', blocked.id, '--yes')
+    assert (status, out) == (1, '')
+    assert 'there is none with this id' in operator.err
+
+
+def test_retry_tells_first_and_then_has_it_run_again(operator, blocked):
+    cloud = operator.cloud
+    assert 'observes first' in operator.says('cleanup', 'retry', blocked.id, '--dry-run')
+    cloud.database.instances.update(blocked.instance_uuid, host='host2', node='host2')
+    assert cloud.database.debts.list() == [blocked]
+    cloud.world.hypervisors['host1'].faults.clear()
+    operator.says('cleanup', 'retry', blocked.id)
+    cloud.simulation.run_until(lambda: not cloud.database.debts.list(), timeout=60)
+    assert cloud.world.hypervisors['host1'].residue(blocked.instance_uuid) == []
+
+
+def test_one_that_is_not_blocked_is_left_to_its_conductor(operator):
+    cloud = operator.cloud
+    instance = cloud.boot('one', 'host1')
+    cloud.world.hypervisors['host1'].faults.fail('post_live_migration_at_source', 'the disk is busy', sticky=True)
+    assert cloud.live_migrate(instance, 'host2').status_int == 202
+    cloud.wait()
+    (cleanup,) = cloud.database.debts.list()
+    assert 'pending' in operator.says('cleanup', 'list', '--instance', instance.uuid)
+    for words in (('retry', cleanup.id), ('discard', cleanup.id, '--yes')):
+        assert operator.status('cleanup', *words) == (1, '')
+        assert 'it is not blocked: a conductor runs it when host1 is up' in operator.err
+    cloud.world.hypervisors['host1'].faults.clear()
