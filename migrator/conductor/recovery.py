@@ -124,6 +124,19 @@ def compute_started(
                 running_for=_running_for(tools, migration),
             )
         )
+    for migration in tools.database.migrations.last_at(report.host):
+        # So that the new boot refuses what an earlier migration of the guest may still send.
+        order = command.Command(
+            migration_uuid=migration.uuid,
+            instance_uuid=migration.instance_uuid,
+            step='compute_started',
+            epoch=migration.epoch,
+            owner='',
+            reply_to=tools.server,
+            boot_id=report.boot_id,
+            tenure=migration.tenure,
+        )
+        assignments.append(command.Assignment(command=order, role='none', queue=False))
     return assignments, [entry.owned.migration.uuid for entry in found]
 
 

@@ -488,6 +488,20 @@ class Migrations:
             found = session.execute(query).all()
             return [Named(self._owned(session, uuid), server) for uuid, server in found]
 
+    def last_at(self, host: str) -> builtins.list[Migration]:
+        """Return, for each instance that is at a host or has a cleanup pending there, the migration that had it in hand
+        last, if that has ended.
+        """
+        debt = models.HOST_DEBTS
+        owed = sa.exists().where(debt.c.host == host, debt.c.instance_uuid == _I.c.uuid)
+        query = (
+            sa.select(_T)
+            .join(_I, sa.and_(_I.c.uuid == _T.c.instance_uuid, _I.c.tenure == _T.c.tenure))
+            .where(_T.c.tenure > 0, ~_IN_PROGRESS, sa.or_(_I.c.host == host, owed))
+        )
+        with self._engine.reader() as session:
+            return [rows.migration(row) for row in session.execute(query)]
+
     @engines.retried
     def begin_stop(
         self, host: str, boot_id: str, uuids: Sequence[str], services: service_rows.Services

@@ -237,8 +237,10 @@ class HostReport(base.Versioned):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Assignment(base.Versioned):
-    """One migration in progress of a host that has just started: what compute_started answers, in queued_at order.
+    """One migration of a host that has just started: what compute_started answers, in queued_at order.
 
+    :ivar role: of the host: source or destination; none: the migration has ended, and was the last to have a guest of
+        this host in hand.
     :ivar queue: whether the source is to queue its driver call again.
     :ivar running_for: seconds since it was first seen running; 0 if it was not.
     """

@@ -201,3 +201,16 @@ class TestTimeouts:
         self.tell(still, row, host='host2')
         self.tell(still, row.replace(uuid='00000000-0000-4000-8000-00000000abcd'))
         assert still.row(row).abort_requested_at is None
+
+
+def test_a_host_that_starts_is_told_who_had_its_guests_in_hand_last(stage: Stage) -> None:
+    """Else its new boot would take what an earlier migration of the guest may still send."""
+    first = stage.end(stage.begin('host2'))
+    there = stage.database.instances.get(first.instance_uuid)
+    last = stage.end(stage.begin('host3', instance=there))
+    stage.kill('host3')
+    stage.cloud.start_compute('host3')
+    stage.simulation.run_until(stage.cloud.up)
+    stage.simulation.run_ready()
+    guest = stage.cloud.computes['host3']._orders._guests[first.instance_uuid]
+    assert (guest.holder, guest.tenure) == (last.uuid, 2)
