@@ -252,13 +252,14 @@ def moves_between_answers(director: Director, begin: Callable[[], None]) -> None
 
 
 def restarted_after_an_abort(director: Director, begin: Callable[[], None]) -> None:
-    """It is aborted while it waits for its turn; when it has ended, its source is killed and started again, and what
-    is late arrives.
+    """It is aborted while it waits for its turn; when it has ended, its hosts are killed and started again, and what is
+    late arrives.
     """
     instance = _queued(director, begin)
     director.abort(instance)
     _ends(director, instance, within=strikes.LATE)
-    director.kill('host1', back_after=1.0)
+    for host in ('host1', 'host2'):
+        director.kill(host, back_after=1.0)
     director.wait(strikes.LATE)
 
 

@@ -44,9 +44,9 @@ def back_is_decided_in_the_old_epoch() -> Iterator[object]:
     """No epoch is raised before something is decided against what was sent."""
     raise_epoch = OwnedMigration.raise_epoch
 
-    def only_if_told(self: OwnedMigration, seen: int = 0) -> None:
-        if seen:
-            raise_epoch(self, seen)
+    def only_if_told(self: OwnedMigration, seen: int = 0, seen_tenure: int | None = None) -> None:
+        if seen or seen_tenure is not None:
+            raise_epoch(self, seen, seen_tenure)
         self.settling = True
 
     with patched(OwnedMigration, 'raise_epoch', only_if_told) as there:
@@ -191,7 +191,7 @@ def event_counts_for_whoever_waits() -> Iterator[object]:
 
 @SHELF.plant(
     'model c',
-    'restarted after an abort | conductor2: message live_migration call #1 | message late',
+    'restarted after an abort | conductor2: message pre_live_migration call #1 | message late',
 )
 def message_for_another_boot_is_taken() -> Iterator[object]:
     """A compute does not look for which boot of it a message is."""
