@@ -18,7 +18,7 @@ import os
 import pytest
 
 from tests.simulation.model import __main__ as command_line
-from tests.simulation.model import debts, plants, search, world
+from tests.simulation.model import debts, plants, search, tenure, world
 
 LONG = pytest.mark.skipif(os.environ.get('MIGRATOR_LONG') != '1', reason='takes minutes: MIGRATOR_LONG=1 runs it')
 #: Seconds; on one core of a machine that does other things as well.
@@ -99,6 +99,26 @@ def test_a_mistake_with_debts_is_caught(plant, word):
     caught = {**found.traps, **found.violations}
     fitting = [(len(trace), what) for what, (_count, trace) in caught.items() if word in what]
     assert fitting, sorted(caught)
+    print('caught in {} steps: {}'.format(*min(fitting)))
+
+
+@pytest.mark.parametrize('kind', ['restore', 'remove'])
+def test_a_cleanup_and_the_next_migration_of_the_guest_never_act_on_it_together(kind):
+    is_well(explored(tenure.system(kind, crashes=1, messages=1), f'a cleanup ({kind}) and the next migration'))
+
+
+@pytest.mark.parametrize(
+    ('kind', 'plant', 'word'),
+    [
+        ('restore', 'no-tenure', 'in hand'),
+        ('restore', 'beside', 'in hand'),
+        ('remove', 'anywhere', 'where the database has it'),
+    ],
+)
+def test_a_mistake_with_tenures_is_caught(kind, plant, word):
+    found = explored(tenure.system(kind, 1, 1, frozenset({plant})), f'planted: {plant}')
+    fitting = [(len(trace), what) for what, (_count, trace) in found.violations.items() if word in what]
+    assert fitting, sorted({**found.traps, **found.violations})
     print('caught in {} steps: {}'.format(*min(fitting)))
 
 
