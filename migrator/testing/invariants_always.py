@@ -75,6 +75,16 @@ def location(world: World) -> Iterator[str]:
         guest = source.guests.get(instance.uuid) if source is not None else None
         if forward and migration.in_progress and guest is not None and guest.state in fake_hypervisor.OWNING:
             yield f'migration {migration.uuid} went forward, though {migration.source_compute} runs the guest'
+        if forward and migration.in_progress and not _had_a_job(world, migration):
+            yield f'migration {migration.uuid} went forward, and no job has ever moved the guest'
+
+
+def _had_a_job(world: World, migration: Migration) -> bool:
+    return any(
+        (effect.effect, effect.instance_uuid, effect.host)
+        == ('job started', migration.instance_uuid, migration.source_compute)
+        for effect in world.effects
+    )
 
 
 def during(world: World) -> Iterator[str]:

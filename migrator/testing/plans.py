@@ -276,6 +276,41 @@ def _deferred_restore(dice: random.Random, begin: float, source: str, destinatio
     return again, deeds
 
 
+def _hanging_call(dice: random.Random, begin: float, source: str, destination: str) -> tuple[float, list[Deed]]:
+    """Return how a migration ends while what its user has asked for hangs in the driver."""
+    wish = dice.choice(('force complete', 'force complete', 'abort'))
+    call = 'live_migration_force_complete' if wish == 'force complete' else 'live_migration_abort'
+    asked = begin + dice.uniform(0.5, 2)
+    again = asked + dice.uniform(1, 6)
+    return again, [
+        Deed(begin, 'hypervisor hangs', source, ('copying',)),
+        Deed(begin, 'hypervisor hangs', source, (call,)),
+        Deed(asked, wish, 0),
+        Deed(asked + 1, 'hypervisor works', source, ('copying',)),
+        Deed(asked + 1, 'hypervisor fails', source, ('copying',)),
+        Deed(again, 'hypervisor works', source, ('copying',)),
+    ]
+
+
+def _vanishing(dice: random.Random, begin: float, source: str, destination: str) -> tuple[float, list[Deed]]:
+    """Return how a guest vanishes before its job has begun, and its destination is away."""
+    vanishes = begin + dice.uniform(0.5, 3)
+    looked = vanishes + dice.uniform(65, 80)
+    deeds = [
+        Deed(begin, 'hypervisor hangs', source, ('live_migration',)),
+        Deed(vanishes, 'guest vanishes', 0),
+        Deed(vanishes, 'kill', destination, 110.0),
+        Deed(looked, 'hypervisor works', source, ('live_migration',)),
+    ]
+    if dice.random() < 0.5:
+        deeds.append(Deed(dice.uniform(vanishes, looked), 'abort', 0))
+    return looked + 60, deeds
+
+
+#: In which ways a round goes wrong, the likelier ones more often.
+_ROUNDS = (*(_trouble,) * 4, *(_deferred_restore,) * 4, *(_hanging_call,) * 2, _vanishing)
+
+
 def of_second_migrations(seed: int) -> Plan:
     """Return the plan of a seed in which one guest is migrated again and again, while cleanups are pending.
 
@@ -295,7 +330,7 @@ def of_second_migrations(seed: int) -> Plan:
     for _ in range(dice.choice((1, 1, 2))):
         begin = end
         source, destination = dice.choice((('host1', 'host2'), ('host1', 'host2'), tuple(dice.sample(hosts, 2))))
-        round_ = _deferred_restore if dice.random() < 0.4 else _trouble
+        round_ = dice.choice(_ROUNDS)
         again, more = round_(dice, begin, source, destination)
         deeds += [Deed(begin + 0.1, 'migrate soon', 0, destination), *more]
         if dice.random() < 0.4:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from unittest import mock
 
@@ -31,8 +32,8 @@ from migrator.testing.seams import Boundary
 #: A boundary that no run has: the path as it is, without a fault.
 _NOWHERE = Boundary('nobody', 'nowhere', 1)
 
-#: What the name of a random run begins with.
-SEED = 'seed '
+#: The name of a random run: ``seed 7``, or of another kind of plans ``second-migrations seed 7``.
+SEED = re.compile(r'(?:(?P<kind>[a-z-]+) )?seed (?P<number>\d+)')
 
 Patch = Callable[[], Iterator[object]]
 
@@ -45,8 +46,8 @@ class Plant:
     :ivar origin: where it is from.
     :ivar says: what it was in nova, and what it is here.
     :ivar patch: plants it for as long as it is entered.
-    :ivar cells: what catches it: names of cells of the matrix, of paths that catch it without any fault, or ``seed 7``
-        for a random run.
+    :ivar cells: what catches it: names of cells of the matrix, of paths that catch it without any fault, or of random
+        runs (:data:`SEED`).
     """
 
     name: str
@@ -92,8 +93,9 @@ def caught(ground: grounds.Ground, name: str) -> str | None:
 
     :param name: of a cell, of a path, or of a random run.
     """
-    if name.startswith(SEED):
-        violations = simulate.run(ground, plans.of(int(name.removeprefix(SEED)))).violations
+    if seed := SEED.fullmatch(name):
+        plan = plans.KINDS[seed['kind'] or 'days'](int(seed['number']))
+        violations = simulate.run(ground, plan).violations
         return violations[0] if violations else None
     cell = parse(name)
     result = matrix.run(ground, cell)

@@ -26,8 +26,16 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from migrator.testing import grounds, matrix, paths
-from tests.simulation import plant, planted_books, planted_fence, planted_hosts, planted_queue, planted_story
+from migrator.testing import grounds, matrix, paths, plans
+from tests.simulation import (
+    plant,
+    planted_books,
+    planted_fence,
+    planted_guests,
+    planted_hosts,
+    planted_queue,
+    planted_story,
+)
 
 PLANTS: tuple[plant.Plant, ...] = (
     *planted_books.SHELF,
@@ -35,6 +43,7 @@ PLANTS: tuple[plant.Plant, ...] = (
     *planted_queue.SHELF,
     *planted_hosts.SHELF,
     *planted_fence.SHELF,
+    *planted_guests.SHELF,
 )
 
 BY_NAME = {one.name: one for one in PLANTS}
@@ -76,12 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument('--paths', default='', help='only these, with commas between them')
     parser.add_argument('--match', default='', help='only cells whose name has this regular expression')
     parser.add_argument('--seeds', type=int, default=0, help='so many random runs, too')
+    parser.add_argument('--plans', default='', choices=['', *plans.KINDS], help='of this kind')
     parser.add_argument('--tries', type=int, default=5000, help='how many cells at most')
     options = parser.parse_args(arguments)
     missed = 0
     with matrix.ground() as ground:
         names = list(candidates(ground, [name for name in options.paths.split(',') if name], options.match))
-        names += [f'{plant.SEED}{number}' for number in range(1, options.seeds + 1)]
+        kind = f'{options.plans} ' if options.plans else ''
+        names += [f'{kind}seed {number}' for number in range(1, options.seeds + 1)]
         for one in [BY_NAME[name] for name in options.names] or PLANTS:
             tried = [*(() if options.names else one.cells), *names][: options.tries]
             missed += look_for(ground, one, tried) is None

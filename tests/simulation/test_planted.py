@@ -45,7 +45,7 @@ def _is_known(origin):
 
 
 def _is_a_cell(name):
-    return name not in paths.BY_NAME and not name.startswith(plant.SEED)
+    return name not in paths.BY_NAME and not plant.SEED.fullmatch(name)
 
 
 def test_there_are_enough_and_each_says_where_it_is_from():

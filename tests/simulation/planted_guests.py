@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Holes between two migrations of one guest, planted: random runs of second migrations catch them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from migrator.compute import orders as compute_orders
+from migrator.conductor import debts, settle
+from migrator.conductor.tasks import live_migrate
+from migrator.db import debts as debt_rows
+from tests.simulation.plant import Shelf, patched
+
+SHELF = Shelf()
+
+
+@SHELF.plant('I21', 'second-migrations seed 60')
+def cleanup_beside_the_next_migration() -> Iterator[object]:
+    """A cleanup is run at the source of the next migration, whatever that is doing there."""
+    with (
+        patched(debt_rows, '_check_free', lambda *args: None),
+        patched(live_migrate.debts, 'run_at_source', lambda m: None) as there,
+    ):
+        yield there
+
+
+@SHELF.plant('I22', 'second-migrations seed 335')
+def cleanup_removes_the_guest_where_it_is() -> Iterator[object]:
+    """Whether the database has the guest at the host of a cleanup is not looked at."""
+    with (
+        patched(debts, '_is_where_the_guest_is', lambda tools, held: False),
+        patched(debt_rows, 'hold_at', lambda *args: None) as there,
+    ):
+        yield there
+
+
+@SHELF.plant('I21', 'second-migrations seed 6')
+def tenure_is_not_compared() -> Iterator[object]:
+    """A host compares the epochs of each migration alone, and keeps a line of work for each."""
+    admit = compute_orders.Orders._admit
+
+    def of_each(self: Any, order: Any, at_start: bool) -> Any:
+        # A guest of its own for each migration.
+        return admit(self, order.replace(tenure=0, instance_uuid=order.migration_uuid), at_start)
+
+    with patched(compute_orders.Orders, '_admit', of_each) as there:
+        yield there
+
+
+@SHELF.plant('I21', 'second-migrations seed 6')
+def call_is_of_no_migration() -> Iterator[object]:
+    """The work of a migration does not wait for what an earlier one has asked of the driver."""
+
+    def begin(self: Any, what: str, migration_uuid: str) -> bool:
+        known = self.__dict__.setdefault('planted', set())
+        begun = (what, migration_uuid) not in known
+        known.add((what, migration_uuid))
+        return begun
+
+    def end(self: Any, what: str, migration_uuid: str) -> None:
+        self.__dict__.setdefault('planted', set()).discard((what, migration_uuid))
+
+    with (
+        patched(compute_orders.Orders, 'begin_call', begin),
+        patched(compute_orders.Orders, 'end_call', end) as there,
+    ):
+        yield there
+
+
+@SHELF.plant('I2', 'second-migrations seed 18')
+def absent_is_forward_without_a_job() -> Iterator[object]:
+    """A guest that is not at its source has moved, if its destination is down, whether a job of it was seen or not."""
+    down = settle._with_the_destination_down
+
+    def forward(source: settle.Host, *rest: Any) -> Any:
+        return settle.Act.FORWARD if source.says is settle.Says.ABSENT else down(source, *rest)
+
+    with patched(settle, '_with_the_destination_down', forward) as there:
+        yield there
+
+
+@SHELF.plant('I21', 'second-migrations seed 41')
+def cleanup_raises_no_tenure() -> Iterator[object]:
+    """A cleanup is sent with the tenure that its migration had, so that a host which knows a later one refuses it."""
+    take = debt_rows.tenures.take
+
+    def keep(session: Any, instance_uuid: str, migration_uuid: str, seen: int = 0) -> int:
+        taken = take(session, instance_uuid, migration_uuid, 0)
+        return min(taken, 1)
+
+    with patched(debt_rows.tenures, 'take', keep) as there:
+        yield there
