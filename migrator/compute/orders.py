@@ -180,7 +180,8 @@ class _Guest:
         self.tenure = 0
         self.holder = ''
         self.line: list[Work] = []
-        self.calls: set[tuple[str, str]] = set()
+        # Most have none, and thousands may wait: a set would cost as much as their work.
+        self.calls: tuple[tuple[str, str], ...] = ()
 
     def next(self) -> Work | None:
         """Return the work whose turn has come, and note that it has begun; None: there is none, or it has to wait."""
@@ -340,14 +341,14 @@ class Orders:
             others = {migration for _, migration in guest.calls} | ({first.uuid} if first and first.begun else set())
             if (what, migration_uuid) in guest.calls or others - {migration_uuid}:
                 return False
-            guest.calls.add((what, migration_uuid))
+            guest.calls += ((what, migration_uuid),)
             return True
 
     def end_call(self, what: str, migration_uuid: str) -> None:
         """Note that such a call has returned, and let the next work in line begin if it has waited for that."""
         with self._lock:
             guest = self._records[migration_uuid].guest
-            guest.calls.discard((what, migration_uuid))
+            guest.calls = tuple(call for call in guest.calls if call != (what, migration_uuid))
             following = guest.next()
         if following is not None:
             self._begin(following)
