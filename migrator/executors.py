@@ -277,6 +277,9 @@ class BoundedExecutor(concurrent.futures.Executor):
     ordered dict keyed by Future, so that cancelling touches one entry, and its workers end when nothing waits, so that
     an idle pool holds no thread.
 
+    Where no thread can be started, nothing is lost: what was submitted waits for a worker that becomes free, for the
+    next submit, or for :meth:`start_waiting`, which the pool's owner calls now and then.
+
     :param max_workers: how many items run at once; 1 or more.
     :param threads: where its lock and its workers come from.
     :param name: the prefix of its workers' names.
@@ -315,7 +318,7 @@ class BoundedExecutor(concurrent.futures.Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
         """Queue ``fn(*args, **kwargs)`` and return its Future.
 
-        :raises RuntimeError: the pool has been shut down, or no thread could be started.
+        :raises RuntimeError: the pool has been shut down.
         """
         return self._submit(_Call(fn, args, kwargs), above_bound=False)
 
@@ -332,16 +335,17 @@ class BoundedExecutor(concurrent.futures.Executor):
         with self._lock:
             if self._closed:
                 raise RuntimeError(f'{self._name} takes no new work: it has been shut down')
-            if above_bound:
-                self._start_worker((future, call))
-            else:
+            if not above_bound or not self._start_worker((future, call)):
                 self._waiting[future] = call
-                try:
-                    self._start_workers()
-                except RuntimeError:  # no thread to be had: who is told so must not find it run later
-                    self._waiting.pop(future, None)
-                    raise
+                if above_bound:
+                    self._waiting.move_to_end(future, last=False)
+                self._start_workers()
         return future
+
+    def start_waiting(self) -> None:
+        """Start what waits, as far as the bound allows: a thread could not be had when it was submitted."""
+        with self._lock:
+            self._start_workers()
 
     def resize(self, max_workers: int) -> None:
         """Change the bound. What waits keeps its order; what runs is not interrupted.
@@ -375,22 +379,28 @@ class BoundedExecutor(concurrent.futures.Executor):
             # Taken out first: once its thread is started it must not be found here, whatever strikes the starter then
             # (in a process that eventlet has patched, a time-out may).
             future, call = self._waiting.popitem(last=False)
-            try:
-                self._start_worker((future, call))
-            except RuntimeError:  # it was not started
+            if not self._start_worker((future, call)):
                 self._waiting[future] = call
                 self._waiting.move_to_end(future, last=False)
-                raise
+                return
 
-    def _start_worker(self, item: tuple[concurrent.futures.Future[Any], Callable[[], Any]]) -> None:
+    def _start_worker(self, item: tuple[concurrent.futures.Future[Any], Callable[[], Any]]) -> bool:
+        """Start a worker with its first item; return False if no thread could be started."""
         self._running += 1
         self._started += 1
         self._idle.clear()
         try:
             self._threads.start(self._work, item, name=f'{self._name}-{self._started}')
-        except RuntimeError:
+        except RuntimeError as error:
             self._end_worker()
-            raise
+            LOG.warning(
+                '%s cannot start a thread, and tries again (%d items wait): %s',
+                self._name,
+                len(self._waiting) + 1,
+                error,
+            )
+            return False
+        return True
 
     def _work(self, item: tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None) -> None:
         while item is not None:

@@ -188,6 +188,7 @@ class ComputeManager:
             self._orders,
             self._apply,
             conf.report_interval,
+            pools=(self._pool, self._live_migration_executor),
             adopts=conf.compute.adopt_guests,
         )
 
@@ -266,7 +267,11 @@ class ComputeManager:
                 LOG.warning('%s: %s: %s', self.host, name, error)
             ended.set()
 
-        self.threads.start(run, name=name)
+        try:
+            self.threads.start(run, name=name)
+        except RuntimeError as error:  # no thread is to be had
+            LOG.warning('%s: %s: %s', self.host, name, error)
+            return False
         return ended.wait(seconds) and not failures
 
     def _conf_mutated(self, conf: cfg.ConfigOpts, fresh: dict[Any, Any]) -> None:

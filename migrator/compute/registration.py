@@ -41,6 +41,7 @@ class Registration:
     :param orders: what is opened to commands when the answer has been applied.
     :param apply: applies the answer.
     :param interval: seconds between two heartbeats.
+    :param pools: what waits in them for a thread is started with each heartbeat, if there is one then.
     :param adopts: whether the books are to take in guests that they do not know.
     """
 
@@ -53,6 +54,7 @@ class Registration:
         orders: orders_module.Orders,
         apply: Callable[[Sequence[command_objects.Assignment]], None],
         interval: float,
+        pools: Sequence[executors.BoundedExecutor] = (),
         adopts: bool = False,
     ) -> None:
         self._threads = threads
@@ -64,6 +66,8 @@ class Registration:
         self._adopts = adopts
         self._lock = threads.lock()
         self._calling = False
+        self._pool = executors.BoundedExecutor(1, threads, name='compute-started')
+        self._pools = (self._pool, *pools)
         self._stopped = threads.event()
         self._heartbeat = executors.Periodic(threads, interval, self._beat, 'heartbeat')
 
@@ -84,7 +88,7 @@ class Registration:
                 return
             self._calling = True
             self._orders.starting = True
-        self._threads.start(self._register, name='compute-started')
+        self._pool.submit(self._register)
 
     def _register(self) -> None:
         left_out: set[str] = set()
@@ -160,5 +164,7 @@ class Registration:
         return found
 
     def _beat(self) -> None:
+        for pool in self._pools:
+            pool.start_waiting()
         self._inventory.refresh_later()
         self._events.compute_heartbeat(self._inventory.report())

@@ -115,7 +115,12 @@ class Timeouts:
             if self._watch is None:
                 watch = self._watch = executors.Periodic(self._threads, LOOK, self._look, 'time-outs')
         if watch is not None:
-            watch.start()
+            try:
+                watch.start()
+            except RuntimeError as error:  # no thread is to be had; the next migration tries again
+                LOG.warning('The time-out of migration %s is not watched yet: %s', work.uuid, error)
+                with self._lock:
+                    self._watch = None
 
     def stop(self) -> None:
         """Look no more; waits for nothing. What runs is counted on by the next life."""

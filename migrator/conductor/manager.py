@@ -75,6 +75,7 @@ class ConductorManager:
         self._pool = executors.BoundedExecutor(_RUNS, threads, f'{server}-story')
         self._poll_pool = executors.BoundedExecutor(conf.conductor.poll_concurrency, threads, f'{server}-poll')
         self._adopt_pool = executors.BoundedExecutor(_ADOPTIONS, threads, f'{server}-adopt')
+        self._pools = (self._pool, self._poll_pool, self._adopt_pool)
         self._stopping = threads.event()
         api = compute_rpcapi.ComputeAPI(
             client,
@@ -149,6 +150,8 @@ class ConductorManager:
 
     def _every(self, spacing: float | Callable[[], float], function: Callable[[], None], name: str) -> None:
         def tick() -> None:
+            for pool in self._pools:
+                pool.start_waiting()
             self.tools.options = self._options()
             try:
                 function()
@@ -179,7 +182,7 @@ class ConductorManager:
         self.runner.drop_all()
         for served in self._served:
             served.stop()
-        for pool in (self._pool, self._poll_pool, self._adopt_pool):
+        for pool in self._pools:
             pool.shutdown(wait=False)
             if not pool.wait_idle(_STOP_TIMEOUT):
                 LOG.warning('Calls to hosts that do not answer are left behind at the stop of %s', self.tools.server)

@@ -167,6 +167,8 @@ class SimThreads:
         self.name = name
         self.alive = True
         self.paused = False
+        #: Whether no further thread can be started in it, but for the calls that it serves.
+        self.threadless = False
         #: Virtual seconds that it has been paused, all in all.
         self.paused_for = 0.0
         self._paused_at = 0.0
@@ -278,8 +280,13 @@ class SimThreads:
             baton.cross(baton.me(), 'sleep(0)')
 
     def start(self, function: Callable[..., Any], *args: Any, name: str) -> None:
-        """Run ``function(*args)`` in a new thread of this process."""
+        """Run ``function(*args)`` in a new thread of this process.
+
+        :raises RuntimeError: it is :attr:`threadless`.
+        """
         self.check()
+        if self.threadless and not name.startswith('rpc-'):
+            raise RuntimeError("can't start new thread")
         baton = self.baton
         thread = baton.spawn(lambda: function(*args), name, self)
         owner = getattr(function, '__self__', None)

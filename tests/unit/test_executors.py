@@ -248,15 +248,28 @@ class NoThreads(executors.NativeThreads):
         super().start(function, *args, name=name)
 
 
-def test_when_no_thread_can_be_had_the_submitter_is_told_and_no_slot_is_lost():
-    threads = NoThreads()
+def test_when_no_thread_can_be_had_what_was_submitted_waits_in_its_order():
+    threads, ran = NoThreads(), []
     pool = executors.BoundedExecutor(1, threads)
-    for submit in (pool.submit, pool.submit_now):
-        with pytest.raises(RuntimeError, match='new thread'):
-            submit(print)
-    assert (pool.running, pool.waiting) == (0, 0)
+    futures = [pool.submit(ran.append, 'first'), pool.submit(ran.append, 'second')]
+    futures.append(pool.submit_now(ran.append, 'found running'))
+    assert (pool.running, pool.waiting, ran) == (0, 3, [])
     threads.spare = 1
-    assert pool.submit(lambda: 'fine').result(10) == 'fine'
+    pool.start_waiting()
+    for future in futures:
+        future.result(10)
+    assert ran == ['found running', 'first', 'second']
+    pool.shutdown(wait=True)
+
+
+def test_when_no_thread_can_be_had_a_worker_that_becomes_free_takes_what_waits():
+    threads = NoThreads()
+    threads.spare = 1
+    pool, gate = executors.BoundedExecutor(2, threads), Gate(threads)
+    futures = [pool.submit(gate.work, name) for name in 'ab']
+    assert (pool.running, pool.waiting) == (1, 1)
+    open_all(gate, 'ab')
+    assert [future.result(10) for future in futures] == ['a', 'b']
     pool.shutdown(wait=True)
 
 
