@@ -271,6 +271,10 @@ class ServiceTooOld(MigratorException):
     {needed} is needed."""
 
 
+class OddAnswer(MigratorException):
+    """{hosts} told of epoch or tenure {seen}, which no conductor has given: start the compute service there again."""
+
+
 class RemoteError(MigratorException):
     """{target} failed in {method}: {kind}: {reason}"""
 

@@ -91,6 +91,8 @@ def pay(tools: Tools, debt: debt_rows.Debt, boot_id: str, beside: bool = True) -
     answer = _tell(tools, held, boot_id)
     if answer is not None and answer.refusal in (command.Refusal.EPOCH, command.Refusal.TENURE):
         # Somebody has spoken to it in a later epoch: the migration's last owner, or another debt's.
+        if max(answer.seen, answer.seen_tenure) >= command.HIGHEST:
+            raise exception.OddAnswer(hosts=held.host, seen=max(answer.seen, answer.seen_tenure))
         held = tools.database.debts.raise_epoch(held, answer.seen, answer.seen_tenure)
         answer = _tell(tools, held, boot_id) if held is not None else None
     return answer is not None and held is not None and answer.report is not None and _take(tools, held, answer.report)

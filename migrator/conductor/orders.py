@@ -30,8 +30,6 @@ _BACKOFF = (1.0, 60.0)
 TELL_AGAIN = 5.0
 #: Seconds after which a host that has said what nobody can make sense of is asked again.
 LOOK_AGAIN = 5.0
-#: How many times as long as a host may be silent it may take for a step that is never given up.
-_PATIENCE = 5
 #: What is sent to get on. A decision against it needs a new epoch, in which it is refused if it is still on its way.
 _ADVANCING = (
     'check_can_live_migrate_destination',
@@ -112,11 +110,9 @@ def retry(
         # Woken by something else, such as the other post step.
         m.wake_by(m.not_before[step])
         return m.stuck_in.get(step) or Parked(f'the next try of {step} at {host}')
-    known = _heard(m, host, step, record) is not None
     outcome = carry_out(m, host, step, record, **payload)
     if not isinstance(outcome, Parked):
         m.stuck_in.pop(step, None)
-        m.going_on.pop((m.attempt, host, step), None)
     if isinstance(outcome, command.Report):
         if outcome.state == command.WorkState.DONE:
             return Done()
@@ -136,12 +132,9 @@ def retry(
     elif m.is_down(host):
         m.owe(host, step, f'{host} is down', _for_debt(m))
         return Done({'owed': f'{host} is down'})
-    elif outcome == _in_line(host):
-        # Its turn is not for the host to end.
-        return m.stuck_in.get(step) or outcome
     else:
         # Asked once more it is as stuck as it was, until there is an answer.
-        return m.stuck_in.get(step) or _still_going_on(m, host, step, outcome, known)
+        return m.stuck_in.get(step) or outcome
     m.failures[step] = m.failures.get(step, 0) + 1
     if m.failures[step] >= m.tools.options.post_max_attempts:
         if step == 'rollback_live_migration_at_source':
@@ -155,38 +148,8 @@ def retry(
     return Parked(f'{host} failed in {step} ({reason}); tried again in {pause:.0f} s')
 
 
-def _still_going_on(m: owned.OwnedMigration, host: str, step: str, parked: Parked, known: bool) -> Parked | Stuck:
-    """Return how it waits for a host that is up, and does not end a step that is never given up.
-
-    :param known: whether the host has told of the step before it was sent in this run.
-    """
-    now, down_time = m.tools.threads.clock.monotonic(), m.tools.options.service_down_time
-    key, patience = (m.attempt, host, step), _PATIENCE * down_time
-    stuck = Stuck(
-        f'{host} is up, and has long not ended {step}: look at its hypervisor. It goes on by itself when that has '
-        'ended, or when the compute service there has been started again.'
-    )
-    abandoned = m.row.abandon_requested_at is not None
-    # A boot that is another begins the step anew; and whoever abandons it gives its host a fair time.
-    of = (m.boots.get(host), abandoned)
-    if key not in m.going_on:
-        # What was stuck in another conductor's hands, and goes on, is not less so in this one's.
-        is_kept = known and m.row.stuck_reason == stuck.reason
-        anew = m.row.retry_requested_at is not None or abandoned
-        m.going_on[key] = (of, now - patience if is_kept and not anew else now)
-    elif m.going_on[key][0] != of:
-        m.going_on[key] = (of, now)
-    lasted = now - m.going_on[key][1]
-    if lasted >= patience:
-        return stuck
-    if lasted >= down_time:
-        m.note_waiting(f'{host} has not ended {step} {m.since(lasted)}')
-    m.wake_by(now + (down_time if lasted < down_time else patience - lasted))
-    return parked
-
-
 def _in_line(host: str) -> Parked:
-    return Parked(f'a free place among the calls to {host}')
+    return Parked(f'a free place among the calls to {host}', patient=True)
 
 
 def backoff(m: owned.OwnedMigration, key: str) -> float:

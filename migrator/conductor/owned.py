@@ -30,22 +30,26 @@ from migrator.conductor import outage
 from migrator.db import api as db_api
 from migrator.db import debts
 from migrator.db import migrations as migration_rows
-from migrator.objects import command
+from migrator.objects import base, command
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
 from migrator.placement_client import client as placement
 from migrator.placement_client import turns
 from migrator.saga import log
-from migrator.saga.step import Stuck
+from migrator.saga.step import Parked, Stuck
 
 Status = migration_objects.MigrationStatus
 
 #: The journal's row of an attempt's being stuck, which is no step.
 STUCK = 'stuck'
 #: Whether a host answers -> how what it waits for begins while that host does not tell of its guest.
+#: How the reason begins why a migration is stuck that gets no further.
+_LONG = 'It gets no further, and has long waited for '
 _SILENCES = {False: '{} has not answered ', True: '{} answers, but its hypervisor has not told of the guest '}
 #: So many of what happened to one that is stuck are kept, the newest.
 _STUCK_EVENTS = 20
+#: How many times as long as a host may be silent a migration may wait without getting any further.
+PATIENCE = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +60,24 @@ class Options:
     service_down_time: float
     poll_interval: float
     post_max_attempts: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """What a migration waits for.
+
+    :ivar what: it, for a person.
+    :ivar whom: the hosts whose word that is; empty: nobody's.
+    :ivar since: when it last got any further (monotonic seconds).
+    :ivar patience: seconds after which it counts as stuck; infinite: a turn in a queue, or a copy.
+    :ivar got: how far it had got then.
+    """
+
+    what: str
+    whom: tuple[str, ...]
+    since: float
+    patience: float
+    got: Any
 
 
 @dataclasses.dataclass
@@ -124,16 +146,13 @@ class OwnedMigration:
         self.failures: dict[str, int] = {}
         #: Since when the end of a check has been waited for, by attempt, host and step (monotonic seconds).
         self.checking: dict[tuple[int, str, str], float] = {}
-        #: Likewise, of a step that is never given up: of which boot of its host, and whether somebody has abandoned it,
-        #: and since when.
-        self.going_on: dict[tuple[int, str, str], tuple[tuple[str | None, bool], float]] = {}
         #: Steps that have failed and are tried again, and wishes that are told again, but not before then (monotonic
         #: seconds).
         self.not_before: dict[str, float] = {}
         #: Steps that are stuck, and are asked for again, but not before then.
         self.stuck_in: dict[str, Stuck] = {}
-        #: What the last run has parked for, for a person.
-        self.parked_for = ''
+        #: What the last run has ended with.
+        self.wait: Wait | None = None
         self._fields: dict[str, Any] = {}
         self._instance_fields: dict[str, Any] = {}
         self._debts: list[debts.Debt] = []
@@ -148,8 +167,8 @@ class OwnedMigration:
         fresh.reports = {key: report for key, report in self.reports.items() if key not in fresh.reports}
         fresh.failures, fresh._sent = self.failures, self._sent
         fresh.mute, fresh.woken_for_silence = self.mute, self.woken_for_silence
-        fresh.checking, fresh.going_on = self.checking, self.going_on
-        fresh.not_before, fresh.stuck_in = self.not_before, self.stuck_in
+        fresh.checking = self.checking
+        fresh.not_before, fresh.stuck_in, fresh.wait = self.not_before, self.stuck_in, self.wait
         if fresh.row.epoch == self.row.epoch:
             fresh.settling, fresh.unsure, fresh.must_ask = self.settling, self.unsure, self.must_ask
         if fresh.attempt == self.attempt:
@@ -161,6 +180,7 @@ class OwnedMigration:
 
         :param reason: None: the world has become a case that is known.
         """
+        reason = None if reason is None else base.text(reason, command.LONGEST_REASON)
         self.will(stuck_reason=reason)
         if reason is None:
             self.will(waits_for=self.row.waits_for)
@@ -175,7 +195,8 @@ class OwnedMigration:
             events.append({'at': row.retry_requested_at.isoformat(), 'retried_by': row.retry_requested_by})
             self._fields['retry_requested_at'] = None
         if row.abandon_requested_at is None or reason is not None:
-            events.append({'at': now, 'stuck': reason, 'owner': row.owner, 'epoch': row.epoch})
+            boots = {host: self.boots.get(host) for host in sorted(self.waits_on)}
+            events.append({'at': now, 'stuck': reason, 'owner': row.owner, 'epoch': row.epoch, 'boots': boots})
         state = log.StepState.DONE if reason is None else log.StepState.INTENT
         begins = reason is not None and row.stuck_reason is None
         result = {'events': events[-_STUCK_EVENTS:]}
@@ -187,7 +208,7 @@ class OwnedMigration:
         self.not_before.clear()
         self.stuck_in.clear()
         self.checking.clear()
-        self.going_on.clear()
+        self.wait = None
         self.must_ask = set(self.hosts)
 
     def note_try(self, record: log.StepRecord, reason: str) -> None:
@@ -199,11 +220,61 @@ class OwnedMigration:
         if self.tools.database.migrations.note_try(self.row, tried):
             self.journal.put([tried])
 
+    def wait_for(self, pause: Parked) -> Parked | Stuck:
+        """Note what a run has ended with, and since when it has got no further; write that where it lasts.
+
+        :returns: that it is stuck, where it has lasted for too long.
+        """
+        now, down_time = self.tools.threads.clock.monotonic(), self.tools.options.service_down_time
+        whom, since = tuple(sorted(self.waits_on)), now
+        got, patience = self._got(whom), math.inf if pause.patient else PATIENCE * down_time
+        if self.wait is not None and patience == self.wait.patience and got == self.wait.got:
+            since = self.wait.since
+        elif self.wait is None and self._is_kept_stuck(pause):
+            since = now - patience
+        self.wait = Wait(pause.why, whom, since, patience, got)
+        lasted = now - since
+        if lasted >= patience:
+            hosts = f'the hypervisor of {" and ".join(whom)}, and at the log of the compute service there'
+            look = hosts if whom else f'the log of conductor {self.tools.server}'
+            return Stuck(f'{_LONG}{pause.why}: look at {look}. It goes on by itself when that has come.')
+        if lasted >= down_time and not pause.patient and self.row.waits_for is None:
+            self.note_waiting(f'for {pause.why}, {self.since(lasted)}')
+        return pause
+
+    def _got(self, whom: Sequence[str]) -> Any:
+        """Return what changes when a migration gets any further, or when what it waits for begins anew.
+
+        :param whom: the hosts that it waits for.
+        """
+        done = [record.key for record in self.journal.all() if record.state != log.StepState.INTENT]
+        row, seen = self.row, self.seen.get(self.source)
+        # Of a copy that is to be aborted its progress is none.
+        figures = seen.progress if seen is not None and row.outcome == migration_objects.Outcome.FORWARD else None
+        wishes = row.abort_requested_at, row.abandon_requested_at
+        boots = [self.boots.get(host) for host in whom]
+        return row.status, row.outcome, row.attempt, wishes, len(done), boots, figures
+
+    def _is_kept_stuck(self, pause: Parked) -> bool:
+        """Whether another conductor has written that it is stuck in this, and no host of those has begun anew since."""
+        reason, known = self.row.stuck_reason, self.record(STUCK)
+        if reason is None or known is None or not reason.startswith(f'{_LONG}{pause.why}'):
+            return False
+        boots = ((known.result or {}).get('events') or [{}])[-1].get('boots', {})
+        anew = any(boots.get(host) != self.boots.get(host) for host in self.waits_on)
+        return not anew and self.row.retry_requested_at is None and self.row.abandon_requested_at is None
+
+    def forget_writes(self) -> None:
+        """Forget what bodies have collected for the next commit."""
+        self._fields, self._instance_fields, self._debts, self._will_call = {}, {}, [], False
+        self._debts_held, self._debts_paid = None, []
+
     def note_waiting(self, why: str) -> None:
         """Write what it waits for, for whoever asks; the next commit takes it away.
 
         :param why: a sentence.
         """
+        why = base.text(why, command.LONGEST_REASON)
         if self.row.waits_for != why and self.tools.database.migrations.note_progress(self.row, {'waits_for': why}):
             self.row = self.row.replace(waits_for=why)
 
@@ -318,8 +389,7 @@ class OwnedMigration:
             if not record.stored and record.state == log.StepState.INTENT:
                 self._first_tries.add(record.key)
         self.journal.put([dataclasses.replace(record, stored=True, epoch=self.row.epoch) for record in records])
-        self._fields, self._instance_fields, self._debts, self._will_call = {}, {}, [], False
-        self._debts_held, self._debts_paid = None, []
+        self.forget_writes()
 
     def _reason_of(self, records: Sequence[log.StepRecord]) -> str | None:
         for record in records:
@@ -498,7 +568,10 @@ class OwnedMigration:
         :param seen_tenure: above which the tenure of the instance is raised as well, so that hosts refuse what other
             migrations of it have sent; None: it stays.
         :raises migrator.exception.NotOwner: it is another's.
+        :raises migrator.exception.OddAnswer: no conductor has given such a one.
         """
+        if max(seen, seen_tenure or 0) >= command.HIGHEST:
+            raise exception.OddAnswer(hosts=' or '.join(self.hosts), seen=max(seen, seen_tenure or 0))
         epoch = max(self.row.epoch, seen) + 1
         write = migration_rows.Write(raise_epoch=epoch, raise_tenure=seen_tenure, boots_of=self.hosts)
         self.row, boots = self.tools.database.migrations.commit(self.row, write)

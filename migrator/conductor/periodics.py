@@ -81,6 +81,7 @@ def sweep(
         concerned = not subject.waits_on or not fenced.isdisjoint(subject.hosts)
         if concerned and (subject.wake_at is None or subject.wake_at <= now):
             stories.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
+    stories.look_after(tools.options.service_down_time / 2)
     debts.pay_all(tools, pool, owed)
 
 

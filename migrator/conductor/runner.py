@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable
 
 from oslo_log import log as logging
@@ -24,7 +25,7 @@ from migrator import context as migrator_context
 from migrator import exception, executors
 from migrator.conductor import orders
 from migrator.conductor.owned import OwnedMigration
-from migrator.objects import command
+from migrator.objects import base, command
 from migrator.saga.executor import SagaExecutor
 from migrator.saga.saga import Saga
 from migrator.saga.step import Parked, Stuck
@@ -33,6 +34,10 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds after which a run that an unexpected error has ended is tried again.
 _AFTER_ERROR = 5.0
+#: So many equal unexpected errors in a row need a person.
+_EQUAL_ERRORS = 3
+#: So many characters of such an error are told.
+_SHOWN = 500
 
 
 def about(subject: OwnedMigration) -> contextlib.AbstractContextManager[None]:
@@ -51,6 +56,11 @@ class _Tale:
     reports: list[command.Report] = dataclasses.field(default_factory=list)
     observations: list[command.Observation] = dataclasses.field(default_factory=list)
     dirty: bool = False
+    #: When it was last looked at (monotonic seconds).
+    looked_at: float = 0.0
+    #: The last unexpected error, and how often in a row it was met.
+    error: str = ''
+    errors: int = 0
 
 
 class Runner:
@@ -79,10 +89,22 @@ class Runner:
     # --- from outside ------------------------------------------------------------------------------------------------
 
     def take(self, subject: OwnedMigration) -> None:
-        """Take up a migration that was just adopted, and run it."""
+        """Take up a migration that was just adopted, and run it; one that is here already reads itself anew."""
         with self._lock:
-            self._tales[subject.row.uuid] = _Tale(subject)
-        self.wake(subject.row.uuid)
+            known = subject.row.uuid in self._tales
+            if not known:
+                self._tales[subject.row.uuid] = _Tale(subject, looked_at=self._threads.clock.monotonic())
+        self.wake(subject.row.uuid, reread=known)
+
+    def look_after(self, seconds: float) -> None:
+        """Have every migration look again that has not for so long, but for those that may wait for ever."""
+        now = self._threads.clock.monotonic()
+        with self._lock:
+            tales = list(self._tales.values())
+        for tale in tales:
+            wait = tale.subject.wait
+            if now - tale.looked_at >= seconds and (wait is None or wait.patience != math.inf):
+                self.wake(tale.subject.row.uuid)
 
     def holds(self, uuid: str) -> bool:
         """Whether a migration is in this conductor's hands."""
@@ -143,8 +165,13 @@ class Runner:
     # --- one run -----------------------------------------------------------------------------------------------------
 
     def _run(self, tale: _Tale) -> None:
-        with about(tale.subject):
-            self._run_while_woken(tale)
+        try:
+            with about(tale.subject):
+                self._run_while_woken(tale)
+        except BaseException:  # such as a time-out of a green thread: the next one that wakes it runs it again
+            with self._lock:
+                tale.running = False
+            raise
 
     def _run_while_woken(self, tale: _Tale) -> None:
         while True:
@@ -161,6 +188,7 @@ class Runner:
 
     def _look_once(self, tale: _Tale, reports: list[command.Report], observations: list[command.Observation]) -> None:
         uuid = tale.subject.row.uuid
+        tale.looked_at = self._threads.clock.monotonic()
         try:
             with self._lock:
                 # Before it is read: what changes meanwhile is read once more.
@@ -184,20 +212,49 @@ class Runner:
             if pause is None:
                 pause = SagaExecutor(self._stories(subject.row.migration_type), subject).run()
             self._after(tale, pause)
+            tale.errors = 0
         except exception.NotOwner as error:
             # Another owner, another epoch, or a wish that was not known: read it, and observe again.
             LOG.info('%s', error)
             with self._lock:
                 tale.dirty = tale.woken = True
+        except exception.DatabaseUnreachable as error:
+            LOG.warning('Migration %s waits: %s', uuid, error)
+            # How long it has waited for anything else is not known.
+            tale.subject.wait = None
+            self._try_later(tale)
         except exception.ServiceUnreachable as error:
             LOG.warning('Migration %s waits: %s', uuid, error)
-            self._try_later(tale, str(error))
+            self._try_later(tale)
+            self._count(tale, error)
         except Exception as error:  # no error may leave a migration where nobody looks at it again
             LOG.exception('Migration %s met an unexpected error, and will be tried again', uuid)
-            self._try_later(tale, f'an unexpected error has passed: {type(error).__name__}')
+            self._try_later(tale)
+            self._count(tale, error)
+
+    def _count(self, tale: _Tale, error: Exception) -> None:
+        """Tell a person of an error that does not pass."""
+        subject, told = tale.subject, base.text(f'{type(error).__name__}: {error}', _SHOWN)
+        tale.errors = tale.errors + 1 if tale.error == told else 1
+        tale.error = told
+        reason = (
+            f'Conductor {subject.tools.server} meets the same unexpected error each time: {told}. See its log. It is '
+            'tried again.'
+        )
+        if tale.errors < _EQUAL_ERRORS or subject.row.stuck_reason == reason:
+            return
+        try:
+            subject.forget_writes()
+            subject.note_stuck(reason)
+        except Exception:  # what keeps it from being told may be the error itself; the next try tells it
+            LOG.exception('Migration %s could not be noted as stuck', subject.row.uuid)
 
     def _after(self, tale: _Tale, pause: Parked | Stuck | None) -> None:
         subject = tale.subject
+        if isinstance(pause, Parked):
+            pause = subject.wait_for(pause)
+        else:
+            subject.wait = None
         asked = subject.row.retry_requested_at is not None
         if isinstance(pause, Stuck) and (asked or subject.row.stuck_reason != pause.reason):
             # It is said once it is written: who lost it meanwhile has looked at what another one does.
@@ -209,17 +266,14 @@ class Runner:
             LOG.info('Migration %s is no longer stuck: it waits for %s', subject.row.uuid, pause.why)
         elif pause is not None:
             LOG.debug('Migration %s waits for %s', subject.row.uuid, pause)
-        if isinstance(pause, Parked):
-            subject.parked_for = pause.why
         if subject.row.checked_at is not None or pause is None:
             self._say_checked(subject.row.uuid)
         if pause is None:
             LOG.info('Migration %s has ended: %s', subject.row.uuid, subject.row.status)
             self._let_go(subject.row.uuid)
 
-    def _try_later(self, tale: _Tale, why: str) -> None:
+    def _try_later(self, tale: _Tale) -> None:
         tale.dirty = True
-        tale.subject.parked_for = why
         tale.subject.wake_at = self._threads.clock.monotonic() + _AFTER_ERROR
 
     def _let_go(self, uuid: str) -> None:

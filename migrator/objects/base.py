@@ -112,4 +112,15 @@ def from_primitive(value: Any) -> Any:
         return {key: from_primitive(item) for key, item in value.items()}
     if isinstance(value, list):
         return [from_primitive(item) for item in value]
-    return value
+    return text(value) if isinstance(value, str) else value
+
+
+def text(value: str, limit: int | None = None) -> str:
+    """Return a text as every database can store it: what no encoding has, such as a driver's odd byte, is escaped.
+
+    :param limit: characters after which it is cut; None: it is not.
+    """
+    if not value.isascii():
+        value = value.encode('utf-8', 'backslashreplace').decode()
+    value = value.replace('\0', '\\x00')
+    return value if limit is None or len(value) <= limit else f'{value[:limit]}...'

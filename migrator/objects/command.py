@@ -21,6 +21,11 @@ from typing import Any
 from migrator import exception
 from migrator.objects import base
 
+#: Characters of a reason that are kept.
+LONGEST_REASON = 4000
+#: The highest epoch or tenure that a database can store; what is higher no conductor has given.
+HIGHEST = 2**31 - 1
+
 
 class GuestState(enum.StrEnum):
     """What a driver says of one guest on its host."""
@@ -157,6 +162,11 @@ class Report(base.Versioned):
     state: str
     result: Any = None
     reason: str | None = None
+
+    def __post_init__(self) -> None:
+        """Bound what a driver says."""
+        if self.reason is not None and len(self.reason) > LONGEST_REASON:
+            object.__setattr__(self, 'reason', base.text(self.reason, LONGEST_REASON))
 
 
 class Refusal(enum.StrEnum):

@@ -51,9 +51,11 @@ class Parked:
     """Nothing to do until something is heard; no thread is held meanwhile.
 
     :ivar why: what it waits for, for a person.
+    :ivar patient: whether that may take as long as it likes, such as a turn in a queue.
     """
 
     why: str
+    patient: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

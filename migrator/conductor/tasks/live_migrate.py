@@ -271,7 +271,12 @@ def _without_asking(m: OwnedMigration) -> Settlement | None:
     if started:
         _force_complete(m)
     m.waits_on = {m.source}
-    return Parked(f'{m.source} to copy the guest' if started else f'its turn in the queue of {m.source}')
+    if started:
+        return Parked(f'{m.source} to copy the guest', patient=True)
+    if seen is not None and seen.entry == command.Entry.STARTED:
+        # Its turn has come, and the driver may hang.
+        return Parked(f'{m.source} to begin the move')
+    return Parked(f'its turn in the queue of {m.source}', patient=True)
 
 
 #: What the source says as long as nothing has happened that its events do not tell.
@@ -341,7 +346,8 @@ def _settled(
         found = orders.not_told(m, m.destination)
         if isinstance(found, Stuck):
             return found
-    return Parked(f'{decision.act} ({decision.reason})')
+    goes_on = source.says in (settling.Says.WAITS, settling.Says.JOB) and m.outcome is None and m.against is None
+    return Parked(f'{decision.act} ({decision.reason})', patient=goes_on)
 
 
 def _verdict_of(m: OwnedMigration) -> str | None:
@@ -369,7 +375,7 @@ def _queue_again(m: OwnedMigration) -> Settlement:
     report = m.reports.get((m.source, 'live_migration'))
     if report is not None and (report.result or {}).get('gone'):
         return Stuck(f'{m.source} no longer has the guest, and {m.destination} only waits for it: look who has it.')
-    return verdict if not isinstance(verdict, Done) else Parked(f'its turn in the queue of {m.source}')
+    return verdict if not isinstance(verdict, Done) else Parked(f'its turn in the queue of {m.source}', patient=True)
 
 
 def _tell(m: OwnedMigration, wish: str, key: str, **payload: Any) -> None:
@@ -397,14 +403,14 @@ def _abort(m: OwnedMigration, runs: bool) -> Settlement:
         # What may be asked of a host depends on it: one that cannot let go of what waits can abort what runs.
         m.will(status=Status.RUNNING.value, running_at=db_types.now())
         m.commit()
-    why = f'{m.source} to abort the job'
+    pause = Parked(f'{m.source} to abort the job')
     try:
         # What was told while there was no job yet is no longer known for certain to count for the job.
         _tell(m, wish, f'{wish} {m.row.status}', instance=m.guest, migration=m.row)
     except exception.ServiceTooOld as error:
-        why = f'it to run, to be aborted then: {error}'
+        pause = Parked(f'it to run, to be aborted then: {error}', patient=True)
     m.waits_on = {m.source}
-    return Parked(why)
+    return pause
 
 
 # --- 6 update_instance_host ------------------------------------------------------------------------------------------

@@ -60,8 +60,10 @@ def test_a_step_that_is_never_given_up_and_does_not_end(build: Callable[..., Sta
     migration = stage.begin('host2')
     stage.until(stall.reached.is_set)
     stage.until(lambda: stage.row(migration).waits_for, 70)
-    assert f'{host} has not ended {step}' in str(stage.row(migration).waits_for)
-    assert f'{host} is up, and has long not ended {step}' in stage.until_stuck(migration, 300)
+    assert f'for {host} to end {step}, since ' in str(stage.row(migration).waits_for)
+    assert f'has long waited for {host} to end {step}: look at the hypervisor of {host}' in stage.until_stuck(
+        migration, 300
+    )
     stall.release()
     assert stage.end(migration).status == ('failed' if 'rollback' in step else 'completed')
     stage.check(migration, 'host1' if 'rollback' in step else 'host2')
@@ -73,7 +75,7 @@ def post_hangs(build: Callable[..., Stage], **options: Any) -> tuple[Stage, Any,
     stall = stage.host('host1').faults.stall('post_live_migration_at_source')
     migration = stage.begin('host2')
     stage.until(stall.reached.is_set)
-    assert 'has long not ended post_live_migration_at_source' in stage.until_stuck(migration, 400)
+    assert 'has long waited for host1 to end post_live_migration_at_source' in stage.until_stuck(migration, 400)
     return stage, stall, migration
 
 

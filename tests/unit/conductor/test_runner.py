@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -47,7 +48,8 @@ class Subject:
         self.waits_on: set[str] = set()
         self.must_ask: set[str] = set()
         self.wake_at: float | None = None
-        self.parked_for = ''
+        self.wait: Any = None
+        self.tools = types.SimpleNamespace(server='conductor')
         self.taken: list[Any] = []
         self.became: list[Subject] = []
 
@@ -62,6 +64,13 @@ class Subject:
 
     def note_stuck(self, reason: str) -> None:
         self.row.stuck_reason = reason
+
+    def forget_writes(self) -> None:
+        pass
+
+    def wait_for(self, pause: Any) -> Any:
+        self.wait = types.SimpleNamespace(what=pause.why, patience=math.inf if pause.patient else 300.0)
+        return pause
 
     def commit(self, records: Any, outcome: Any = None) -> None:
         raise AssertionError('this story writes nothing')
@@ -100,7 +109,7 @@ def test_what_is_taken_up_runs_at_once_and_then_waits_without_a_thread(scene: Sc
     scene.simulation.run_ready()
     assert scene.runs == ['m1']
     assert scene.runner.holds('m1')
-    assert [subject.parked_for for subject in scene.runner.held()] == ['nothing']
+    assert [subject.wait.what for subject in scene.runner.held()] == ['nothing']
     assert list(scene.threads.threads) == []
 
 
@@ -221,11 +230,61 @@ def test_an_error_is_tried_again_later_from_what_is_stored(scene: Scene, error: 
     assert scene.runner.holds('m1')
     assert subject.wake_at is not None
     assert subject.wake_at > scene.threads.clock.monotonic()
-    assert subject.parked_for
     scene.act = lambda subject: Parked('nothing')
     scene.runner.wake('m1')
     scene.simulation.run_ready()
     assert (len(scene.runs), scene.reloads) == (2, 1)
+
+
+def test_three_equal_errors_in_a_row_need_a_person(scene: Scene) -> None:
+    errors = [
+        ValueError('odd'),
+        ValueError('odd'),
+        ValueError('other'),
+        *[KeyError('uuid')] * 2,
+        KeyError('uuid\udc80'),
+    ]
+    errors += [KeyError('uuid\udc80')] * 2
+    scene.fresh = subject = Subject()
+    scene.runner.take(subject)
+    scene.simulation.run_ready()
+    told = []
+    for error in errors:
+
+        def act(subject: Subject, error: Exception = error) -> Parked:
+            raise error
+
+        scene.act = act
+        scene.runner.wake('m1')
+        scene.simulation.run_ready()
+        told.append(subject.row.stuck_reason)
+    assert told[:-1] == [None] * (len(errors) - 1)
+    assert "Conductor conductor meets the same unexpected error each time: KeyError: 'uuid\\udc80'" in told[-1]
+    assert told[-1].isascii()
+    scene.act = lambda subject: Parked('nothing')
+    scene.runner.wake('m1')
+    scene.simulation.run_ready()
+    assert subject.row.stuck_reason is None
+
+
+def test_what_is_here_already_is_not_taken_up_beside_itself(scene: Scene) -> None:
+    """A sweep may find a row without a migration at the moment at which a request brings it."""
+    gate, running, most = scene.threads.event(), [0], [0]
+
+    def act(subject: Subject) -> Parked:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        gate.wait()
+        running[0] -= 1
+        return Parked('nothing')
+
+    scene.act = act
+    for _ in range(2):
+        scene.runner.take(Subject())
+        scene.simulation.run_ready()
+    gate.set()
+    scene.simulation.run_ready()
+    assert (scene.runs, most, scene.reloads) == (['m1', 'm1'], [1], 1)
 
 
 def test_an_error_while_it_is_read_is_tried_again_too(scene: Scene) -> None:
