@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -33,15 +32,17 @@ from migrator.objects import command
 from migrator.objects import migration as migration_objects
 from migrator.objects import service as service_objects
 from migrator.placement_client import client as placement
-from migrator.placement_client import providers
 from migrator.saga.saga import Saga
 
 LOG = logging.getLogger(__name__)
 
 #: How many stories run at a time; a parked one holds no thread.
 _RUNS = 64
-#: How many hosts' guests are adopted at a time. It takes as long as Placement does, and nobody waits for it.
+#: How many hosts' trees are written to Placement, or guests adopted, at a time. It takes as long as Placement does, and
+#: nobody waits for it.
 _ADOPTIONS = 2
+#: Seconds for which a host that starts waits for Placement to have its tree.
+_TREE_TIMEOUT = 2.0
 #: Seconds that a stop waits for stories which are in the middle of a call.
 _STOP_TIMEOUT = 5.0
 #: Of no migration, no instance and no boot.
@@ -162,6 +163,8 @@ class ConductorManager:
 
     def _sweep(self) -> None:
         periodics.sweep(self.tools, self.runner, self._poll_pool, self.metrics.count_debts)
+        if not self._adopt_pool.running:
+            self._adopt_pool.submit(periodics.place_nodes, self.tools)
 
     def _renew(self) -> None:
         """Renew the lease; a life whose lease has run out is over, and a new one begins that owns nothing."""
@@ -252,43 +255,30 @@ class ConductorManager:
     def compute_started(
         self, context: migrator_context.RequestContext, report: command.HostReport
     ) -> list[command.Assignment]:
-        """Take in a host's new boot, keep its tree in Placement, and answer what it is to do.
+        """Take in a host's new boot, and answer what it is to do; its tree in Placement follows.
 
         :raises migrator.exception.BootReplaced: another boot of the host was taken in while this lasted; of ours
             nothing is changed, and the one that lives calls again.
         """
-        # Placement may take long, and the boot that has called be dead and followed by another when it has answered.
         replaces = recovery.known_boot(self.tools, report.host)
-        if report.node is not None:
-            self._keep_tree(report.node)
-        try:
-            assignments, raised = recovery.compute_started(self.tools, report, replaces)
-        except exception.BootReplaced:
-            # Its tree may have been written over that of the boot that is known.
-            self._restore_tree(report)
-            raise
+        assignments, raised = recovery.compute_started(self.tools, report, replaces)
         for uuid in raised:
             self.runner.wake(uuid, reread=True)
+        if report.node is not None:
+            # Placement may take long or be away, and only who looks for a destination needs it.
+            placed = self._threads.event()
+            self._adopt_pool.submit(self._place_node, report.host, placed)
+            placed.wait(_TREE_TIMEOUT)
         if report.adoptable:
             # Many guests take long, and the host waits for its answer.
             self._adopt_pool.submit(self._adopt_guests, report)
         return assignments
 
-    def _keep_tree(self, node: Any) -> None:
-        providers.ensure_tree(self.tools.placement, node.providers, sleep=self._threads.sleep)
-
-    def _restore_tree(self, report: command.HostReport) -> None:
-        if report.node is None:
-            return
-        told: Any = report.node
+    def _place_node(self, host: str, placed: executors.Event) -> None:
         try:
-            self._keep_tree(self.tools.database.services.get_node(told.uuid))
-        except exception.MigratorException as error:
-            LOG.error(
-                'Placement may have what a dead boot of %s had, until its compute service is started again: %s',
-                report.host,
-                error,
-            )
+            periodics.place_nodes(self.tools, host)
+        finally:
+            placed.set()
 
     def _adopt_guests(self, report: command.HostReport) -> None:
         try:

@@ -195,6 +195,8 @@ class ComputeNode(Times, Base):
     host_ip: orm.Mapped[str] = orm.mapped_column(sa.String(64))
     cpu_info: orm.Mapped[dict[str, Any]] = orm.mapped_column()
     providers: orm.Mapped[list[Any]] = orm.mapped_column()
+    #: Whether Placement has been seen to have these providers.
+    in_placement: orm.Mapped[bool] = orm.mapped_column(default=True, server_default=sa.true())
 
 
 class HostDebt(Base):

@@ -110,11 +110,12 @@ class Services:
         session.execute(sa.update(_T).where(_T.c.host == host, _T.c.binary == binary, where).values(last_seen_up=None))
 
     def write_node(self, session: Any, node: ComputeNode) -> None:
-        """Write a hypervisor within a transaction under way."""
+        """Write a hypervisor within a transaction under way; its providers are to be written to Placement."""
         values = {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
         for automatic in ('id', 'created_at', 'updated_at'):
             del values[automatic]
         values['providers'] = base.to_primitive(node.providers)
+        values['in_placement'] = False
         found = session.execute(sa.update(_N).where(_N.c.host == node.host).values(**values))
         if not found.rowcount:
             session.execute(sa.insert(_N).values(**values))
@@ -196,6 +197,22 @@ class Services:
             if limit is not None:
                 query = query.limit(limit)
             return [rows.node(row) for row in session.execute(query)]
+
+    def nodes_to_place(self) -> builtins.list[ComputeNode]:
+        """Return the hypervisors whose providers Placement has not been seen to have since they were last reported."""
+        with self._engine.reader() as session:
+            return [rows.node(row) for row in session.execute(sa.select(_N).where(~_N.c.in_placement))]
+
+    def note_placed(self, node: ComputeNode) -> bool:
+        """Note that Placement has a hypervisor's providers; return False if it has reported others meanwhile."""
+        with self._engine.writer() as session:
+            row = session.execute(sa.select(_N).where(_N.c.host == node.host).with_for_update()).one_or_none()
+            if row is None:
+                return True
+            if (row.uuid, rows.node(row).providers) != (node.uuid, node.providers):
+                return False
+            session.execute(sa.update(_N).where(_N.c.id == row.id).values(in_placement=True))
+            return True
 
     def get_node(self, node_id: int | str) -> ComputeNode:
         """Return one hypervisor by its integer id or its uuid.

@@ -172,9 +172,10 @@ class Cloud(face.Face):
         return hypervisor
 
     def up(self) -> bool:
-        """Whether every compute service that was started is known to the database."""
+        """Whether every compute service that was started is known to the database, and what it has to Placement."""
         known = {service.host: service.boot_id for service in self.database.services.list(binary='nova-compute')}
-        return all(known.get(host) == compute.boot_id for host, compute in self.computes.items())
+        registered = all(known.get(host) == compute.boot_id for host, compute in self.computes.items())
+        return registered and not any(node.host in self.computes for node in self.database.services.nodes_to_place())
 
     def set_option(self, service: str, name: str, value: Any) -> None:
         """Change a mutable option of a running service, and have it know.

@@ -141,18 +141,32 @@ def test_while_the_database_is_away_a_request_is_a_503_and_nothing_was_accepted(
 
 @pytest.mark.parametrize('fault', [Fault.UNREACHABLE, Fault.TIMEOUT_NOT_DONE, Fault.TIMEOUT_DONE, Fault.ERROR_DONE])
 @pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
-def test_a_host_that_starts_while_placement_is_away_is_up_when_it_is_back(cloud, fault):
+def test_a_host_that_starts_while_placement_is_away_is_up_and_is_a_destination_when_it_is_back(cloud, fault):
     cloud.adapter.inject(fault, times=5)
     cloud.add_host('host4')
-    cloud.simulation.run_ready()
-    assert not cloud.up(), 'a host that is not in the books is no host yet'
-    listed = [one['host'] for one in seen.get(cloud, '/os-services?binary=nova-compute')['services']]
-    assert sorted(listed) == ['host1', 'host2', 'host3']
+    cloud.simulation.advance(5)
+    listed = {one['host']: one['state'] for one in seen.get(cloud, '/os-services?binary=nova-compute')['services']}
+    assert listed == dict.fromkeys(['host1', 'host2', 'host3', 'host4'], 'up')
     cloud.simulation.run_until(cloud.up)
     instance = cloud.boot('one', 'host1')
     cloud.live_migrate(instance, 'host4')
     cloud.wait()
     seen.completed(cloud, instance, 'host4')
+
+
+@pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
+def test_a_host_that_is_started_again_while_placement_is_away_goes_on_with_its_migrations(cloud):
+    instance = cloud.boot('one', 'host1')
+    stall = cloud.world.hypervisors['host1'].faults.stall('copying', sticky=True)
+    cloud.live_migrate(instance, 'host2')
+    cloud.simulation.run_until(stall.reached.is_set)
+    cloud.adapter.inject(Fault.UNREACHABLE, times=30)
+    seen.kill(cloud, 'host1')
+    cloud.start_compute('host1')
+    cloud.simulation.advance(20)
+    stall.release()
+    cloud.wait()
+    seen.completed(cloud, instance, 'host2')
 
 
 @pytest.mark.simulated(reason='it adds a host to what is there')

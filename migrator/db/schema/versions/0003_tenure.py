@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The tenure: which migration of an instance a host may act for."""
+"""The tenure: which migration of an instance a host may act for; and whether Placement has what a host reports."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,6 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add columns with a default of 0, so that the release before still runs on the schema."""
+    """Add columns with defaults, so that the release before still runs on the schema."""
     for table in ('instances', 'migrations', 'host_debts'):
         op.add_column(table, sa.Column('tenure', sa.Integer(), nullable=False, server_default='0'))
+    op.add_column('compute_nodes', sa.Column('in_placement', sa.Boolean(), nullable=False, server_default=sa.true()))
