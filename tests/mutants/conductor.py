@@ -21,17 +21,45 @@ SETTLE = 'migrator/conductor/settle.py'
 
 MUTANTS = (
     Mutant(
+        'a-wait-has-no-end',
+        OWNED,
+        'math.inf if pause.patient else PATIENCE * down_time',
+        'math.inf',
+        'A migration that gets no further is never stuck, and nobody is told what to do.',
+    ),
+    Mutant(
+        'a-copy-is-stuck',
+        OWNED,
+        'math.inf if pause.patient else PATIENCE * down_time',
+        'PATIENCE * down_time',
+        'A copy of a large guest is told to be stuck.',
+    ),
+    Mutant(
+        'what-is-here-is-taken-up-beside-itself',
+        'migrator/conductor/runner.py',
+        'known = subject.row.uuid in self._tales',
+        'known = False',
+        'A sweep and a request at one moment run a saga twice in one conductor.',
+    ),
+    Mutant(
+        'the-next-migration-does-not-wait-for-a-cleanup',
+        LIVE_MIGRATE,
+        'pause = debts.run_at_source(m)',
+        'pause = None',
+        'A cleanup of an earlier migration stays pending at the source of the next one.',
+    ),
+    Mutant(
         'unsure-outlives-an-epoch',
         OWNED,
-        'fresh.not_before, fresh.stuck_in = self.not_before, self.stuck_in',
-        'fresh.not_before, fresh.stuck_in, fresh.unsure = self.not_before, self.stuck_in, self.unsure',
+        'fresh.mute, fresh.woken_for_silence = self.mute, self.woken_for_silence',
+        'fresh.mute, fresh.woken_for_silence, fresh.unsure = self.mute, self.woken_for_silence, self.unsure',
         'After a host has restarted, a step that may have been done is sent again without asking.',
     ),
     Mutant(
         'must-ask-outlives-an-epoch',
         OWNED,
-        'fresh.checking, fresh.going_on = self.checking, self.going_on',
-        'fresh.checking, fresh.going_on, fresh.must_ask = self.checking, self.going_on, self.must_ask',
+        'fresh.checking = self.checking',
+        'fresh.checking, fresh.must_ask = self.checking, self.must_ask',
         'After a host has restarted, the hosts are not asked before the migration goes on.',
     ),
     Mutant(

@@ -14,6 +14,13 @@ WISHES = 'migrator/db/wishes.py'
 
 MUTANTS = (
     Mutant(
+        'cleanup-beside-the-next-migration',
+        'migrator/db/debts.py',
+        'if session.execute(query).first() is not None:',
+        'if debt is None:',
+        'A cleanup aborts the job of the next migration of the guest, or resumes its copy at the source.',
+    ),
+    Mutant(
         'commit-without-epoch-check',
         MIGRATIONS,
         '(_T).where(_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)\n            guard',
