@@ -181,7 +181,6 @@ class ConductorManager:
         self._stopping.set()
         for task in self._periodics:
             task.stop()
-        # First of all, so that nobody who waits for a story holds the server open.
         self.runner.drop_all()
         for served in self._served:
             served.stop()
@@ -213,12 +212,11 @@ class ConductorManager:
     def live_migrate_and_wait(
         self, context: migrator_context.RequestContext, migration_uuid: str, seconds: float
     ) -> None:
-        """Take up a migration that was just accepted; answer when its checks are done, or it has ended.
+        """Take up a migration that was just accepted, for an API of an earlier release, which looks at the row then.
 
-        :param seconds: how long the asker waits.
+        :param seconds: how long the asker would wait; to wait here would hold a thread that heartbeats and events need.
         """
         self.adopt(migration_uuid, 0)
-        self.runner.wait_checked(migration_uuid, timeout=seconds)
 
     @rpc.expose
     def wake(self, context: migrator_context.RequestContext, migration_uuid: str, forwarded: bool = False) -> None:

@@ -46,18 +46,6 @@ class ConductorAPI:
         """Wake any conductor for a migration that was just accepted. A cast: the sweep stands behind it."""
         self._rpc.cast(context, rpc.Target(TOPIC, version=self._version), 'live_migrate', migration_uuid=migration_uuid)
 
-    def live_migrate_and_wait(
-        self, context: migrator_context.RequestContext, migration_uuid: str, timeout: float
-    ) -> None:
-        """Wake any conductor, and return when the pre-checks are done or the migration has ended; the row tells how.
-
-        :param timeout: seconds to wait.
-        :raises migrator.exception.ServiceUnreachable: no answer in time; look at the row.
-        """
-        target = rpc.Target(TOPIC, version=self._version)
-        args: dict[str, Any] = {'migration_uuid': migration_uuid, 'seconds': timeout}
-        self._rpc.call(context, target, 'live_migrate_and_wait', timeout=timeout, **args)
-
     def wake(self, context: migrator_context.RequestContext, migration_uuid: str, server: str | None) -> None:
         """Wake a migration's owner, for a wish has been committed. A cast: the sweep stands behind it.
 

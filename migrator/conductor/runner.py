@@ -84,7 +84,6 @@ class Runner:
         self._reload = reload
         self._lock = threads.lock()
         self._tales: dict[str, _Tale] = {}
-        self._checked: dict[str, list[executors.Event]] = {}
 
     # --- from outside ------------------------------------------------------------------------------------------------
 
@@ -148,19 +147,6 @@ class Runner:
         """Let go of everything: this life of the conductor is over."""
         with self._lock:
             self._tales.clear()
-            waiting = list(self._checked)
-        for uuid in waiting:
-            self._say_checked(uuid)
-
-    def wait_checked(self, uuid: str, timeout: float) -> None:
-        """Wait until a migration's checks are done, it has ended, or it is not here; at most ``timeout`` seconds."""
-        event = self._threads.event()
-        with self._lock:
-            tale = self._tales.get(uuid)
-            if tale is None or tale.subject.row.checked_at is not None:
-                return
-            self._checked.setdefault(uuid, []).append(event)
-        event.wait(timeout)
 
     # --- one run -----------------------------------------------------------------------------------------------------
 
@@ -266,8 +252,6 @@ class Runner:
             LOG.info('Migration %s is no longer stuck: it waits for %s', subject.row.uuid, pause.why)
         elif pause is not None:
             LOG.debug('Migration %s waits for %s', subject.row.uuid, pause)
-        if subject.row.checked_at is not None or pause is None:
-            self._say_checked(subject.row.uuid)
         if pause is None:
             LOG.info('Migration %s has ended: %s', subject.row.uuid, subject.row.status)
             self._let_go(subject.row.uuid)
@@ -279,10 +263,3 @@ class Runner:
     def _let_go(self, uuid: str) -> None:
         with self._lock:
             self._tales.pop(uuid, None)
-        self._say_checked(uuid)
-
-    def _say_checked(self, uuid: str) -> None:
-        with self._lock:
-            events = self._checked.pop(uuid, [])
-        for event in events:
-            event.set()

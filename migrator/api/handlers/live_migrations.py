@@ -41,10 +41,8 @@ _S = migration_objects.MigrationStatus
 
 #: The version from which the answer does not wait for the pre-checks.
 ASYNCHRONOUS = 34
-#: Seconds between two looks at the row, should the conductor's answer not come.
-LOOK_EVERY = 0.5
-#: Seconds for which nothing but that answer is waited for: a conductor that dies with the question never answers.
-ANSWER_WITHIN = 5
+#: Seconds before the second look at the row of who waits for its checks; the pauses double, up to the second figure.
+FIRST_LOOK, LOOK_EVERY = 0.05, 0.5
 #: The service version from which the migration holds the source's allocation.
 MIGRATION_OWNED = 2
 
@@ -155,17 +153,14 @@ def _wake(request: api_request.Request, migration: Migration) -> None:
 
 
 def _wait_for_checks(request: api_request.Request, migration: Migration) -> None:
-    services = request.services
-    clock = services.threads.clock
-    timeout: float = services.conf.api.sync_timeout
-    until = clock.monotonic() + timeout
-    try:
-        services.conductor.live_migrate_and_wait(request.context, migration.uuid, min(timeout, ANSWER_WITHIN))
-    except exception.MigratorException as error:
-        LOG.warning('%s: no answer on migration %s: %s', request.request_id, migration.uuid, error)
-    # The row decides, whatever was answered.
-    while not _is_decided(request, migration) and clock.monotonic() < until:
-        services.threads.sleep(LOOK_EVERY)
+    """Look at the row until the checks are done: who waits does so here, and holds no thread of a conductor."""
+    threads = request.services.threads
+    timeout: float = request.services.conf.api.sync_timeout
+    until, pause = threads.clock.monotonic() + timeout, FIRST_LOOK
+    _wake(request, migration)
+    while not _is_decided(request, migration) and threads.clock.monotonic() < until:
+        threads.sleep(pause)
+        pause = min(2 * pause, LOOK_EVERY)
 
 
 def _is_decided(request: api_request.Request, migration: Migration) -> bool:

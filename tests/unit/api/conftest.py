@@ -74,10 +74,6 @@ class ConductorStandIn:
         self.told.append(('live_migrate', migration_uuid))
         self.does(migration_uuid)
 
-    def live_migrate_and_wait(self, context, migration_uuid, timeout):
-        self.told.append(('live_migrate_and_wait', migration_uuid, timeout))
-        self.does(migration_uuid)
-
     def wake(self, context, migration_uuid, server):
         self.told.append(('wake', migration_uuid, server))
         self.does(migration_uuid)

@@ -116,3 +116,16 @@ def test_a_call_of_the_same_migration_does_not_hold_up_its_own_work(scene: Scene
     host.call('rollback_live_migration_at_source', tenure=1)
     scene.until(lambda: host.events.states('rollback_live_migration_at_source'))
     assert host.events.states('rollback_live_migration_at_source') == ['done']
+
+
+def test_the_abort_of_a_later_migration_does_not_strike_the_job_of_an_earlier_one(scene: Scene) -> None:
+    scene.guests(1)
+    host = scene.host()
+    copy = scene.alpha.faults.stall('copying')
+    host.call(LIVE, tenure=1)
+    scene.until(copy.reached.is_set)
+    host.call('live_migration_abort', migration_uuid=SECOND, tenure=2)
+    scene.simulation.advance(5)
+    copy.release()
+    scene.until(lambda: 'done' in host.events.states(LIVE))
+    assert scene.world.effects('abort asked') == []
