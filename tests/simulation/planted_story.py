@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from migrator import exception
 from migrator.conductor import orders, periodics, recovery, settle
 from migrator.conductor import runner as runners
 from migrator.conductor.owned import OwnedMigration, Status
@@ -265,31 +267,34 @@ def guest_is_left_paused() -> Iterator[object]:
 # --- the conductor lives and dies ------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def _dies_of(errors: Callable[[BaseException | None], bool]) -> Iterator[object]:
+    """Have the thread that runs a migration die of some errors, and nobody take back that it runs."""
+    later = runners.Runner._try_later
+
+    def die(self: Any, tale: Any) -> None:
+        if errors(sys.exception()):
+            raise RuntimeError('planted')
+        later(self, tale)
+
+    def run(self: Any, tale: Any) -> None:
+        self._run_while_woken(tale)
+
+    with patched(runners.Runner, '_run', run), patched(runners.Runner, '_try_later', die) as there:
+        yield there
+
+
 @SHELF.plant('1397153', 'success | conductor1: commit begin #3 | unforeseen error')
 def unknown_error_is_the_end_of_the_story() -> Iterator[object]:
     """An exception that nobody had thought of left the instance migrating; here it ends the thread that tells of it."""
-    later = runners.Runner._try_later
-
-    def die(self: Any, tale: Any, why: str) -> None:
-        if why.startswith('an unexpected error'):
-            raise RuntimeError(why)
-        later(self, tale, why)
-
-    with patched(runners.Runner, '_try_later', die) as there:
+    with _dies_of(lambda error: not isinstance(error, exception.ServiceUnreachable)) as there:
         yield there
 
 
 @SHELF.plant('1905944', 'success | conductor1: commit begin #10 | commits refused for a while')
 def story_dies_when_the_database_is_away() -> Iterator[object]:
     """The watcher of a job died of an error of the database or of RPC; here the thread that tells the story does."""
-    later = runners.Runner._try_later
-
-    def die(self: Any, tale: Any, why: str) -> None:
-        if not why.startswith('an unexpected error'):
-            raise RuntimeError(why)
-        later(self, tale, why)
-
-    with patched(runners.Runner, '_try_later', die) as there:
+    with _dies_of(lambda error: isinstance(error, exception.ServiceUnreachable)) as there:
         yield there
 
 

@@ -59,5 +59,5 @@ def test_these_nights_reach_what_they_are_for(ground):
     for seed in (32, 56):
         seen |= judged(ground, seed).states
     told = '\n'.join(sorted(seen))
-    for what in ('has long not told of the guest', 'has long not ended', 'is no longer stuck', 'is abandoned'):
+    for what in ('has long not told of the guest', 'has long waited for', 'is no longer stuck', 'is abandoned'):
         assert what in told, what
