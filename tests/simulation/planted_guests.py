@@ -69,7 +69,7 @@ def call_is_of_no_migration() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('I2', 'second-migrations seed 18')
+@SHELF.plant('I2', 'second-migrations seed 57')
 def absent_is_forward_without_a_job() -> Iterator[object]:
     """A guest that is not at its source has moved, if its destination is down, whether a job of it was seen or not."""
     down = settle._with_the_destination_down
