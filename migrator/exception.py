@@ -46,6 +46,9 @@ class MigratorException(Exception):
         if message is None:
             template = inspect.cleandoc(type(self).__doc__ or 'An unexpected error occurred.').replace('\n', ' ')
             message = template.format_map(_Given(kwargs))
+        if not message.isascii():
+            # What a hypervisor says may hold a byte that no log and no database can.
+            message = message.encode('utf-8', 'backslashreplace').decode()
         self.message = message
         super().__init__(message)
 

@@ -548,7 +548,9 @@ class Orders:
             return _cancelled(error)
         except Exception as error:  # whatever it was, the owner has to hear of it
             known = isinstance(error, exception.MigratorException)
-            LOG.warning('%s of migration %s failed: %s', work.step, work.uuid, error, exc_info=not known)
+            # No log can hold what no encoding has.
+            reason = base.text(str(error) if known else f'{type(error).__name__}: {error}')
+            LOG.warning('%s of migration %s failed: %s', work.step, work.uuid, reason, exc_info=not known)
             facts: dict[str, Any] = {'error': type(error).__name__}
             if isinstance(error, exception.GuestStillHere):
                 facts['here'] = True
@@ -556,7 +558,6 @@ class Orders:
                 facts['gone'] = True
             if live:
                 facts['verdict'] = ''
-            reason = str(error) if known else f'{type(error).__name__}: {error}'
             return Outcome(WorkState.FAILED, facts, reason, returned=live)
         return result if isinstance(result, Outcome) else Outcome(WorkState.DONE, result)
 

@@ -25,6 +25,7 @@ from typing import TypeVar
 from oslo_log import log as logging
 
 from migrator import exception, executors
+from migrator.conductor import trees
 from migrator.db import api as db_api
 from migrator.objects import command
 from migrator.objects import instance as instance_objects
@@ -59,6 +60,7 @@ def create(
     if not places:
         raise exception.ComputeHostNotFound(host=instance.host)
     root = places[0].uuid
+    trees.place(database, client, instance.host)
     # The row first: an allocation without a row would have no living reason.
     try:
         stored = database.instances.create(instance)

@@ -22,7 +22,7 @@ from oslo_log import log as logging
 from migrator import context as migrator_context
 from migrator import exception, executors, rpc
 from migrator.compute import rpcapi as compute_rpcapi
-from migrator.conductor import audits, debts, instances, metrics, owned, periodics, recovery, rpcapi
+from migrator.conductor import audits, debts, instances, metrics, owned, periodics, recovery, rpcapi, trees
 from migrator.conductor import hosts as conductor_hosts
 from migrator.conductor import runner as runners
 from migrator.conductor.tasks import live_migrate
@@ -164,7 +164,7 @@ class ConductorManager:
     def _sweep(self) -> None:
         periodics.sweep(self.tools, self.runner, self._poll_pool, self.metrics.count_debts)
         if not self._adopt_pool.running:
-            self._adopt_pool.submit(periodics.place_nodes, self.tools)
+            self._adopt_pool.submit(trees.place_all, self.tools.database, self.tools.placement)
 
     def _renew(self) -> None:
         """Renew the lease; a life whose lease has run out is over, and a new one begins that owns nothing."""
@@ -274,7 +274,7 @@ class ConductorManager:
 
     def _place_node(self, host: str, placed: executors.Event) -> None:
         try:
-            periodics.place_nodes(self.tools, host)
+            trees.place_all(self.tools.database, self.tools.placement, host)
         finally:
             placed.set()
 

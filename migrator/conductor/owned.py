@@ -26,7 +26,7 @@ from typing import Any
 
 from migrator import exception, executors
 from migrator.conductor import hosts as conductor_hosts
-from migrator.conductor import outage
+from migrator.conductor import outage, waits
 from migrator.db import api as db_api
 from migrator.db import debts
 from migrator.db import migrations as migration_rows
@@ -40,16 +40,11 @@ from migrator.saga.step import Parked, Stuck
 
 Status = migration_objects.MigrationStatus
 
-#: The journal's row of an attempt's being stuck, which is no step.
-STUCK = 'stuck'
+STUCK = waits.STUCK
 #: Whether a host answers -> how what it waits for begins while that host does not tell of its guest.
-#: How the reason begins why a migration is stuck that gets no further.
-_LONG = 'It gets no further, and has long waited for '
 _SILENCES = {False: '{} has not answered ', True: '{} answers, but its hypervisor has not told of the guest '}
 #: So many of what happened to one that is stuck are kept, the newest.
 _STUCK_EVENTS = 20
-#: How many times as long as a host may be silent a migration may wait without getting any further.
-PATIENCE = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,24 +55,6 @@ class Options:
     service_down_time: float
     poll_interval: float
     post_max_attempts: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Wait:
-    """What a migration waits for.
-
-    :ivar what: it, for a person.
-    :ivar whom: the hosts whose word that is; empty: nobody's.
-    :ivar since: when it last got any further (monotonic seconds).
-    :ivar patience: seconds after which it counts as stuck; infinite: a turn in a queue, or a copy.
-    :ivar got: how far it had got then.
-    """
-
-    what: str
-    whom: tuple[str, ...]
-    since: float
-    patience: float
-    got: Any
 
 
 @dataclasses.dataclass
@@ -152,7 +129,7 @@ class OwnedMigration:
         #: Steps that are stuck, and are asked for again, but not before then.
         self.stuck_in: dict[str, Stuck] = {}
         #: What the last run has ended with.
-        self.wait: Wait | None = None
+        self.wait: waits.Wait | None = None
         self._fields: dict[str, Any] = {}
         self._instance_fields: dict[str, Any] = {}
         self._debts: list[debts.Debt] = []
@@ -221,48 +198,8 @@ class OwnedMigration:
             self.journal.put([tried])
 
     def wait_for(self, pause: Parked) -> Parked | Stuck:
-        """Note what a run has ended with, and since when it has got no further; write that where it lasts.
-
-        :returns: that it is stuck, where it has lasted for too long.
-        """
-        now, down_time = self.tools.threads.clock.monotonic(), self.tools.options.service_down_time
-        whom, since = tuple(sorted(self.waits_on)), now
-        got, patience = self._got(whom), math.inf if pause.patient else PATIENCE * down_time
-        if self.wait is not None and patience == self.wait.patience and got == self.wait.got:
-            since = self.wait.since
-        elif self.wait is None and self._is_kept_stuck(pause):
-            since = now - patience
-        self.wait = Wait(pause.why, whom, since, patience, got)
-        lasted = now - since
-        if lasted >= patience:
-            hosts = f'the hypervisor of {" and ".join(whom)}, and at the log of the compute service there'
-            look = hosts if whom else f'the log of conductor {self.tools.server}'
-            return Stuck(f'{_LONG}{pause.why}: look at {look}. It goes on by itself when that has come.')
-        if lasted >= down_time and not pause.patient and self.row.waits_for is None:
-            self.note_waiting(f'for {pause.why}, {self.since(lasted)}')
-        return pause
-
-    def _got(self, whom: Sequence[str]) -> Any:
-        """Return what changes when a migration gets any further, or when what it waits for begins anew.
-
-        :param whom: the hosts that it waits for.
-        """
-        done = [record.key for record in self.journal.all() if record.state != log.StepState.INTENT]
-        row, seen = self.row, self.seen.get(self.source)
-        # Of a copy that is to be aborted its progress is none.
-        figures = seen.progress if seen is not None and row.outcome == migration_objects.Outcome.FORWARD else None
-        wishes = row.abort_requested_at, row.abandon_requested_at
-        boots = [self.boots.get(host) for host in whom]
-        return row.status, row.outcome, row.attempt, wishes, len(done), boots, figures
-
-    def _is_kept_stuck(self, pause: Parked) -> bool:
-        """Whether another conductor has written that it is stuck in this, and no host of those has begun anew since."""
-        reason, known = self.row.stuck_reason, self.record(STUCK)
-        if reason is None or known is None or not reason.startswith(f'{_LONG}{pause.why}'):
-            return False
-        boots = ((known.result or {}).get('events') or [{}])[-1].get('boots', {})
-        anew = any(boots.get(host) != self.boots.get(host) for host in self.waits_on)
-        return not anew and self.row.retry_requested_at is None and self.row.abandon_requested_at is None
+        """Note what a run has ended with; see :func:`migrator.conductor.waits.wait_for`."""
+        return waits.wait_for(self, pause)
 
     def forget_writes(self) -> None:
         """Forget what bodies have collected for the next commit."""

@@ -29,9 +29,8 @@ from migrator.conductor import hosts as conductor_hosts
 from migrator.conductor.owned import OwnedMigration, Tools
 from migrator.db import migrations as migration_rows
 from migrator.db.debts import Debt
-from migrator.objects import command, compute_node
+from migrator.objects import command
 from migrator.objects import service as service_objects
-from migrator.placement_client import providers
 
 LOG = logging.getLogger(__name__)
 
@@ -84,35 +83,6 @@ def sweep(
             stories.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
     stories.look_after(tools.options.service_down_time / 2)
     debts.pay_all(tools, pool, owed)
-
-
-def place_nodes(tools: Tools, host: str | None = None) -> None:
-    """Write to Placement what hosts have reported and it has not been seen to have: until then it knows them as before.
-
-    :param host: only this one's; None: everybody's.
-    """
-    try:
-        for node in tools.database.services.nodes_to_place():
-            if host in (None, node.host):
-                _place(tools, node)
-    except exception.ServiceUnreachable as error:
-        LOG.warning('What hosts have is not in Placement yet, and is written later: %s', error)
-    except Exception:  # a pool's error is seen by nobody else
-        LOG.exception('What hosts have is not in Placement yet, and is written later')
-
-
-def _place(tools: Tools, node: compute_node.ComputeNode) -> None:
-    try:
-        providers.ensure_tree(tools.placement, node.providers, sleep=tools.threads.sleep)
-    except exception.PlacementUnreachable:
-        raise
-    except (exception.MigratorException, ValueError) as error:
-        LOG.error('%s is no destination as it is now, for Placement does not take what it has: %s', node.host, error)
-        return
-    # What it reports meanwhile is written by whoever takes that in; and once more here, lest ours came after it.
-    for fresh in [] if tools.database.services.note_placed(node) else tools.database.services.nodes_to_place():
-        if fresh.host == node.host:
-            _place(tools, fresh)
 
 
 def _take_up(stories: runner.Runner, uuid: str, read: Callable[[], OwnedMigration | None]) -> None:

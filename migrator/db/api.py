@@ -35,7 +35,7 @@ class Database:
     def __init__(
         self, connection: str, threads: executors.Threads, engine: engines.Engine | None = None, **options: Any
     ) -> None:
-        self._threads = threads
+        self.threads = threads
         self.engine = engine or engines.Engine(connection, threads, **options)
         self.instances = instances.Instances(self.engine)
         self.migrations = migrations.Migrations(self.engine, threads)
@@ -50,7 +50,7 @@ class Database:
         """Return a database from which several things are read at the cost of one session; nothing can be written."""
         with self.engine.reader() as session:
             held: Any = engines.OneSession(session)
-            yield Database('', self._threads, engine=held)
+            yield Database('', self.threads, engine=held)
 
     def close(self) -> None:
         """Close every connection."""

@@ -22,14 +22,14 @@ SETTLE = 'migrator/conductor/settle.py'
 MUTANTS = (
     Mutant(
         'a-wait-has-no-end',
-        OWNED,
+        'migrator/conductor/waits.py',
         'math.inf if pause.patient else PATIENCE * down_time',
         'math.inf',
         'A migration that gets no further is never stuck, and nobody is told what to do.',
     ),
     Mutant(
         'a-copy-is-stuck',
-        OWNED,
+        'migrator/conductor/waits.py',
         'math.inf if pause.patient else PATIENCE * down_time',
         'PATIENCE * down_time',
         'A copy of a large guest is told to be stuck.',

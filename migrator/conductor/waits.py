@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a migration waits for, and for how long: the one rule by which it says so, and by which it is stuck.
+
+``doc/source/decisions/0018-every-wait-has-a-reason.rst``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from migrator.objects import migration as migration_objects
+from migrator.saga import log
+from migrator.saga.step import Parked, Stuck
+
+#: The journal's row of an attempt's being stuck, which is no step.
+STUCK = 'stuck'
+#: How many times as long as a host may be silent a migration may wait without getting any further.
+PATIENCE = 5
+#: How the reason begins why a migration is stuck that gets no further.
+_LONG = 'It gets no further, and has long waited for '
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """What a migration waits for.
+
+    :ivar what: it, for a person.
+    :ivar whom: the hosts whose word that is; empty: nobody's.
+    :ivar since: when it last got any further (monotonic seconds).
+    :ivar patience: seconds after which it counts as stuck; infinite: a turn in a queue, or a copy.
+    :ivar got: how far it had got then.
+    """
+
+    what: str
+    whom: tuple[str, ...]
+    since: float
+    patience: float
+    got: Any
+
+
+def wait_for(m: Any, pause: Parked) -> Parked | Stuck:
+    """Note what a run has ended with, and since when it has got no further; write that where it lasts.
+
+    :param m: the :class:`migrator.conductor.owned.OwnedMigration`.
+    :returns: that it is stuck, where it has lasted for too long.
+    """
+    now, down_time = m.tools.threads.clock.monotonic(), m.tools.options.service_down_time
+    whom, since = tuple(sorted(m.waits_on)), now
+    got, patience = _got(m, whom), math.inf if pause.patient else PATIENCE * down_time
+    if m.wait is not None and patience == m.wait.patience and got == m.wait.got:
+        since = m.wait.since
+    elif m.wait is None and _is_kept_stuck(m, pause):
+        since = now - patience
+    m.wait = Wait(pause.why, whom, since, patience, got)
+    lasted = now - since
+    if lasted >= patience:
+        hosts = f'the hypervisor of {" and ".join(whom)}, and at the log of the compute service there'
+        look = hosts if whom else f'the log of conductor {m.tools.server}'
+        return Stuck(f'{_LONG}{pause.why}: look at {look}. It goes on by itself when that has come.')
+    if lasted >= down_time and not pause.patient and m.row.waits_for is None:
+        m.note_waiting(f'for {pause.why}, {m.since(lasted)}')
+    return pause
+
+
+def _got(m: Any, whom: Sequence[str]) -> Any:
+    """Return what changes when a migration gets any further, or when what it waits for begins anew.
+
+    :param whom: the hosts that it waits for.
+    """
+    done = [record.key for record in m.journal.all() if record.state != log.StepState.INTENT]
+    row, seen = m.row, m.seen.get(m.source)
+    # Of a copy that is to be aborted its progress is none.
+    figures = seen.progress if seen is not None and row.outcome == migration_objects.Outcome.FORWARD else None
+    wishes = row.abort_requested_at, row.abandon_requested_at
+    boots = [m.boots.get(host) for host in whom]
+    return row.status, row.outcome, row.attempt, wishes, len(done), boots, figures
+
+
+def _is_kept_stuck(m: Any, pause: Parked) -> bool:
+    """Whether another conductor has written that it is stuck in this, and no host of those has begun anew since."""
+    reason, known = m.row.stuck_reason, m.record(STUCK)
+    if reason is None or known is None or not reason.startswith(f'{_LONG}{pause.why}'):
+        return False
+    boots = ((known.result or {}).get('events') or [{}])[-1].get('boots', {})
+    anew = any(boots.get(host) != m.boots.get(host) for host in m.waits_on)
+    return not anew and m.row.retry_requested_at is None and m.row.abandon_requested_at is None
