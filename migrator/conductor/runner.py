@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Callable
 
 from oslo_log import log as logging
 
 from migrator import context as migrator_context
 from migrator import exception, executors
-from migrator.conductor import orders
+from migrator.conductor import orders, waits
 from migrator.conductor.owned import OwnedMigration
 from migrator.objects import base, command
 from migrator.saga.executor import SagaExecutor
@@ -96,13 +95,12 @@ class Runner:
         self.wake(subject.row.uuid, reread=known)
 
     def look_after(self, seconds: float) -> None:
-        """Have every migration look again that has not for so long, but for those that may wait for ever."""
+        """Have every migration look again that has not for so long, but for those in the queue or in their copy."""
         now = self._threads.clock.monotonic()
         with self._lock:
             tales = list(self._tales.values())
         for tale in tales:
-            wait = tale.subject.wait
-            if now - tale.looked_at >= seconds and (wait is None or wait.patience != math.inf):
+            if now - tale.looked_at >= seconds and not waits.lasts(tale.subject):
                 self.wake(tale.subject.row.uuid)
 
     def holds(self, uuid: str) -> bool:

@@ -20,6 +20,8 @@ from migrator.saga.step import Parked, Stuck
 STUCK = 'stuck'
 #: How many times as long as a host may be silent a migration may wait without getting any further.
 PATIENCE = 5
+#: The statuses that say enough of a wait that may last.
+_LASTING = (migration_objects.MigrationStatus.QUEUED, migration_objects.MigrationStatus.RUNNING)
 #: How the reason begins why a migration is stuck that gets no further.
 _LONG = 'It gets no further, and has long waited for '
 
@@ -61,9 +63,14 @@ def wait_for(m: Any, pause: Parked) -> Parked | Stuck:
         hosts = f'the hypervisor of {" and ".join(whom)}, and at the log of the compute service there'
         look = hosts if whom else f'the log of conductor {m.tools.server}'
         return Stuck(f'{_LONG}{pause.why}: look at {look}. It goes on by itself when that has come.')
-    if lasted >= down_time and not pause.patient and m.row.waits_for is None:
+    if lasted >= down_time and not lasts(m) and m.row.waits_for is None:
         m.note_waiting(f'for {pause.why}, {m.since(lasted)}')
     return pause
+
+
+def lasts(m: Any) -> bool:
+    """Whether what it waits for needs no reason beside its status: its turn in the queue, or its copy."""
+    return m.wait is not None and m.wait.patience == math.inf and m.row.status in _LASTING
 
 
 def _got(m: Any, whom: Sequence[str]) -> Any:

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from migrator.conductor import hosts as conductor_hosts
 from migrator.objects import command
 from tests.unit.conductor import stage as stages
 
@@ -76,6 +78,19 @@ def test_its_turn_in_the_queue_may_take_as_long_as_it_likes(build: Callable[...,
     stage.simulation.advance(1000)
     row = stage.row(second)
     assert (row.status, row.stuck_reason, row.waits_for) == ('queued', None, None)
+
+
+def test_a_place_among_the_calls_to_a_host_may_be_waited_for_and_is_named(build: Callable[..., Stage]) -> None:
+    stage = build()
+    with contextlib.ExitStack() as places:
+        for _ in range(conductor_hosts.CALLS_PER_HOST):
+            places.enter_context(stage.tools.hosts._place('host2', None))
+        migration = stage.begin('host2')
+        stage.until(lambda: stage.row(migration).waits_for, SAYS)
+        assert 'for a free place among the calls to host2, since ' in str(stage.row(migration).waits_for)
+        stage.simulation.advance(400)
+        assert stage.row(migration).stuck_reason is None
+    assert stage.end(migration).status == 'completed'
 
 
 def test_a_post_copy_whose_last_pages_never_come(build: Callable[..., Stage]) -> None:
