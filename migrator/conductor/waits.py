@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from migrator.objects import migration as migration_objects
@@ -32,16 +32,19 @@ class Wait:
 
     :ivar what: it, for a person.
     :ivar whom: the hosts whose word that is; empty: nobody's.
-    :ivar since: when it last got any further (monotonic seconds).
-    :ivar patience: seconds after which it counts as stuck; infinite: a turn in a queue, or a copy.
-    :ivar got: how far it had got then.
+    :ivar patience: seconds after which it counts as stuck; infinite: a turn in a queue or in a line, or a copy.
+    :ivar got: how far it had got when it began to wait.
+    :ivar boots: of its hosts, then.
+    :ivar begun: patience -> when it first waited so since it last got any further (monotonic seconds). What waits for a
+        host may stand in line for it in between, and again: the one does not begin the other anew.
     """
 
     what: str
     whom: tuple[str, ...]
-    since: float
     patience: float
     got: Any
+    boots: Mapping[str, str | None]
+    begun: Mapping[float, float]
 
 
 def wait_for(m: Any, pause: Parked) -> Parked | Stuck:
@@ -51,13 +54,18 @@ def wait_for(m: Any, pause: Parked) -> Parked | Stuck:
     :returns: that it is stuck, where it has lasted for too long.
     """
     now, down_time = m.tools.threads.clock.monotonic(), m.tools.options.service_down_time
-    whom, since = tuple(sorted(m.waits_on)), now
-    got, patience = _got(m, whom), math.inf if pause.patient else PATIENCE * down_time
-    if m.wait is not None and patience == m.wait.patience and got == m.wait.got:
-        since = m.wait.since
-    elif m.wait is None and _is_kept_stuck(m, pause):
-        since = now - patience
-    m.wait = Wait(pause.why, whom, since, patience, got)
+    patience = math.inf if pause.patient else PATIENCE * down_time
+    whom, got, known, begun = tuple(sorted(m.waits_on)), _got(m), m.wait, {}
+    boots = dict(m.boots)
+    if known is None and _is_kept_stuck(m, pause):
+        begun = {patience: now - patience}
+    elif known is not None and known.got == got and not _have_begun_anew(m, known.boots, whom):
+        begun, boots = known.begun, boots | known.boots
+    since = begun.get(patience, now)
+    m.wait = Wait(pause.why, whom, patience, got, boots, {**begun, patience: since})
+    if lasts(m):
+        # A host that is waited for afterwards has its time from then on.
+        m.wait = dataclasses.replace(m.wait, begun={})
     lasted = now - since
     if lasted >= patience:
         hosts = f'the hypervisor of {" and ".join(whom)}, and at the log of the compute service there'
@@ -73,18 +81,19 @@ def lasts(m: Any) -> bool:
     return m.wait is not None and m.wait.patience == math.inf and m.row.status in _LASTING
 
 
-def _got(m: Any, whom: Sequence[str]) -> Any:
-    """Return what changes when a migration gets any further, or when what it waits for begins anew.
+def _have_begun_anew(m: Any, boots: Mapping[str, str | None], whom: Sequence[str]) -> bool:
+    """Whether one of some hosts has been started since their boots were these."""
+    return any(host in boots and boots[host] != m.boots.get(host) for host in whom)
 
-    :param whom: the hosts that it waits for.
-    """
+
+def _got(m: Any) -> Any:
+    """Return what changes when a migration gets any further."""
     done = [record.key for record in m.journal.all() if record.state != log.StepState.INTENT]
     row, seen = m.row, m.seen.get(m.source)
     # Of a copy that is to be aborted its progress is none.
     figures = seen.progress if seen is not None and row.outcome == migration_objects.Outcome.FORWARD else None
     wishes = row.abort_requested_at, row.abandon_requested_at
-    boots = [m.boots.get(host) for host in whom]
-    return row.status, row.outcome, row.attempt, wishes, len(done), boots, figures
+    return row.status, row.outcome, row.attempt, wishes, len(done), figures
 
 
 def _is_kept_stuck(m: Any, pause: Parked) -> bool:
@@ -93,5 +102,5 @@ def _is_kept_stuck(m: Any, pause: Parked) -> bool:
     if reason is None or known is None or not reason.startswith(f'{_LONG}{pause.why}'):
         return False
     boots = ((known.result or {}).get('events') or [{}])[-1].get('boots', {})
-    anew = any(boots.get(host) != m.boots.get(host) for host in m.waits_on)
-    return not anew and m.row.retry_requested_at is None and m.row.abandon_requested_at is None
+    asked = m.row.retry_requested_at is not None or m.row.abandon_requested_at is not None
+    return not asked and not _have_begun_anew(m, boots, sorted(m.waits_on))
