@@ -45,6 +45,8 @@ from migrator.virt import fake_acts, fake_hypervisor
 APART = 'I10'
 #: Seconds that a planned stop may take, besides ``stop_timeout``.
 STOP = 2.0
+#: Seconds within which a migration says what it waits for: several times as long as it may take without any fault.
+SILENCE = 300.0
 #: The tables of which something is looked at after a commit that has written to them.
 ROWS = frozenset(tables.TABLES)
 #: Those of which something is only looked at together with the others: they change with every sign of life.
@@ -82,6 +84,8 @@ class Watcher:
         self._consumers: set[str] = set()
         self._heard = 0
         self._fence = Fence()
+        #: Migration -> where it stands, and since when it has stood there and not said what it waits for.
+        self._silent: dict[str, tuple[Any, float]] = {}
         #: (boot, migration) -> its place in the order in which they came into the queue.
         self._arrivals: dict[tuple[str, str], int] = {}
         #: (boot, migration) -> the limit under which it has got its slot, if that was lowered since.
@@ -273,10 +277,25 @@ class Watcher:
             if invariant.when is invariants.When.ALWAYS and invariant.id != APART:
                 for what in invariant.function(world):
                     self._note(invariant.id, what)
+        self._note_silence(world)
         self._before = self._rows['migrations']
         self._changed.clear()
         self._consumers.clear()
         self._trees_changed = False
+
+    def _note_silence(self, world: World) -> None:
+        """Note which migrations have neither got any further nor said why, by their rows alone: I7 while it lasts.
+
+        A copy and a turn in the queue need no reason, but if an abort is to end them.
+        """
+        lasts = (migration_objects.MigrationStatus.QUEUED, migration_objects.MigrationStatus.RUNNING)
+        for uuid, row in world.migrations.items():
+            stands = row.status, row.outcome, row.attempt, row.abort_requested_at
+            says = row.waits_for or row.stuck_reason or (row.status in lasts and row.abort_requested_at is None)
+            if row.ended or says or stands != self._silent.get(uuid, (None, 0.0))[0]:
+                self._silent[uuid] = None if row.ended or says else stands, world.at
+            elif world.at - self._silent[uuid][1] > SILENCE:
+                self._note('I7', f'migration {uuid} is {row.status}, and has not said for long what it waits for')
 
     def _read_rows(self) -> None:
         """Read the rows that may have changed: the migrations in progress, and those that were at the last look."""

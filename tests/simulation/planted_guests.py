@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Holes between two migrations of one guest, planted: random runs of second migrations catch them."""
+"""Holes between two migrations of one guest, and in what is said of a wait, planted: random runs catch them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from migrator.compute import orders as compute_orders
-from migrator.conductor import debts, settle
+from migrator.conductor import debts, settle, waits
 from migrator.conductor.tasks import live_migrate
 from migrator.db import debts as debt_rows
 from tests.simulation.plant import Shelf, patched
@@ -91,4 +91,25 @@ def cleanup_raises_no_tenure() -> Iterator[object]:
         return min(taken, 1)
 
     with patched(debt_rows.tenures, 'take', keep) as there:
+        yield there
+
+
+@SHELF.plant('I7', 'bad-nights seed 7')
+def nobody_says_what_is_waited_for() -> Iterator[object]:
+    """What waits for a host that answers without getting anywhere waits for ever, and says nothing."""
+    with patched(waits, 'wait_for', lambda m, pause: pause) as there:
+        yield there
+
+
+@SHELF.plant('I7', 'bad-nights seed 7')
+def a_turn_in_line_begins_a_wait_anew() -> Iterator[object]:
+    """A wait for a host begins anew each time that its migration has stood in line for that host."""
+    wait_for = waits.wait_for
+
+    def forgetful(m: Any, pause: Any) -> Any:
+        if m.wait is not None and m.wait.what != pause.why:
+            m.wait = None
+        return wait_for(m, pause)
+
+    with patched(waits, 'wait_for', forgetful) as there:
         yield there
