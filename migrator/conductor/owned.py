@@ -215,17 +215,20 @@ class OwnedMigration:
         if self.row.waits_for != why and self.tools.database.migrations.note_progress(self.row, {'waits_for': why}):
             self.row = self.row.replace(waits_for=why)
 
-    def note_silence(self, host: str, seconds: float, answers: bool) -> str | None:
+    def note_silence(self, host: str, seconds: float, answers: bool, helps: str = '') -> str | None:
         """Write of whose silence it waits for the end, and return that; None: it is known what it waits for.
 
         :param seconds: how long that has lasted.
         :param answers: whether the host answers, and only does not tell of this guest.
+        :param helps: what to do about it.
         """
-        if self.row.waits_for is not None:
+        known = self.row.waits_for or ''
+        if known.endswith(helps) and known:
             return None
-        why = f'{_SILENCES[answers].format(host)}{self.since(seconds)}'
-        self.note_waiting(why)
-        return why
+        silence = _SILENCES[answers].format(host)
+        known = known if known.startswith(silence) else f'{silence}{self.since(seconds)}'
+        self.note_waiting(f'{known}{helps}')
+        return self.row.waits_for
 
     def end_silence(self, host: str) -> None:
         """Take back what was written of a host's silence, for it has told where the guest is."""

@@ -294,7 +294,11 @@ def _with_a_host_down(source: Host, destination: Host, column: Column, against: 
     if source.says is Says.DOWN:
         if destination.says is Says.RUNS:
             return _A.FORWARD
-        return _A.ERROR if source.forced_down else _A.STUCK
+        if source.forced_down:
+            return _A.ERROR
+        # What receives the copy is there: the hypervisor of the source goes on without its compute service.
+        copies = column is Column.RUNNING and destination.says is Says.WAITING
+        return _A.WAIT if copies and not against else _A.STUCK
     return _with_the_destination_down(source, destination, column, against)
 
 

@@ -346,8 +346,19 @@ def _settled(
         found = orders.not_told(m, m.destination)
         if isinstance(found, Stuck):
             return found
-    goes_on = source.says in (settling.Says.WAITS, settling.Says.JOB) and m.outcome is None and m.against is None
+    if source.says is settling.Says.DOWN and act is settling.Act.WAIT:
+        m.note_silence(m.source, m.tools.hosts.silent_for(m.source), answers=False, helps=_COPIES)
+    goes_on = source.says in _MAY_LAST and m.outcome is None and m.against is None
     return Parked(f'{decision.act} ({decision.reason})', patient=goes_on)
+
+
+#: What the source says in its queue and in its copy, which may last; also where its compute service has been killed.
+_MAY_LAST = frozenset({settling.Says.WAITS, settling.Says.JOB, settling.Says.DOWN})
+#: What helps a copy under a compute service that has been killed.
+_COPIES = (
+    ', and its hypervisor may go on copying: start its compute service; or, once the host is fenced, declare it forced '
+    'down'
+)
 
 
 def _verdict_of(m: OwnedMigration) -> str | None:

@@ -224,8 +224,14 @@ class TestSourceDown:
     def test_nothing_was_sent_back_with_debts(self, destination: Says) -> None:
         assert decide(Says.DOWN, destination, Column.NOT_SENT) == BACK
 
+    def test_what_was_moving_may_go_on_as_long_as_the_destination_is_ready_for_it(self) -> None:
+        assert decide(Says.DOWN, Says.WAITING, Column.RUNNING) == WAIT
+        assert decide(Says.DOWN, Says.WAITING, Column.RUNNING, against=True) == STUCK
+        assert decide(Says.DOWN, Says.WAITING, Column.QUEUED) == STUCK
+        assert decide(FENCED, Says.WAITING, Column.RUNNING) == ERROR
+
     @pytest.mark.parametrize('column', SENT)
-    @pytest.mark.parametrize('destination', [Says.WAITING, Says.ABSENT, Says.BROKEN])
+    @pytest.mark.parametrize('destination', [Says.PREPARING, Says.ABSENT, Says.BROKEN])
     def test_else_stuck_until_it_answers_or_is_declared_down(self, column: Column, destination: Says) -> None:
         assert decide(Says.DOWN, destination, column) == STUCK
         assert decide(FENCED, destination, column) == ERROR

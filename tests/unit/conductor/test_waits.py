@@ -68,6 +68,36 @@ def test_a_copy_may_take_as_long_as_it_likes(build: Callable[..., Stage]) -> Non
     assert (row.status, row.stuck_reason, row.waits_for) == ('running', None, None)
 
 
+def test_a_copy_goes_on_under_a_compute_service_that_was_killed(build: Callable[..., Stage]) -> None:
+    stage = build(**ENDLESS)
+    migration = stage.begin('host2')
+    stage.until_status(migration, 'running')
+    stage.kill('host1')
+    stage.until(lambda: 'declare it forced down' in (stage.row(migration).waits_for or ''), SAYS + 60)
+    why = stage.row(migration).waits_for
+    assert why.startswith('host1 has not answered since ')
+    assert 'start its compute service' in why
+    stage.simulation.advance(1000)
+    assert (stage.row(migration).waits_for, stage.row(migration).stuck_reason) == (why, None)
+    # Nobody is there to abort it.
+    stage.abort(migration)
+    assert 'host1 is down' in stage.until_stuck(migration, SAYS)
+    stage.cloud.start_compute('host1')
+    assert stage.end(migration).status == 'cancelled'
+    stage.check(migration, 'host1')
+
+
+def test_a_copy_whose_compute_service_is_started_again_waits_for_nothing(build: Callable[..., Stage]) -> None:
+    stage = build(**ENDLESS)
+    migration = stage.begin('host2')
+    stage.until_status(migration, 'running')
+    stage.kill('host1')
+    stage.until(lambda: 'declare it forced down' in (stage.row(migration).waits_for or ''), SAYS + 60)
+    stage.cloud.start_compute('host1')
+    stage.until(lambda: stage.row(migration).waits_for is None, SAYS)
+    assert (stage.row(migration).status, stage.row(migration).stuck_reason) == ('running', None)
+
+
 def test_its_turn_in_the_queue_may_take_as_long_as_it_likes(build: Callable[..., Stage]) -> None:
     stage = build(**ENDLESS)
     other = stage.cloud.boot('other', 'host1')

@@ -205,7 +205,7 @@ class TestHostsThatDie:
         assert stage.end(migration, 300).status == 'cancelled'
         assert stage.database.instances.get(stage.instance.uuid).host == 'host1'
 
-    def test_a_source_that_dies_while_it_moves_is_stuck_until_it_is_declared_down(
+    def test_a_source_that_dies_while_it_moves_is_waited_for_until_it_is_declared_down(
         self, build: Callable[..., Stage]
     ) -> None:
         stage = build(**ENDLESS)
@@ -213,7 +213,7 @@ class TestHostsThatDie:
         stage.until_status(migration, 'running')
         stage.kill('host1')
         stage.host('host1').power_off()
-        stage.until_stuck(migration, 300)
+        stage.until(lambda: 'declare it forced down' in (stage.row(migration).waits_for or ''), 300)
         assert stage.row(migration).outcome is None
         service = stage.database.services.get_compute('host1')
         stage.database.services.update(service.id, forced_down=True)
