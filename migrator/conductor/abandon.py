@@ -126,16 +126,14 @@ def _stop(m: OwnedMigration, source: settling.Host, destination: settling.Host) 
     if source.says not in (Says.WAITS, Says.STARTED) and (destination.post_copy or destination.says is Says.RUNS):
         return Parked(f'the last pages to leave {m.source}')
     wish, patience = 'live_migration_abort', m.tools.options.service_down_time
-    since = m.checking.setdefault((m.attempt, m.source, wish), now)
-    key, why = f'{ABANDON} {wish}', f'{m.source} to abort the job'
+    wait, why = m.ledger.of(f'{ABANDON} {wish}', m.source), f'{m.source} to abort the job'
     # A call may last.
     m.note_waiting(f'for {why}')
     try:
-        if m.not_before.get(key, now) <= now and orders.ask_once(m, m.source, wish, instance=m.guest, migration=m.row):
-            m.not_before[key] = now + orders.TELL_AGAIN
+        orders.tell(m, wait, wish, instance=m.guest, migration=m.row)
     except exception.ServiceTooOld as error:
         why = f'it to run, to be aborted then: {error}'
-    if now - since >= patience:
+    if now - wait.since >= patience:
         return Stuck(f'{m.source} has not given up the move within {patience:.0f} s: look at its hypervisor.')
     return Parked(why)
 
@@ -166,7 +164,7 @@ def _tell(m: OwnedMigration, other: str, step: str) -> Verdict:
     record = m.record(CLEAN)
     assert record is not None
     now = m.tools.threads.clock.monotonic()
-    since = m.checking.setdefault((m.attempt, other, CLEAN), now)
+    since = m.ledger.of(CLEAN, other).since
     frozen = _migrate_data(m)
     data = base.from_primitive(frozen) if frozen else None
     verdict = orders.retry(m, other, step, record, instance=m.guest, migrate_data=data)

@@ -43,7 +43,7 @@ def move(m: OwnedMigration) -> Verdict:
     generation = record.input['instance_generation']
     fresh = m.first_try('move_allocation')
     # With the failure of the one before, this try was counted.
-    counted = bool(m.failures.get(_failures_of('move_allocation')))
+    counted = m.ledger.of('move_allocation', 'Placement').tries > 0
     new: int | None = None
     for _ in range(_RACES):
         try:
@@ -261,19 +261,14 @@ def _unknown(m: OwnedMigration, reading: allocations.PairReading) -> Stuck:
 
 def _later(m: OwnedMigration, error: exception.MigratorException, step: str, direction: str = log.DO) -> Parked:
     """Have a step tried again after a pause that grows: what all wait for is not asked by all of them every second."""
-    key = _failures_of(step, direction)
-    m.failures[key] = m.failures.get(key, 0) + 1
-    pause = orders.backoff(m, key)
-    m.wake_by(m.tools.threads.clock.monotonic() + pause)
+    wait = m.ledger.of(step if direction == log.DO else f'{direction} {step}', 'Placement')
+    wait.tries += 1
+    pause = orders.back_off(m, wait)
     record = m.record(step, direction)
     if record is not None:
         m.note_try(record, str(error))
     m.note_waiting(str(error))
     return Parked(f'Placement: {error} Tried again in {pause:.0f} s')
-
-
-def _failures_of(step: str, direction: str = log.DO) -> str:
-    return step if direction == log.DO else f'{direction} {step}'
 
 
 def _pause(m: OwnedMigration) -> None:

@@ -173,10 +173,9 @@ def _carry_out(m: OwnedMigration, debt: debt_rows.Debt) -> str | None:
     """Have a deferred cleanup done in the name of a migration; return why it is not done yet, or None: it is done."""
     if m.source not in m.boots:
         m.reread_boots()
-    now = m.tools.threads.clock.monotonic()
-    key = f'{debt.step} of {debt.migration_uuid}'
-    if m.not_before.get(key, now) > now:
-        m.wake_by(m.not_before[key])
+    wait = m.ledger.of(f'{debt.step} of {debt.migration_uuid}', m.source)
+    if wait.next_try > m.tools.threads.clock.monotonic():
+        m.wake_by(wait.next_try)
         return debt.reason
     data = (debt.input or {}).get('migrate_data')
     intent = log.StepRecord(debt.step, log.UNDO, log.StepState.INTENT.value, m.attempt, epoch=m.row.epoch)
@@ -201,9 +200,8 @@ def _carry_out(m: OwnedMigration, debt: debt_rows.Debt) -> str | None:
         return why
     reason = outcome.reason or 'no reason given'
     m.tools.database.debts.note_failure(debt, reason)
-    m.failures[key] = m.failures.get(key, 0) + 1
-    m.not_before[key] = now + orders.backoff(m, key)
-    m.wake_by(m.not_before[key])
+    wait.tries += 1
+    orders.back_off(m, wait)
     return reason
 
 

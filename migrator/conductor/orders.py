@@ -18,7 +18,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.conductor import hosts as conductor_hosts
-from migrator.conductor import owned, settle
+from migrator.conductor import owned, settle, waits
 from migrator.objects import command
 from migrator.saga import log
 from migrator.saga.step import Done, Failed, Parked, Stuck
@@ -61,7 +61,7 @@ def check(m: owned.OwnedMigration, host: str, step: str, **payload: Any) -> comm
 def _still_checking(m: owned.OwnedMigration, host: str, step: str) -> Failed | Parked:
     """Have it asked for again soon; who waits for a check holds no thread, and an abort need not wait for it."""
     now = m.tools.threads.clock.monotonic()
-    lasted = now - m.checking.setdefault((m.attempt, host, step), now)
+    lasted = now - m.ledger.of(step, host).since
     patience = m.tools.hosts.api.long_timeout
     if lasted >= patience:
         return Failed(f'{host} has not ended {step} within {patience:g} s')
@@ -105,14 +105,14 @@ def retry(
     could run, or is not here at all, is not argued with: that is stuck, and the host is asked again at the next sweep.
     So is a source that is up and cannot be restored: an ended migration leaves no guest paused.
     """
-    now = m.tools.threads.clock.monotonic()
-    if m.not_before.get(step, now) > now:
+    wait = m.ledger.of(step, host)
+    if wait.next_try > m.tools.threads.clock.monotonic():
         # Woken by something else, such as the other post step.
-        m.wake_by(m.not_before[step])
-        return m.stuck_in.get(step) or Parked(f'the next try of {step} at {host}')
+        m.wake_by(wait.next_try)
+        return wait.stuck or Parked(f'the next try of {step} at {host}')
     outcome = carry_out(m, host, step, record, **payload)
     if not isinstance(outcome, Parked):
-        m.stuck_in.pop(step, None)
+        wait.stuck = None
     if isinstance(outcome, command.Report):
         if outcome.state == command.WorkState.DONE:
             return Done()
@@ -120,12 +120,12 @@ def retry(
         facts = outcome.result or {}
         if facts.get('here'):
             return _stuck(
-                m, step, f'{host} was to do {step}, but the guest is there and could run: look which host runs it.'
+                m, wait, f'{host} was to do {step}, but the guest is there and could run: look which host runs it.'
             )
         if facts.get('gone') and m.is_deleted():
             return Done({'skipped': 'the instance has been deleted, and its guest with it'})
         if facts.get('gone'):
-            return _stuck(m, step, f'{host} was to do {step}, but the guest is not there: look which host has it.')
+            return _stuck(m, wait, f'{host} was to do {step}, but the guest is not there: look which host has it.')
         reason = outcome.reason or 'no reason given'
     elif isinstance(outcome, Failed):
         reason = outcome.reason
@@ -134,17 +134,15 @@ def retry(
         return Done({'owed': f'{host} is down'})
     else:
         # Asked once more it is as stuck as it was, until there is an answer.
-        return m.stuck_in.get(step) or outcome
-    m.failures[step] = m.failures.get(step, 0) + 1
-    if m.failures[step] >= m.tools.options.post_max_attempts:
+        return wait.stuck or outcome
+    wait.tries += 1
+    if wait.tries >= m.tools.options.post_max_attempts:
         if step == 'rollback_live_migration_at_source':
             return Stuck(f'{host} is up and cannot restore the guest ({reason}): look at its hypervisor.')
         m.owe(host, step, reason, _for_debt(m))
         return Done({'owed': reason})
     m.note_try(record, reason)
-    pause = backoff(m, step)
-    m.not_before[step] = now + pause
-    m.wake_by(m.not_before[step])
+    pause = back_off(m, wait)
     return Parked(f'{host} failed in {step} ({reason}); tried again in {pause:.0f} s')
 
 
@@ -152,28 +150,39 @@ def _in_line(host: str) -> Parked:
     return Parked(f'a free place among the calls to {host}', patient=True)
 
 
-def backoff(m: owned.OwnedMigration, key: str) -> float:
-    """Return for how many seconds what has failed is let be: twice as long each time, up to a minute, jittered.
-
-    :param key: under which its failures are counted; there is one.
-    """
+def back_off(m: owned.OwnedMigration, wait: waits.Wait) -> float:
+    """Let be what has failed: twice as long each time, up to a minute, jittered; return for how many seconds."""
     first, last = _BACKOFF
     # What is never given up may fail more often than a float has room for.
-    doubled = min(m.failures[key] - 1, 10)
-    return float(min(last, first * 2**doubled) * (0.5 + m.tools.threads.random() / 2))
+    doubled = min(wait.tries - 1, 10)
+    pause = float(min(last, first * 2**doubled) * (0.5 + m.tools.threads.random() / 2))
+    _let_be(m, wait, pause)
+    return pause
 
 
-def _stuck(m: owned.OwnedMigration, step: str, reason: str) -> Stuck:
+def _let_be(m: owned.OwnedMigration, wait: waits.Wait, seconds: float) -> None:
+    wait.next_try = m.tools.threads.clock.monotonic() + seconds
+    m.wake_by(wait.next_try)
+
+
+def _stuck(m: owned.OwnedMigration, wait: waits.Wait, reason: str) -> Stuck:
     """Have a step asked for again after a while, and not as fast as its host can answer."""
-    m.not_before[step] = m.tools.threads.clock.monotonic() + LOOK_AGAIN
-    m.wake_by(m.not_before[step])
-    m.stuck_in[step] = Stuck(reason)
-    return m.stuck_in[step]
+    _let_be(m, wait, LOOK_AGAIN)
+    wait.stuck = Stuck(reason)
+    return wait.stuck
 
 
 def _for_debt(m: owned.OwnedMigration) -> dict[str, Any]:
     """Return what paying a debt of this migration will need: the frozen data of the preparation."""
     return {'migrate_data': m.result('pre_live_migration').get('migrate_data')}
+
+
+def tell(m: owned.OwnedMigration, wait: waits.Wait, wish: str, **payload: Any) -> None:
+    """Tell the source of a wish now, unless it has taken it lately; and have this migration woken for the next time."""
+    now = m.tools.threads.clock.monotonic()
+    if wait.next_try <= now and ask_once(m, m.source, wish, **payload):
+        wait.next_try = now + TELL_AGAIN
+    m.wake_by(wait.next_try if wait.next_try > now else now + TELL_AGAIN)
 
 
 def ask_once(m: owned.OwnedMigration, host: str, step: str, **payload: Any) -> bool:

@@ -120,16 +120,7 @@ class OwnedMigration:
         self.unsure: set[tuple[str, str]] = set()
         #: Attempt, epoch and name of each step that was sent, or tried to.
         self._sent: dict[tuple[int, int, str], bool] = {}
-        self.failures: dict[str, int] = {}
-        #: Since when the end of a check has been waited for, by attempt, host and step (monotonic seconds).
-        self.checking: dict[tuple[int, str, str], float] = {}
-        #: Steps that have failed and are tried again, and wishes that are told again, but not before then (monotonic
-        #: seconds).
-        self.not_before: dict[str, float] = {}
-        #: Steps that are stuck, and are asked for again, but not before then.
-        self.stuck_in: dict[str, Stuck] = {}
-        #: What the last run has ended with.
-        self.wait: waits.Wait | None = None
+        self.ledger = waits.Ledger(tools.threads.clock)
         self._fields: dict[str, Any] = {}
         self._instance_fields: dict[str, Any] = {}
         self._debts: list[debts.Debt] = []
@@ -142,10 +133,8 @@ class OwnedMigration:
     def become(self, fresh: OwnedMigration) -> None:
         """Take over everything that was read anew; what hosts have reported stays known."""
         fresh.reports = {key: report for key, report in self.reports.items() if key not in fresh.reports}
-        fresh.failures, fresh._sent = self.failures, self._sent
+        fresh.ledger, fresh._sent = self.ledger, self._sent
         fresh.mute, fresh.woken_for_silence = self.mute, self.woken_for_silence
-        fresh.checking = self.checking
-        fresh.not_before, fresh.stuck_in, fresh.wait = self.not_before, self.stuck_in, self.wait
         if fresh.row.epoch == self.row.epoch:
             fresh.settling, fresh.unsure, fresh.must_ask = self.settling, self.unsure, self.must_ask
         if fresh.attempt == self.attempt:
@@ -181,11 +170,8 @@ class OwnedMigration:
 
     def forget_tries(self) -> None:
         """Have everything that has failed be tried again at once, and the hosts asked before anything is decided."""
-        self.failures.clear()
-        self.not_before.clear()
-        self.stuck_in.clear()
-        self.checking.clear()
-        self.wait = None
+        self.ledger.forget_tries()
+        self.ledger.last = None
         self.must_ask = set(self.hosts)
 
     def note_try(self, record: log.StepRecord, reason: str) -> None:
@@ -352,9 +338,7 @@ class OwnedMigration:
         self.will(attempt=self.attempt + 1, dest_compute=None, dest_node=None, dest_host=None)
         self.commit()
         self._against = None
-        self.failures.clear()
-        self.not_before.clear()
-        self.stuck_in.clear()
+        self.ledger.forget_tries()
 
     def undone(self) -> None:
         """Commit the end of a migration that was undone: cancelled because asked, error if the guest is lost, or
@@ -519,9 +503,7 @@ class OwnedMigration:
         self.settling = True
         self.seen.clear()
         self.unsure.clear()
-        for step in self.stuck_in:
-            self.not_before.pop(step, None)
-        self.stuck_in.clear()
+        self.ledger.forget_stuck()
 
     def reread_boots(self) -> None:
         """Look the hosts' boot_ids up again.

@@ -205,7 +205,7 @@ class Runner:
         except exception.DatabaseUnreachable as error:
             LOG.warning('Migration %s waits: %s', uuid, error)
             # How long it has waited for anything else is not known.
-            tale.subject.wait = None
+            tale.subject.ledger.last = None
             self._try_later(tale)
         except exception.ServiceUnreachable as error:
             LOG.warning('Migration %s waits: %s', uuid, error)
@@ -238,7 +238,7 @@ class Runner:
         if isinstance(pause, Parked):
             pause = subject.wait_for(pause)
         else:
-            subject.wait = None
+            subject.ledger.last = None
         asked = subject.row.retry_requested_at is not None
         if isinstance(pause, Stuck) and (asked or subject.row.stuck_reason != pause.reason):
             # It is said once it is written: who lost it meanwhile has looked at what another one does.

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from migrator import executors
 from migrator.objects import migration as migration_objects
 from migrator.saga import log
 from migrator.saga.step import Parked, Stuck
@@ -26,25 +27,59 @@ _LASTING = (migration_objects.MigrationStatus.QUEUED, migration_objects.Migratio
 _LONG = 'It gets no further, and has long waited for '
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Wait:
-    """What a migration waits for.
+    """Something that a migration waits for.
 
-    :ivar what: it, for a person.
+    :ivar what: a step, a wish or a cleanup that a host is to do; or, for a person, what a run has ended with.
     :ivar whom: the hosts whose word that is; empty: nobody's.
+    :ivar since: when it was first waited for (monotonic seconds).
     :ivar patience: seconds after which it counts as stuck; infinite: a turn in a queue or in a line, or a copy.
-    :ivar got: how far it had got when it began to wait.
-    :ivar boots: of its hosts, then.
-    :ivar begun: patience -> when it first waited so since it last got any further (monotonic seconds). What waits for a
-        host may stand in line for it in between, and again: the one does not begin the other anew.
+    :ivar tries: how often it has failed.
+    :ivar next_try: it is let be until then (monotonic seconds).
+    :ivar stuck: what is said meanwhile, where it is stuck.
     """
 
     what: str
     whom: tuple[str, ...]
-    patience: float
-    got: Any
-    boots: Mapping[str, str | None]
-    begun: Mapping[float, float]
+    since: float
+    patience: float = math.inf
+    tries: int = 0
+    next_try: float = -math.inf
+    stuck: Stuck | None = None
+
+
+class Ledger:
+    """All that a migration waits for, in the memory of its conductor: what the next owner does not know it tries anew.
+
+    :ivar last: what the last run has ended with; None: it got further, or that is not known.
+    :ivar got: how far the migration had got then.
+    :ivar boots: of the hosts that it waited for, then.
+    :ivar begun: patience -> when it first waited so since it last got any further (monotonic seconds). What waits for a
+        host may stand in line for it in between, and again: the one does not begin the other anew.
+    """
+
+    def __init__(self, clock: executors.Clock) -> None:
+        self._clock = clock
+        self._waits: dict[tuple[str, ...], Wait] = {}
+        self.last: Wait | None = None
+        self.got: Any = None
+        self.boots: Mapping[str, str | None] = {}
+        self.begun: Mapping[float, float] = {}
+
+    def of(self, what: str, *whom: str) -> Wait:
+        """Return the wait for something, which begins now if there is none."""
+        return self._waits.setdefault((what, *whom), Wait(what, whom, self._clock.monotonic()))
+
+    def forget_tries(self) -> None:
+        """Have everything that has failed be tried again at once, as often as if it never had."""
+        self._waits.clear()
+
+    def forget_stuck(self) -> None:
+        """Have everything that is stuck be tried again at once."""
+        for wait in self._waits.values():
+            if wait.stuck is not None:
+                wait.stuck, wait.next_try = None, -math.inf
 
 
 def wait_for(m: Any, pause: Parked) -> Parked | Stuck:
@@ -53,19 +88,18 @@ def wait_for(m: Any, pause: Parked) -> Parked | Stuck:
     :param m: the :class:`migrator.conductor.owned.OwnedMigration`.
     :returns: that it is stuck, where it has lasted for too long.
     """
-    now, down_time = m.tools.threads.clock.monotonic(), m.tools.options.service_down_time
+    now, down_time, ledger = m.tools.threads.clock.monotonic(), m.tools.options.service_down_time, m.ledger
     patience = math.inf if pause.patient else PATIENCE * down_time
-    whom, got, known, begun = tuple(sorted(m.waits_on)), _got(m), m.wait, {}
+    whom, got, begun = tuple(sorted(m.waits_on)), _got(m), {}
     boots = dict(m.boots)
-    if known is None and _is_kept_stuck(m, pause):
+    if ledger.last is None and _is_kept_stuck(m, pause):
         begun = {patience: now - patience}
-    elif known is not None and known.got == got and not _have_begun_anew(m, known.boots, whom):
-        begun, boots = known.begun, boots | known.boots
+    elif ledger.last is not None and ledger.got == got and not _have_begun_anew(m, ledger.boots, whom):
+        begun, boots = ledger.begun, boots | ledger.boots
     since = begun.get(patience, now)
-    m.wait = Wait(pause.why, whom, patience, got, boots, {**begun, patience: since})
-    if lasts(m):
-        # A host that is waited for afterwards has its time from then on.
-        m.wait = dataclasses.replace(m.wait, begun={})
+    ledger.last, ledger.got, ledger.boots = Wait(pause.why, whom, since, patience), got, boots
+    # A host that is waited for after what may last has its time from then on.
+    ledger.begun = {} if lasts(m) else {**begun, patience: since}
     lasted = now - since
     if lasted >= patience:
         hosts = f'the hypervisor of {" and ".join(whom)}, and at the log of the compute service there'
@@ -78,7 +112,7 @@ def wait_for(m: Any, pause: Parked) -> Parked | Stuck:
 
 def lasts(m: Any) -> bool:
     """Whether what it waits for needs no reason beside its status: its turn in the queue, or its copy."""
-    return m.wait is not None and m.wait.patience == math.inf and m.row.status in _LASTING
+    return m.ledger.last is not None and m.ledger.last.patience == math.inf and m.row.status in _LASTING
 
 
 def _have_begun_anew(m: Any, boots: Mapping[str, str | None], whom: Sequence[str]) -> bool:

@@ -58,15 +58,15 @@ MUTANTS = (
     Mutant(
         'must-ask-outlives-an-epoch',
         OWNED,
-        'fresh.checking = self.checking',
-        'fresh.checking, fresh.must_ask = self.checking, self.must_ask',
+        'fresh.ledger, fresh._sent = self.ledger, self._sent',
+        'fresh.ledger, fresh._sent, fresh.must_ask = self.ledger, self._sent, self.must_ask',
         'After a host has restarted, the hosts are not asked before the migration goes on.',
     ),
     Mutant(
         'settling-outlives-an-epoch',
         OWNED,
-        'fresh.failures, fresh._sent = self.failures, self._sent',
-        'fresh.failures, fresh._sent, fresh.settling = self.failures, self._sent, self.settling',
+        'fresh.ledger, fresh._sent = self.ledger, self._sent',
+        'fresh.ledger, fresh._sent, fresh.settling = self.ledger, self._sent, self.settling',
         'After a host has restarted, the owner believes its events without asking the hosts in the new epoch.',
     ),
     Mutant(

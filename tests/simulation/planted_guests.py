@@ -107,8 +107,8 @@ def a_turn_in_line_begins_a_wait_anew() -> Iterator[object]:
     wait_for = waits.wait_for
 
     def forgetful(m: Any, pause: Any) -> Any:
-        if m.wait is not None and m.wait.what != pause.why:
-            m.wait = None
+        if m.ledger.last is not None and m.ledger.last.what != pause.why:
+            m.ledger.last = None
         return wait_for(m, pause)
 
     with patched(waits, 'wait_for', forgetful) as there:

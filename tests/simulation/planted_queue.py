@@ -25,7 +25,7 @@ from migrator.api.handlers import live_migrations, server_migrations
 from migrator.compute import live_migration_queue
 from migrator.compute import manager as compute_manager
 from migrator.compute import orders as compute_orders
-from migrator.conductor.tasks import live_migrate
+from migrator.conductor import orders
 from migrator.db import migrations as migration_rows
 from migrator.db import wishes
 from tests.simulation.plant import Shelf, patched
@@ -177,16 +177,16 @@ def api_writes_the_end_of_a_queued_one() -> Iterator[object]:
 @SHELF.plant('I9', 'abort running | conductor1: message live_migration_abort call #1 | message refused')
 def abort_is_told_once() -> Iterator[object]:
     """A source is told once of a wish; if that is lost, or comes too early, nobody tells it again."""
-    tell = live_migrate._tell
+    tell = orders.tell
 
-    def once(m: Any, wish: str, key: str, **payload: Any) -> None:
-        if wish in m.not_before:
+    def once(m: Any, wait: Any, wish: str, **payload: Any) -> None:
+        if wait.tries:
             return
-        m.not_before[wish] = 0.0
-        tell(m, wish, key, **payload)
+        wait.tries = 1
+        tell(m, wait, wish, **payload)
         m.wake_at = None
 
-    with patched(live_migrate, '_tell', once) as there:
+    with patched(orders, 'tell', once) as there:
         yield there
 
 

@@ -67,7 +67,7 @@ def host_goes_back_when_a_post_step_fails() -> Iterator[object]:
 
     def undone(m: OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
         found = retry(m, host, step, record, **payload)
-        if step in _POST and m.failures.get(step):
+        if step in _POST and m.ledger.of(step, host).tries:
             m.change_instance(host=m.source)
             m.commit()
         return found
@@ -98,7 +98,7 @@ def failing_post_step_fails_the_migration() -> Iterator[object]:
 
     def strict(m: OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
         found = retry(m, host, step, record, **payload)
-        if step in _POST and m.failures.get(step):
+        if step in _POST and m.ledger.of(step, host).tries:
             m.will(status=Status.ERROR.value)
             m.commit()
         return found
@@ -195,7 +195,7 @@ def failing_clean_up_is_never_tried_again() -> Iterator[object]:
     retry = orders.retry
 
     def once(m: OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
-        return Parked('nothing') if m.failures.get(step) else retry(m, host, step, record, **payload)
+        return Parked('nothing') if m.ledger.of(step, host).tries else retry(m, host, step, record, **payload)
 
     with patched(orders, 'retry', once) as there:
         yield there

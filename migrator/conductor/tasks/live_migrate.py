@@ -389,22 +389,11 @@ def _queue_again(m: OwnedMigration) -> Settlement:
     return verdict if not isinstance(verdict, Done) else Parked(f'its turn in the queue of {m.source}', patient=True)
 
 
-def _tell(m: OwnedMigration, wish: str, key: str, **payload: Any) -> None:
-    """Tell the source of a wish now, unless it has taken it lately; and have this migration woken for the next time.
-
-    :param key: what it has been told; the same is not told again for :data:`.orders.TELL_AGAIN`.
-    """
-    now = m.tools.threads.clock.monotonic()
-    if m.not_before.get(key, now) <= now and orders.ask_once(m, m.source, wish, **payload):
-        m.not_before[key] = now + orders.TELL_AGAIN
-    m.wake_by(m.not_before.get(key, now + orders.TELL_AGAIN))
-
-
 def _force_complete(m: OwnedMigration) -> None:
     """Pass the wish on that the guest is to move now; told twice, it is done once."""
     wish = 'live_migration_force_complete'
     if m.row.force_complete_requested_at is not None:
-        _tell(m, wish, wish, instance=m.instance)
+        orders.tell(m, m.ledger.of(wish, m.source), wish, instance=m.instance)
 
 
 def _abort(m: OwnedMigration, runs: bool) -> Settlement:
@@ -417,7 +406,7 @@ def _abort(m: OwnedMigration, runs: bool) -> Settlement:
     pause = Parked(f'{m.source} to abort the job')
     try:
         # What was told while there was no job yet is no longer known for certain to count for the job.
-        _tell(m, wish, f'{wish} {m.row.status}', instance=m.guest, migration=m.row)
+        orders.tell(m, m.ledger.of(f'{wish} {m.row.status}', m.source), wish, instance=m.guest, migration=m.row)
     except exception.ServiceTooOld as error:
         pause = Parked(f'it to run, to be aborted then: {error}', patient=True)
     m.waits_on = {m.source}

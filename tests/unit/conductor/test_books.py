@@ -271,7 +271,7 @@ class TestAPlacementThatIsAway:
         ]
         assert record.tries == 13, 'and the one that is next'
         assert 'Placement is not reachable' in (record.result or {})['reason']
-        m.failures = dict.fromkeys(m.failures, 5000)
+        m.ledger.of(step if direction == 'do' else f'{direction} {step}', 'Placement').tries = 5000
         assert isinstance(still.do(lambda: body(m)), Parked), 'for days'
         still.cloud.adapter._plans.clear()
         assert still.do(lambda: body(m)) == Done()

@@ -48,7 +48,7 @@ class Subject:
         self.waits_on: set[str] = set()
         self.must_ask: set[str] = set()
         self.wake_at: float | None = None
-        self.wait: Any = None
+        self.ledger = types.SimpleNamespace(last=None)
         self.tools = types.SimpleNamespace(server='conductor')
         self.taken: list[Any] = []
         self.became: list[Subject] = []
@@ -69,7 +69,7 @@ class Subject:
         pass
 
     def wait_for(self, pause: Any) -> Any:
-        self.wait = types.SimpleNamespace(what=pause.why, patience=math.inf if pause.patient else 300.0)
+        self.ledger.last = types.SimpleNamespace(what=pause.why, patience=math.inf if pause.patient else 300.0)
         return pause
 
     def commit(self, records: Any, outcome: Any = None) -> None:
@@ -109,7 +109,7 @@ def test_what_is_taken_up_runs_at_once_and_then_waits_without_a_thread(scene: Sc
     scene.simulation.run_ready()
     assert scene.runs == ['m1']
     assert scene.runner.holds('m1')
-    assert [subject.wait.what for subject in scene.runner.held()] == ['nothing']
+    assert [subject.ledger.last.what for subject in scene.runner.held()] == ['nothing']
     assert list(scene.threads.threads) == []
 
 
