@@ -212,6 +212,62 @@ def next_move(director: Director, begin: Callable[[], None]) -> None:
     _ends(director, instance)
 
 
+def cleanup_first(director: Director, begin: Callable[[], None]) -> None:
+    """Its source has still to restore it after an earlier migration, in which it was killed; and cannot at first."""
+    instance = director.cloud.boot('one', 'host1')
+    _faults(director).fail('copying', 'planned: the link is lost')
+    stall = _faults(director, 'host2').stall('rollback_live_migration_at_destination')
+    director.migrate(instance, 'host2')
+    director.until(stall.reached.is_set)
+    # It is known by then that it is to be restored.
+    director.kill('host1', back_after=80.0)
+    _faults(director).fail('rollback_live_migration_at_source', 'planned: it cannot', sticky=True)
+    stall.release()
+    _ends(director, instance, within=75.0)
+    director.until(lambda: director.cloud.database.debts.list() and 'host1' in director.cloud.computes)
+    director.wait(5.0)
+    begin()
+    director.migrate(instance)
+    director.wait(5.0)
+    _faults(director).clear()
+    _ends(director, instance)
+
+
+def cleanup_beside(director: Director, begin: Callable[[], None]) -> None:
+    """The host that it has left before owes its post step, and does it while it moves on."""
+    instance = director.cloud.boot('one', 'host1')
+    _faults(director).fail('post_live_migration_at_source', 'planned: it cannot', sticky=True)
+    director.migrate(instance, 'host2')
+    _ends(director, instance)
+    begin()
+    stall = _faults(director, 'host2').stall('copying', sticky=True)
+    director.migrate(instance, 'host3')
+    director.until_status(instance, _S.RUNNING)
+    _faults(director).clear()
+    director.until(lambda: not director.cloud.database.debts.list())
+    stall.release()
+    _ends(director, instance)
+
+
+def brought_back(director: Director, begin: Callable[[], None]) -> None:
+    """An embedding service has brought it back to a host that has still to remove it: it waits until an operator has
+    the cleanup discarded."""
+    instance = director.cloud.boot('one', 'host1')
+    _faults(director).fail('post_live_migration_at_source', 'planned: it cannot', sticky=True)
+    director.migrate(instance, 'host2')
+    _ends(director, instance)
+    director.bring_back(instance, 'host1', shut_off=False)
+    _faults(director).clear()
+    database = director.cloud.database
+    director.until(lambda: any(debt.alarm for debt in database.debts.list()))
+    begin()
+    director.migrate(instance, 'host2')
+    director.until(lambda: (row := director.newest(instance)) is not None and row.stuck_reason)
+    for debt in database.debts.list():
+        database.debts.discard(debt)
+    _ends(director, instance)
+
+
 def restart_with_a_queue(director: Director, begin: Callable[[], None]) -> None:
     """Its source is killed while one copies and two wait, and started again; the last one is aborted when it is the
     turn of the one before it."""
@@ -294,6 +350,9 @@ PATHS = (
     Path('cut-over fails', cutover_fails, (_S.FAILED,), knobs={'leave_paused': True}),
     Path('refused', refused, ()),
     Path('next move', next_move, (_S.FAILED, _S.COMPLETED), options={'conductor.post_max_attempts': 2}),
+    Path('cleanup first', cleanup_first, (_S.COMPLETED,)),
+    Path('cleanup beside', cleanup_beside, (_S.COMPLETED,), hosts=3, options={'conductor.post_max_attempts': 2}),
+    Path('brought back', brought_back, (_S.COMPLETED,), options={'conductor.post_max_attempts': 2}),
     Path('restart with a queue', restart_with_a_queue, (_S.COMPLETED, _S.COMPLETED, _S.CANCELLED)),
     Path('moves between answers', moves_between_answers, (_S.COMPLETED,)),
 )

@@ -33,7 +33,7 @@ from migrator.testing.watcher import Watcher
 WHILE = 1.0
 PIVOT = 'live_migration'
 #: Of what a row says, that which is of the telling and not of the told.
-TELLING = {'epoch', 'updated_at', 'history', 'tries', 'started_at', 'ended_at', 'waits_for'}
+TELLING = {'epoch', 'updated_at', 'history', 'tries', 'created_at', 'started_at', 'ended_at', 'waits_for'}
 TELLING |= {f'{what}_{how_much}' for what in ('memory', 'disk') for how_much in ('total', 'processed', 'remaining')}
 
 #: Path -> how many steps are done there, and how many undone; a change of the story changes it.
@@ -44,6 +44,9 @@ DONE = {
     'abort running': (5, 3),
     'abort queued': (15, 3),
     'pre fails': (3, 2),
+    # What was done before the guest moves again counts, too.
+    'cleanup first': (15, 3),
+    'brought back': (20, 0),
 }
 
 
