@@ -163,7 +163,7 @@ class ConductorManager:
 
     def _sweep(self) -> None:
         periodics.sweep(self.tools, self.runner, self._poll_pool, self.metrics.count_debts)
-        if not self._adopt_pool.running:
+        if not self._adopt_pool.running and not self._adopt_pool.waiting:
             self._adopt_pool.submit(trees.place_all, self.tools.database, self.tools.placement)
 
     def _renew(self) -> None:

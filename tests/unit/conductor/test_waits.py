@@ -166,6 +166,18 @@ def test_a_conductor_that_can_start_no_thread_when_it_is_told_of_a_migration(bui
     assert stage.end(migration, 60).status == 'completed'
 
 
+def test_what_a_conductor_cannot_start_does_not_grow(build: Callable[..., Stage]) -> None:
+    stage = build()
+    stage.simulation.advance(10)
+    conductor = stage.cloud.conductors['conductor1']
+    stage.cloud.processes['conductor1'].threadless = True
+    stage.simulation.advance(200)
+    assert sum(pool.waiting for pool in conductor._pools) <= 3
+    stage.cloud.processes['conductor1'].threadless = False
+    stage.simulation.advance(20)
+    assert [pool.waiting for pool in conductor._pools] == [0, 0, 0]
+
+
 def test_an_unexpected_error_that_does_not_pass(build: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch) -> None:
     stage = build()
     migration = stage.accept('host2')
