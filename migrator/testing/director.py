@@ -69,6 +69,7 @@ class Director:
         #: Guests that are nowhere: only an operator knows what is to become of them.
         self.vanished: set[str] = set()
         self._down: set[str] = set()
+        self._starved = 0
         self._over = False
         self._rows: list[migration_objects.Migration] = []
         self._rows_at = -1
@@ -97,6 +98,22 @@ class Director:
             return
         self.simulation.pause(process)
         self.later(seconds, lambda: self.simulation.resume(process))
+
+    def starve(self, name: str, seconds: float) -> None:
+        """Let a process start no thread for so long; one that is started meanwhile can."""
+        process = self.cloud.processes.get(name)
+        if process is None or process.threadless:
+            return
+        self._starved += 1
+        process.threadless = True
+
+        def feed() -> None:
+            process.threadless = False
+            # What it could not start it starts with its next tick.
+            self.cloud.world_threads.sleep(_SWEEPS)
+            self._starved -= 1
+
+        self.later(seconds, feed)
 
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         """Have something done at a later time; nothing that happens to a process keeps it from being done."""
@@ -322,6 +339,8 @@ class Director:
             self.stop_and_start(name, deed.more)
         elif deed.name == 'kill':
             self.kill(name, deed.more)
+        elif deed.name == 'no thread to be had':
+            self.starve(name, deed.more)
         elif deed.name == 'slow link':
             self.cloud.world.hypervisors[name].set_link(64.0 * deed.more)
         elif deed.name == 'hypervisor hangs':
@@ -437,7 +456,7 @@ class Director:
         self.settle()
         self._over = True
         self._deliver()
-        self.until(lambda: not self._down - self.gone, PATIENCE)
+        self.until(lambda: not self._down - self.gone and not self._starved, PATIENCE)
         self.until(lambda: not self.cloud.can_pay(), PATIENCE)
         with contextlib.suppress(sim.TimedOut):
             self.simulation.run(PATIENCE)

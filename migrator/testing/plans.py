@@ -197,8 +197,8 @@ def of_an_upgrade(seed: int) -> Plan:
 def of_a_bad_night(seed: int) -> Plan:
     """Return the plan of a seed in which a host is emptied while hypervisors hang and their services live.
 
-    They hang for longer than anybody waits for an answer, some of them for longer than anybody waits at all; and people
-    look after what is stuck.
+    They hang for longer than anybody waits for an answer, some of them for longer than anybody waits at all; processes
+    can start no thread for a while; and people look after what is stuck.
     """
     plan = of(seed)
     dice = random.Random(f'bad night of {seed}')  # noqa: S311 -- to be repeated, not secret
@@ -221,6 +221,10 @@ def of_a_bad_night(seed: int) -> Plan:
         # Somebody changes his mind, or something dies, while people wait.
         deed = _deed(dice, [f'host{number}' for number in range(1, plan.hosts + 1)], len(guests))
         deeds.append(dataclasses.replace(deed, at=round(dice.uniform(0, max(*ends, HORIZON)), 3)))
+    for _ in range(dice.choice((0, 0, 0, 1, 2))):
+        whom = dice.choice(('host1', 'host1', 'host2', 'conductor1', 'conductor2'))
+        at, lasts = round(dice.uniform(0, max(*ends, HORIZON)), 3), dice.choice((1.0, 10.0, 40.0, 90.0))
+        deeds.append(Deed(at, 'no thread to be had', whom, lasts))
     return dataclasses.replace(
         plan,
         guests=guests,
