@@ -46,6 +46,8 @@ class Fault(enum.Enum):
     #: 500, not done; and 500 although it was done.
     ERROR_NOT_DONE = enum.auto()
     ERROR_DONE = enum.auto()
+    #: 200 with a JSON object in which nothing is that should be, as of another service; not done.
+    ODD = enum.auto()
 
 
 @dataclasses.dataclass
@@ -94,6 +96,8 @@ class FaultyAdapter:
             raise ks_exceptions.ConnectFailure(f'Unable to establish connection to {url}: planned by the test')
         if fault in (Fault.ERROR_DONE, Fault.ERROR_NOT_DONE):
             return _answer(500, 'placement.undefined_code')
+        if fault is Fault.ODD:
+            return _json(200, {'planned': 'by the test'})
         if fault is Fault.CONFLICT:
             return _answer(409, 'placement.concurrent_update')
         if fault is Fault.REFUSED:
@@ -122,6 +126,10 @@ class FaultyAdapter:
 
 def _answer(status: int, code: str) -> requests.Response:
     error = {'status': status, 'title': 'planned by the test', 'detail': 'planned by the test', 'code': code}
+    return _json(status, {'errors': [error]})
+
+
+def _json(status: int, document: dict[str, Any]) -> requests.Response:
     return testing_placement.make_response(
-        None, status, [('Content-Type', 'application/json')], jsonlib.dumps({'errors': [error]}).encode()
+        None, status, [('Content-Type', 'application/json')], jsonlib.dumps(document).encode()
     )

@@ -193,6 +193,7 @@ FAULTS = (
     Fault('Placement timed out, not done', _request('GET', *_WRITES), request=_P.TIMEOUT_NOT_DONE),
     Fault('Placement timed out, done', _request(*_WRITES), request=_P.TIMEOUT_DONE),
     Fault('Placement timed out, done late', _request(*_WRITES), request=_P.TIMEOUT_LATE),
+    Fault('Placement answers oddly', _request('GET'), request=_P.ODD),
     Fault('Placement request doubled', _request(*_WRITES), request=_P.DUPLICATED),
     Fault('driver raises', _driver_may_fail, driver=_raises),
     Fault('driver hangs', _driver, driver=_hangs),
