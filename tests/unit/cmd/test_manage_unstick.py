@@ -24,7 +24,7 @@ from migrator.cmd import manage_command
 
 @pytest.fixture
 def stuck(operator, monkeypatch):
-    """A migration whose source has lost its power."""
+    """A migration whose source has lost its power, and that is to be aborted."""
     monkeypatch.setenv('LOGNAME', 'ada')
     cloud = operator.cloud
     instance = cloud.boot('one', 'host1', memory_mb=4096)
@@ -32,6 +32,8 @@ def stuck(operator, monkeypatch):
     cloud.simulation.run_until(lambda: cloud.migrations()[0].status == 'running')
     cloud.world.hypervisors['host1'].power_off()
     cloud.kill('host1')
+    row = cloud.migrations()[0]
+    assert cloud.request('DELETE', f'/servers/{instance.uuid}/migrations/{row.id}').status_int == 202
     cloud.simulation.run_until(lambda: cloud.migrations()[0].stuck_reason, timeout=300)
     return cloud.migrations()[0]
 
