@@ -34,6 +34,7 @@ from migrator.testing import invariants, plans
 from migrator.testing import threads as sim
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.watcher import Watcher
+from migrator.testing.world import World
 from migrator.virt import fake_hypervisor
 
 LOG = logging.getLogger(__name__)
@@ -66,8 +67,9 @@ class Director:
         self.cloud = cloud
         self.simulation = cloud.simulation
         self.gone: set[str] = set()
-        #: Guests that are nowhere: only an operator knows what is to become of them.
-        self.vanished: set[str] = set()
+        #: Guests that are nowhere, each with those of its migrations that may have moved it before it vanished: only an
+        #: operator knows what is to become of them.
+        self.vanished: dict[str, set[str]] = {}
         self._down: set[str] = set()
         self._starved = 0
         self._over = False
@@ -180,8 +182,9 @@ class Director:
                         act(row)
                     except exception.NotStuck:
                         return
-                    except exception.ServiceUnreachable:
-                        continue  # it is tried again
+                    except Exception as error:  # noqa: BLE001 -- a command that fails is given again
+                        LOG.warning('The command of an operator failed: %s', type(error).__name__)
+                        continue
                     return
 
         world.start(wait, name='an operator')
@@ -372,7 +375,9 @@ class Director:
         elif deed.name == 'guest vanishes':
             for hypervisor in self.cloud.world.hypervisors.values():
                 hypervisor.delete(instance.uuid)
-            self.vanished.add(instance.uuid)
+            rows = [row for row in self.migrations() if row.instance_uuid == instance.uuid]
+            moved = {row.uuid for row in rows if row.ended or row.running_at is not None}
+            self.vanished.setdefault(instance.uuid, moved)
         elif deed.name == 'bring back':
             self.bring_back(instance, *deed.more)
         elif deed.name == 'retry once stuck':
@@ -498,10 +503,21 @@ class Director:
         Also what is stuck, unless a host is gone for ever: only then nobody but a person can know where a guest is.
         """
         world = watcher.snapshot()
-        found = dict.fromkeys([*watcher.violations, *invariants.check(world)])
+        seen = [one for one in invariants.check(world) if not self._has_merely_vanished(world, one)]
+        found = dict.fromkeys([*watcher.violations, *seen])
         for row in world.migrations.values():
             if row.instance_uuid in self.vanished:
                 continue
             if row.in_progress and row.stuck_reason and self.gone.isdisjoint(world.hosts):
                 found[invariants.Violation('I7', f'migration {row.uuid} is stuck: {row.stuck_reason}', world.at)] = None
         return list(found)
+
+    def _has_merely_vanished(self, world: World, violation: invariants.Violation) -> bool:
+        """Whether it is that a guest is nowhere which has vanished, and of which no migration has said since that it
+        was moved."""
+        for uuid, before in self.vanished.items():
+            moved = [row for row in world.migrations.values() if row.instance_uuid == uuid and row.uuid not in before]
+            completed = any(row.status == migration_objects.MigrationStatus.COMPLETED for row in moved)
+            if violation.id == 'I2' and uuid in violation.what and not completed:
+                return True
+        return False

@@ -56,7 +56,9 @@ def power(world: World) -> Iterator[str]:
         if guest is None or guest.state in _NOT_HERE:
             continue  # that is I2
         wanted = _set_from_outside(world, instance) or POWER.get(instance.power_state, guest.state)
-        if guest.state != wanted:
+        # What could not be restored, for its service is down, still is to be.
+        waits = guest.state == GuestState.CUTOVER and world.is_down(instance.host)
+        if guest.state != wanted and not (waits and world.owes(instance.host, instance.uuid)):
             yield f'instance {instance.uuid} is {guest.state} at {instance.host}, and ought to be {wanted}'
 
 
