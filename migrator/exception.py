@@ -162,6 +162,11 @@ class InstanceExists(Conflict):
     """Instance {instance_uuid} already exists."""
 
 
+class CleanupInProgress(Conflict):
+    """{host} is just doing {step}, a deferred cleanup of migration {migration_uuid}, which would remove the guest of
+    instance {instance_uuid} from there: create the instance when "migrator-manage cleanup list" no longer has it."""
+
+
 class AllocationExists(Conflict):
     """Placement has an allocation of consumer {consumer} already, {held}, where {wanted} is to be: remove it first, or
     register what it holds."""

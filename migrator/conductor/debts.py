@@ -234,8 +234,9 @@ def _take_in(tools: Tools, debt: debt_rows.Debt, report: command.Report) -> bool
     if facts.get('here'):
         why = f'{debt.host} was to do {debt.step}, but the guest is there and could run: look which host runs it.'
         _raise_alarm(tools, debt, why)
-    elif facts.get('gone'):
-        return _without_guest(tools, debt)
+    elif facts.get('gone') and _without_guest(tools, debt):
+        return True
+    tools.database.debts.let_go(debt)
     return False
 
 

@@ -50,6 +50,7 @@ def create(
     :returns: the instance as stored.
     :raises migrator.exception.ComputeHostNotFound: no compute service of its host has reported.
     :raises migrator.exception.InstanceExists: the uuid is taken.
+    :raises migrator.exception.CleanupInProgress: its host is just removing what an earlier migration has left there.
     :raises migrator.exception.AllocationExists: Placement has another allocation for it. One that is the same already,
         as of a guest that was another service's until now, is taken over.
     :raises migrator.exception.PlacementRefused: the host has no room for it.

@@ -22,6 +22,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from migrator import exception
 from migrator.db import conductors, models, tenures
 from migrator.db import engine as engines
 
@@ -86,9 +87,20 @@ def hold(session: Any, instance_uuid: str, why: str) -> None:
 
 
 def hold_at(session: Any, instance_uuid: str, host: str) -> None:
-    """Block what would remove a guest from the host where it has just been registered: an operator has to look."""
+    """Block what would remove a guest from the host where it is being registered: an operator has to look.
+
+    :raises migrator.exception.CleanupInProgress: the host has been told to do it, and has not answered yet.
+    """
+    why = f'The instance has been created at {host} since: look whether this is still to be done.'
     here = (_T.c.instance_uuid == instance_uuid, _T.c.host == host, _T.c.step.in_(REMOVES))
-    _hold(session, f'The instance has been created at {host} since: look whether this is still to be done.', *here)
+    # Blocked first: from then on nobody can begin it.
+    _hold(session, why, *here)
+    told = sa.select(_T.c.step, _T.c.migration_uuid).where(*here, _T.c.alarm == why, _T.c.owner.is_not(None))
+    found = session.execute(told).first()
+    if found is not None:
+        raise exception.CleanupInProgress(
+            host=host, step=found.step, migration_uuid=found.migration_uuid, instance_uuid=instance_uuid
+        )
 
 
 def _hold(session: Any, why: str, *which: Any) -> None:
@@ -194,6 +206,12 @@ class Debts:
         """Write why a debt could not be paid when its host was last told, if it is still its owner's in its epoch."""
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(*_same(debt), _T.c.reason != reason).values(reason=reason))
+
+    @engines.retried
+    def let_go(self, debt: Debt) -> None:
+        """Note that the host has answered, and nobody has the debt paid until it is adopted for the next try."""
+        with self._engine.writer() as session:
+            session.execute(sa.update(_T).where(*_same(debt)).values(owner=None))
 
     @engines.retried
     def raise_alarm(self, debt: Debt, why: str) -> None:

@@ -45,6 +45,7 @@ class Instances:
         """Register an instance.
 
         :raises migrator.exception.InstanceExists: the uuid is taken.
+        :raises migrator.exception.CleanupInProgress: its host is just removing what was left of it there.
         """
         values = {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
         values['flavor'] = dataclasses.asdict(instance.flavor)

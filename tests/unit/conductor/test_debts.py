@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from migrator.conductor import debts
+from migrator import exception
+from migrator.conductor import debts, instances
 from migrator.db import debts as rows
 from migrator.objects import command
 from tests.unit.conductor import stage as stages
@@ -36,6 +37,39 @@ def test_a_report_from_before_it_was_deferred_does_not_end_a_cleanup(still: Stag
     assert [kept.id for kept in still.database.debts.list()] == [debt.id]
     debts.take_report(still.tools, report(debt))
     assert still.database.debts.list() == []
+
+
+def test_an_instance_is_not_created_where_its_guest_is_just_being_removed(build: Any) -> None:
+    stage = build(options={'conductor.post_max_attempts': 1})
+    faults = stage.host('host1').faults
+    faults.fail('post_live_migration_at_source')
+    migration = stage.begin('host2')
+    stage.end(migration)
+    stall = faults.stall('post_live_migration_at_source')
+    stage.until(stall.reached.is_set, 120)
+    row = stage.database.instances.get(migration.instance_uuid)
+    instances.delete(stage.database, stage.cloud.placement_client, row.uuid)
+    again = row.replace(host='host1', node='host1')
+    with pytest.raises(exception.CleanupInProgress, match='host1 is just doing post_live_migration_at_source'):
+        instances.create(stage.database, stage.cloud.placement_client, again)
+    assert stage.database.debts.list()[0].alarm is None
+    stall.release()
+    stage.until(lambda: not stage.database.debts.list())
+    assert instances.create(stage.database, stage.cloud.placement_client, again).host == 'host1'
+
+
+def test_what_a_host_has_failed_in_does_not_keep_the_instance_from_being_created_there(build: Any) -> None:
+    stage = build(options={'conductor.post_max_attempts': 1})
+    stage.host('host1').faults.fail('post_live_migration_at_source', sticky=True)
+    migration = stage.begin('host2')
+    stage.end(migration)
+    stage.until(lambda: 'planted' in stage.database.debts.list()[0].reason, 60)
+    stage.simulation.advance(20)
+    row = stage.database.instances.get(migration.instance_uuid)
+    instances.delete(stage.database, stage.cloud.placement_client, row.uuid)
+    instances.create(stage.database, stage.cloud.placement_client, row.replace(host='host1', node='host1'))
+    (blocked,) = stage.database.debts.list()
+    assert 'has been created at host1 since' in str(blocked.alarm)
 
 
 @pytest.mark.parametrize('host', ['host2', 'host3'])

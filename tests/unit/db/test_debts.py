@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import pytest
 
+from migrator import exception
 from migrator.db import debts
 from migrator.db.migrations import Write
 from tests.unit.db import conftest
@@ -148,6 +149,10 @@ def test_a_cleanup_that_would_remove_an_instance_from_where_it_is_created_is_blo
     scene.database.migrations.commit(known, Write(fields={'status': 'failed'}))
     row = scene.database.instances.get(debt.instance_uuid)
     scene.database.instances.delete(row.uuid)
+    with pytest.raises(exception.CleanupInProgress, match='is just doing post_live_migration_at_source'):
+        scene.database.instances.create(row.replace(host='host9'))
+    assert [one.alarm for one in scene.database.debts.list()] == [None, None]
+    scene.database.debts.let_go(scene.database.debts.list()[0])
     scene.database.instances.create(row.replace(host='host9'))
     blocked, other = scene.database.debts.list()
     assert 'has been created at host9 since' in str(blocked.alarm)
