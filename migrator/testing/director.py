@@ -481,17 +481,27 @@ class Director:
                 self.cloud.request('PUT', f'/os-services/{service.uuid}', {'forced_down': True})
 
     def _tidy(self) -> None:
-        """Have an operator look at each blocked cleanup: discard it at the host that has the guest, else retry it."""
+        """Have an operator look at each blocked cleanup: discard it where the guest rightly is, else retry it.
+
+        Which of two copies is to be ended is for no rule to say.
+        """
         debts = self.cloud.database.debts
         for debt in debts.list():
             if debt.alarm is None:
                 continue
             hypervisor = self.cloud.world.hypervisors[debt.host]
             guest = hypervisor.describe(debt.instance_uuid)
-            if guest.present and guest.state != command.GuestState.WAITING:
+            present = guest.present and guest.state != command.GuestState.WAITING
+            rightly = self._host_of(debt.instance_uuid) == debt.host
+            if present and rightly:
                 debts.discard(debt)
-            else:
+            elif not present:
                 debts.try_again([debt])
+
+    def _host_of(self, instance_uuid: str) -> str | None:
+        with contextlib.suppress(exception.InstanceNotFound):
+            return self.cloud.database.instances.get(instance_uuid).host
+        return None
 
     def _deliver(self) -> None:
         """Let requests arrive that are still on their way to Placement."""

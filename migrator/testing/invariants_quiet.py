@@ -136,7 +136,8 @@ def no_debris(world: World) -> Iterator[str]:
     """
     for debt in world.debts:
         if debt.alarm is None and debt.host in world.hosts and world.hosts[debt.host].alive:
-            if not world.is_down(debt.host):
+            # A migration of the guest that is stuck has it in hand.
+            if not world.is_down(debt.host) and not world.in_progress(debt.instance_uuid):
                 yield f'{debt.host} is up, and still owes {debt.step} for migration {debt.migration_uuid}'
     for uuid in dict.fromkeys(one.instance_uuid for one in world.migrations.values()):
         newest = world.newest(uuid)
