@@ -198,14 +198,16 @@ def decide(
     against: bool,
     asked_again: bool = False,
     names: tuple[str, str] = ('', ''),
+    late: bool = False,
 ) -> Decision:
     """Return what is to be done.
 
     :param against: whether somebody or something wishes to turn back: an abort, a failure, a time-out.
     :param asked_again: whether both have repeated what they said.
     :param names: of the source and of the destination, for the reason.
+    :param late: whether a copy that has begun then would have ended by now.
     """
-    act = _decide(source, destination, column, against, asked_again)
+    act = _decide(source, destination, column, against, asked_again, late)
     return Decision(act, _reason(act, source, destination, column, names))
 
 
@@ -234,11 +236,11 @@ def _reason(act: Act, source: Host, destination: Host, column: Column, names: tu
     return f'{seen} {helps}'
 
 
-def _decide(source: Host, destination: Host, column: Column, against: bool, asked_again: bool) -> Act:
+def _decide(source: Host, destination: Host, column: Column, against: bool, asked_again: bool, late: bool) -> Act:
     if Says.MISSING in (source.says, destination.says):
         return _A.WAIT
     if Says.DOWN in (source.says, destination.says):
-        return _with_a_host_down(source, destination, column, against)
+        return _with_a_host_down(source, destination, column, against, late)
     if source.says in _HERE and destination.says is Says.RUNS:
         # The two answers are of two moments, and the guest may have moved between them.
         return _A.STUCK if asked_again else _A.ASK
@@ -281,7 +283,7 @@ def _wished(act: Act, says: Says) -> Act:
     return act
 
 
-def _with_a_host_down(source: Host, destination: Host, column: Column, against: bool) -> Act:
+def _with_a_host_down(source: Host, destination: Host, column: Column, against: bool, late: bool) -> Act:
     if source.says is destination.says:
         return _A.STUCK
     if column in (Column.FORWARD, Column.BACK):
@@ -298,7 +300,7 @@ def _with_a_host_down(source: Host, destination: Host, column: Column, against: 
             return _A.ERROR
         # What receives the copy is there: the hypervisor of the source goes on without its compute service.
         copies = column is Column.RUNNING and destination.says is Says.WAITING
-        return _A.WAIT if copies and not against else _A.STUCK
+        return _A.WAIT if copies and not against and not late else _A.STUCK
     return _with_the_destination_down(source, destination, column, against)
 
 

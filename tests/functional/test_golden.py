@@ -24,6 +24,7 @@ import pytest
 
 from migrator.cmd import manage
 from migrator.conductor import rpcapi as conductor_rpcapi
+from migrator.conductor.tasks import live_migrate
 from migrator.testing.placement_faults import Fault
 from tests.functional import seen, wishes
 from tests.functional.trouble import LONG, faults
@@ -270,6 +271,12 @@ def test_placement_is_away(cloud, operator, golden):
     away, back = 'What needs Placement waits for it', 'Placement answers again'
     said = [line for line in cloud.watcher.logs if away in line or back in line]
     assert [away in line for line in said] == [True, False], 'once when it went, and once when it was back'
+
+
+@pytest.fixture(autouse=True)
+def short_copies(monkeypatch):
+    """A copy whose source nobody hears of is late at once."""
+    monkeypatch.setattr(live_migrate, 'SECONDS_PER_GIB', 0)
 
 
 def stuck(cloud):

@@ -18,6 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from migrator.conductor import abandon
+from migrator.conductor.tasks import live_migrate
 from migrator.db import debts, models
 from migrator.objects.command import GuestState
 from migrator.testing.placement_faults import Fault
@@ -33,6 +34,12 @@ def operator(cloud, capsys, tmp_path, monkeypatch):
     """Whoever is on duty: ada."""
     monkeypatch.setenv('LOGNAME', 'ada')
     return Operator(cloud, capsys, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def short_copies(monkeypatch):
+    """A copy whose source nobody hears of is late at once."""
+    monkeypatch.setattr(live_migrate, 'SECONDS_PER_GIB', 0)
 
 
 def row(cloud, instance):

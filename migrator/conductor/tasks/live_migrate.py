@@ -232,12 +232,13 @@ def settle(m: OwnedMigration) -> Settlement:
             # Not lost, but deleted with its instance: there is nothing to move any more, and nothing to restore.
             source = settling.Host(settling.Says.RETURNED)
         names = (m.source, m.destination or '')
-        decision = settling.decide(source, destination, _column(m), m.against is not None, asked_again, names)
+        against, late = m.against is not None, _would_have_ended(m)
+        decision = settling.decide(source, destination, _column(m), against, asked_again, names, late)
         if decision.act is settling.Act.ASK:
             asked_again = True
             continue
-        against = decision.act in (settling.Act.BACK, settling.Act.ABORT, settling.Act.ERROR)
-        if against and not m.settling:
+        turns = decision.act in (settling.Act.BACK, settling.Act.ABORT, settling.Act.ERROR)
+        if turns and not m.settling:
             # Nothing is decided against what was sent before it is refused everywhere: raise the epoch, ask anew.
             m.raise_epoch()
             asked_again = False
@@ -308,6 +309,16 @@ def _column(m: OwnedMigration) -> settling.Column:
     return settling.Column.QUEUED if m.row.status == Status.QUEUED else settling.Column.RUNNING
 
 
+def _would_have_ended(m: OwnedMigration) -> bool:
+    """Whether a copy takes longer than a source that lives would let it take, by default."""
+    began, flavor = m.row.running_at, m.guest.flavor
+    if began is None:
+        return False
+    disks = flavor.root_gb + flavor.ephemeral_gb if _migrate_data(m, 'pre_live_migration').block_migration else 0
+    longest = SECONDS_PER_GIB * (max(2.0, flavor.memory_mb / 1024) + disks)
+    return bool((m.now() - began).total_seconds() >= longest)
+
+
 def _settled(
     m: OwnedMigration, decision: settling.Decision, source: settling.Host, destination: settling.Host
 ) -> Settlement:
@@ -352,6 +363,8 @@ def _settled(
     return Parked(f'{decision.act} ({decision.reason})', patient=goes_on)
 
 
+#: How long a copy may take by the default of live_migration_completion_timeout.
+SECONDS_PER_GIB = 800
 #: What the source says in its queue and in its copy, which may last; also where its compute service has been killed.
 _MAY_LAST = frozenset({settling.Says.WAITS, settling.Says.JOB, settling.Says.DOWN})
 #: What helps a copy under a compute service that has been killed.

@@ -123,9 +123,10 @@ def decide(
     column: Column,
     against: bool = False,
     asked_again: bool = False,
+    late: bool = False,
 ) -> Act:
     hosts = [one if isinstance(one, Host) else Host(one) for one in (source, destination)]
-    return settle.decide(*hosts, column, against, asked_again).act
+    return settle.decide(*hosts, column, against, asked_again, late=late).act
 
 
 class TestTable:
@@ -228,6 +229,7 @@ class TestSourceDown:
         assert decide(Says.DOWN, Says.WAITING, Column.RUNNING) == WAIT
         assert decide(Says.DOWN, Says.WAITING, Column.RUNNING, against=True) == STUCK
         assert decide(Says.DOWN, Says.WAITING, Column.QUEUED) == STUCK
+        assert decide(Says.DOWN, Says.WAITING, Column.RUNNING, late=True) == STUCK
         assert decide(FENCED, Says.WAITING, Column.RUNNING) == ERROR
 
     @pytest.mark.parametrize('column', SENT)

@@ -87,6 +87,20 @@ def test_a_copy_goes_on_under_a_compute_service_that_was_killed(build: Callable[
     stage.check(migration, 'host1')
 
 
+def test_a_copy_that_would_have_ended_by_now_is_stuck_until_somebody_tells_of_it(build: Callable[..., Stage]) -> None:
+    stage = build(**ENDLESS)
+    migration = stage.begin('host2')
+    stage.until_status(migration, 'running')
+    stage.kill('host1')
+    # 800 s for each GiB, and 2 GiB at least.
+    stage.simulation.advance(1500)
+    assert stage.row(migration).stuck_reason is None
+    assert 'host1 is down' in stage.until_stuck(migration, SAYS + 100)
+    stage.cloud.start_compute('host1')
+    # The service that is back has it aborted by its own time-out.
+    assert stage.end(migration).status == 'cancelled'
+
+
 def test_a_copy_whose_compute_service_is_started_again_waits_for_nothing(build: Callable[..., Stage]) -> None:
     stage = build(**ENDLESS)
     migration = stage.begin('host2')
