@@ -209,12 +209,16 @@ class OwnedMigration:
         :param helps: what to do about it.
         """
         known = self.row.waits_for or ''
-        if known.endswith(helps) and known:
+        silence, other = _SILENCES[answers].format(host), _SILENCES[not answers].format(host)
+        if known and known.endswith(helps) and not known.startswith(other):
             return None
-        silence = _SILENCES[answers].format(host)
         known = known if known.startswith(silence) else f'{silence}{self.since(seconds)}'
         self.note_waiting(f'{known}{helps}')
         return self.row.waits_for
+
+    def is_said_silent(self, host: str) -> bool:
+        """Whether it is written that a host has not answered."""
+        return (self.row.waits_for or '').startswith(_SILENCES[False].format(host))
 
     def end_silence(self, host: str) -> None:
         """Take back what was written of a host's silence, for it has told where the guest is."""

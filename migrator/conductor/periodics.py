@@ -187,7 +187,7 @@ def _take_silence(tools: Tools, stories: runner.Runner, subject: OwnedMigration,
     if not silent:
         subject.note_mute(host)
     waited = silent or subject.mute_for(host)
-    if waited < tools.options.service_down_time:
+    if waited < tools.options.service_down_time and (silent or not subject.is_said_silent(host)):
         return
     why = subject.note_silence(host, waited, answers=not silent)
     if why is not None:

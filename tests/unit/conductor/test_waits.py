@@ -112,6 +112,26 @@ def test_a_copy_whose_compute_service_is_started_again_waits_for_nothing(build: 
     assert (stage.row(migration).status, stage.row(migration).stuck_reason) == ('running', None)
 
 
+def test_a_host_that_answers_again_and_does_not_tell_of_the_guest_is_not_said_to_be_silent(
+    build: Callable[..., Stage],
+) -> None:
+    stage = build(**ENDLESS)
+    migration = stage.begin('host2')
+    stage.until_status(migration, 'running')
+
+    def lose(message: Any) -> Any:
+        return 'lose' if message.target.server == 'host1' and message.method != 'compute_heartbeat' else None
+
+    stage.cloud.bus.faults = lose
+    stage.until(lambda: 'host1 has not answered since' in (stage.row(migration).waits_for or ''), SAYS)
+    stall = stage.host('host1').faults.stall('get_guest', sticky=True)
+    stage.cloud.bus.faults = lambda message: None
+    stage.until(lambda: 'host1 answers, but' in (stage.row(migration).waits_for or ''), 15)
+    stage.host('host1').faults.clear('get_guest')
+    stall.release()
+    stage.until(lambda: stage.row(migration).waits_for is None, SAYS)
+
+
 def test_its_turn_in_the_queue_may_take_as_long_as_it_likes(build: Callable[..., Stage]) -> None:
     stage = build(**ENDLESS)
     other = stage.cloud.boot('other', 'host1')
