@@ -298,7 +298,7 @@ class OwnedMigration:
             if outcome or ends or any(record.state == log.StepState.DONE for record in records):
                 fields['stuck_reason'] = None
                 records = [*records, self._stuck_record(None)]
-        if self.row.waits_for is not None:
+        if self.row.waits_for is not None or ends:
             fields.setdefault('waits_for', None)
         undoes = any((record.direction, record.state) == (log.UNDO, log.StepState.INTENT) for record in records)
         calls = self._will_call or undoes

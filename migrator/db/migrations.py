@@ -440,12 +440,14 @@ class Migrations:
 
     @engines.retried
     def note_progress(self, known: Migration, figures: Mapping[str, Any]) -> bool:
-        """Write what a poll told of the copy, or what it waits for; only while known is still the owner."""
+        """Write what a poll told of the copy, or what it waits for; only while known is still the owner.
+
+        :returns: whether it was written: not for one that has ended, which waits for nothing.
+        """
+        mine = (_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
         with self._engine.writer() as session:
             written: Any = session.execute(
-                sa.update(_T)
-                .where(_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
-                .values(**figures)
+                sa.update(_T).where(*mine, _T.c.in_progress_instance_uuid.is_not(None)).values(**figures)
             )
             return bool(written.rowcount)
 

@@ -117,7 +117,7 @@ def _names(held: dict[str, dict[str, int]]) -> set[str]:
 
 
 def ends(world: World) -> Iterator[str]:
-    """I7, quiet: every accepted migration has ended, or it is stuck and says why.
+    """I7, quiet: every accepted migration has ended, and waits for nothing; or it is stuck and says why.
 
     How long it may take, and which end the death of which host asks for, is for who knows the faults to say.
     """
@@ -125,6 +125,9 @@ def ends(world: World) -> Iterator[str]:
         if migration.in_progress and not migration.stuck_reason:
             waits = f' and waits for {migration.waits_for}' if migration.waits_for else ''
             yield f'migration {migration.uuid} is {migration.status}{waits}: it has not ended, and is not stuck'
+        left = migration.waits_for or migration.stuck_reason
+        if migration.ended and left:
+            yield f'migration {migration.uuid} has ended {migration.status}, and still says: {left}'
 
 
 def no_debris(world: World) -> Iterator[str]:

@@ -87,6 +87,18 @@ def test_a_copy_goes_on_under_a_compute_service_that_was_killed(build: Callable[
     stage.check(migration, 'host1')
 
 
+@pytest.mark.parametrize('link', [10.0, 13.0, 17.0])
+def test_what_has_ended_is_not_said_to_wait(build: Callable[..., Stage], link: float) -> None:
+    """Its source is killed, and the copy ends without it; a question that nobody answers is still on its way then."""
+    stage = build(link=link)
+    migration = stage.begin('host2')
+    stage.until_status(migration, 'running')
+    stage.kill('host1')
+    stage.end(migration, 600)
+    stage.simulation.advance(60)
+    assert (stage.row(migration).status, stage.row(migration).waits_for) == ('completed', None)
+
+
 def test_a_copy_that_would_have_ended_by_now_is_stuck_until_somebody_tells_of_it(build: Callable[..., Stage]) -> None:
     stage = build(**ENDLESS)
     migration = stage.begin('host2')
