@@ -263,12 +263,12 @@ def _later(m: OwnedMigration, error: exception.MigratorException, step: str, dir
     """Have a step tried again after a pause that grows: what all wait for is not asked by all of them every second."""
     wait = m.ledger.of(step if direction == log.DO else f'{direction} {step}', 'Placement')
     wait.tries += 1
-    pause = orders.back_off(m, wait)
+    orders.back_off(m, wait)
     record = m.record(step, direction)
     if record is not None:
         m.note_try(record, str(error))
     m.note_waiting(str(error))
-    return Parked(f'Placement: {error} Tried again in {pause:.0f} s')
+    return Parked(f'Placement: {error}')
 
 
 def _pause(m: OwnedMigration) -> None:

@@ -109,7 +109,7 @@ def retry(
     if wait.next_try > m.tools.threads.clock.monotonic():
         # Woken by something else, such as the other post step.
         m.wake_by(wait.next_try)
-        return wait.stuck or Parked(f'the next try of {step} at {host}')
+        return wait.stuck or _next_try(host, wait)
     outcome = carry_out(m, host, step, record, **payload)
     if not isinstance(outcome, Parked):
         wait.stuck = None
@@ -142,22 +142,26 @@ def retry(
         m.owe(host, step, reason, _for_debt(m))
         return Done({'owed': reason})
     m.note_try(record, reason)
-    pause = back_off(m, wait)
-    return Parked(f'{host} failed in {step} ({reason}); tried again in {pause:.0f} s')
+    wait.reason = reason
+    back_off(m, wait)
+    return _next_try(host, wait)
+
+
+def _next_try(host: str, wait: waits.Wait) -> Parked:
+    return Parked(f'the next try of {wait.what} at {host}, which has failed ({wait.reason})')
 
 
 def _in_line(host: str) -> Parked:
-    return Parked(f'a free place among the calls to {host}', patient=True)
+    return Parked(f'a free place among the calls to {host}', patient=True, whom=())
 
 
-def back_off(m: owned.OwnedMigration, wait: waits.Wait) -> float:
-    """Let be what has failed: twice as long each time, up to a minute, jittered; return for how many seconds."""
+def back_off(m: owned.OwnedMigration, wait: waits.Wait) -> None:
+    """Let be what has failed: twice as long each time, up to a minute, jittered."""
     first, last = _BACKOFF
     # What is never given up may fail more often than a float has room for.
     doubled = min(wait.tries - 1, 10)
     pause = float(min(last, first * 2**doubled) * (0.5 + m.tools.threads.random() / 2))
     _let_be(m, wait, pause)
-    return pause
 
 
 def _let_be(m: owned.OwnedMigration, wait: waits.Wait, seconds: float) -> None:
@@ -209,6 +213,7 @@ def _asked(m: owned.OwnedMigration, host: str) -> settle.Host:
         found = m.tools.hosts.ask(host, [m.order(host, 'poll')], in_line=True)
     except conductor_hosts.HostBusy:
         # It was not asked, and so has not been silent either, for however long it was not heard.
+        m.unasked.add(host)
         return settle.Host(settle.Says.MISSING)
     observation = next((one for one in found or [] if one.migration_uuid == m.row.uuid), None)
     if observation is None:
@@ -260,7 +265,9 @@ def not_told(m: owned.OwnedMigration, *hosts: str) -> Parked | Stuck:
                 'compute service. It goes on by itself when that tells; or stop that service, and declare the host '
                 'forced down once it is fenced.'
             )
-    return Parked(f'{", ".join(sorted(hosts))} to say where the guest is')
+    if m.unasked.issuperset(hosts):
+        return _in_line(' and '.join(hosts))
+    return Parked(f'{", ".join(sorted(hosts))} to say where the guest is', whom=hosts)
 
 
 def word_of(m: owned.OwnedMigration, observation: command.Observation) -> settle.Host:

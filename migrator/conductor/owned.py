@@ -107,6 +107,8 @@ class OwnedMigration:
         self.waits_on: set[str] = set()
         #: The hosts that were asked in this run where the guest is, and have not said it.
         self.unheard: set[str] = set()
+        #: The hosts that could not be asked in this run, for want of a place among the calls to them.
+        self.unasked: set[str] = set()
         self.heard_at = tools.threads.clock.monotonic()
         #: The hosts that answer, and do not say where this guest is, and since when (monotonic seconds).
         self.mute: dict[str, float] = {}
@@ -192,12 +194,12 @@ class OwnedMigration:
         self._fields, self._instance_fields, self._debts, self._will_call = {}, {}, [], False
         self._debts_held, self._debts_paid = None, []
 
-    def note_waiting(self, why: str) -> None:
+    def note_waiting(self, why: str | None) -> None:
         """Write what it waits for, for whoever asks; the next commit takes it away.
 
-        :param why: a sentence.
+        :param why: a sentence; None: nothing that is to be told.
         """
-        why = base.text(why, command.LONGEST_REASON)
+        why = None if why is None else base.text(why, command.LONGEST_REASON)
         if self.row.waits_for != why and self.tools.database.migrations.note_progress(self.row, {'waits_for': why}):
             self.row = self.row.replace(waits_for=why)
 

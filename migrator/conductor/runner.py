@@ -33,8 +33,8 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds after which a run that an unexpected error has ended is tried again.
 _AFTER_ERROR = 5.0
-#: So many equal unexpected errors in a row need a person.
-_EQUAL_ERRORS = 3
+#: So many equal unexpected errors in a row need a person; and so many that differ.
+_EQUAL_ERRORS, _ERRORS = 3, 12
 #: So many characters of such an error are told.
 _SHOWN = 500
 
@@ -60,6 +60,8 @@ class _Tale:
     #: The last unexpected error, and how often in a row it was met.
     error: str = ''
     errors: int = 0
+    #: How many there were in a row, whatever they say.
+    in_a_row: int = 0
 
 
 class Runner:
@@ -190,13 +192,13 @@ class Runner:
                 subject.take_observation(observation)
             if subject.row.retry_requested_at is not None:
                 subject.forget_tries()
-            subject.waits_on, subject.unheard = set(), set()
+            subject.waits_on, subject.unheard, subject.unasked = set(), set(), set()
             subject.wake_at = None
             pause: Parked | Stuck | None = orders.ask_first(subject)
             if pause is None:
                 pause = SagaExecutor(self._stories(subject.row.migration_type), subject).run()
             self._after(tale, pause)
-            tale.errors = 0
+            tale.errors = tale.in_a_row = 0
         except exception.NotOwner as error:
             # Another owner, another epoch, or a wish that was not known: read it, and observe again.
             LOG.info('%s', error)
@@ -221,11 +223,13 @@ class Runner:
         subject, told = tale.subject, base.text(f'{type(error).__name__}: {error}', _SHOWN)
         tale.errors = tale.errors + 1 if tale.error == told else 1
         tale.error = told
-        reason = (
-            f'Conductor {subject.tools.server} meets the same unexpected error each time: {told}. See its log. It is '
-            'tried again.'
-        )
-        if tale.errors < _EQUAL_ERRORS or subject.row.stuck_reason == reason:
+        tale.in_a_row += 1
+        equal = tale.errors >= _EQUAL_ERRORS
+        which = 'the same unexpected error' if equal else 'an unexpected error'
+        meets = f'Conductor {subject.tools.server} meets {which} each time'
+        reason = f'{meets}{"" if equal else ", and not the same, such as"}: {told}. See its log. It is tried again.'
+        known = subject.row.stuck_reason or ''
+        if (not equal and (tale.in_a_row < _ERRORS or known.startswith(meets))) or known == reason:
             return
         try:
             subject.forget_writes()

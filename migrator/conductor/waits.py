@@ -23,6 +23,8 @@ STUCK = 'stuck'
 PATIENCE = 5
 #: The statuses that say enough of a wait that may last.
 _LASTING = (migration_objects.MigrationStatus.QUEUED, migration_objects.MigrationStatus.RUNNING)
+#: So often a host that is started again has all its time again; a migration may be what its host dies of.
+_RESTARTS = 3
 #: How the reason begins why a migration is stuck that gets no further.
 _LONG = 'It gets no further, and has long waited for '
 
@@ -38,6 +40,7 @@ class Wait:
     :ivar tries: how often it has failed.
     :ivar next_try: it is let be until then (monotonic seconds).
     :ivar stuck: what is said meanwhile, where it is stuck.
+    :ivar reason: why it has failed last.
     """
 
     what: str
@@ -47,6 +50,7 @@ class Wait:
     tries: int = 0
     next_try: float = -math.inf
     stuck: Stuck | None = None
+    reason: str = ''
 
 
 class Ledger:
@@ -57,6 +61,9 @@ class Ledger:
     :ivar boots: of the hosts that it waited for, then.
     :ivar begun: patience -> when it first waited so since it last got any further (monotonic seconds). What waits for a
         host may stand in line for it in between, and again: the one does not begin the other anew.
+    :ivar restarts: how often a host that it waited for has been started again since it last got any further.
+    :ivar is_told: whether the status of the migration tells what it waits for.
+    :ivar wrote: what was last written of it.
     """
 
     def __init__(self, clock: executors.Clock) -> None:
@@ -66,6 +73,9 @@ class Ledger:
         self.got: Any = None
         self.boots: Mapping[str, str | None] = {}
         self.begun: Mapping[float, float] = {}
+        self.restarts = 0
+        self.is_told = False
+        self.wrote: str | None = None
 
     def of(self, what: str, *whom: str) -> Wait:
         """Return the wait for something, which begins now if there is none."""
@@ -89,15 +99,23 @@ def wait_for(m: Any, pause: Parked) -> Parked | Stuck:
     :returns: that it is stuck, where it has lasted for too long.
     """
     now, down_time, ledger = m.tools.threads.clock.monotonic(), m.tools.options.service_down_time, m.ledger
-    patience = math.inf if pause.patient else PATIENCE * down_time
-    whom, got, begun = tuple(sorted(m.waits_on)), _got(m), {}
+    # An abort ends what may last otherwise.
+    patience = math.inf if pause.patient and m.row.abort_requested_at is None else PATIENCE * down_time
+    whom, got, begun = tuple(sorted(m.waits_on if pause.whom is None else pause.whom)), _got(m), {}
     boots = dict(m.boots)
     if ledger.last is None and _is_kept_stuck(m, pause):
         begun = {patience: now - patience}
-    elif ledger.last is not None and ledger.got == got and not _have_begun_anew(m, ledger.boots, whom):
-        begun, boots = ledger.begun, boots | ledger.boots
+    elif ledger.last is not None and ledger.got == got:
+        anew = _have_begun_anew(m, ledger.boots, whom)
+        if anew and ledger.restarts < _RESTARTS:
+            ledger.restarts += 1
+        else:
+            begun, boots = ledger.begun, boots | ledger.boots
+    else:
+        ledger.restarts = 0
     since = begun.get(patience, now)
     ledger.last, ledger.got, ledger.boots = Wait(pause.why, whom, since, patience), got, boots
+    ledger.is_told = pause.told and patience == math.inf and m.row.status in _LASTING and m.row.outcome is None
     # A host that is waited for after what may last has its time from then on.
     ledger.begun = {} if lasts(m) else {**begun, patience: since}
     lasted = now - since
@@ -105,14 +123,19 @@ def wait_for(m: Any, pause: Parked) -> Parked | Stuck:
         hosts = f'the hypervisor of {" and ".join(whom)}, and at the log of the compute service there'
         look = hosts if whom else f'the log of conductor {m.tools.server}'
         return Stuck(f'{_LONG}{pause.why}: look at {look}. It goes on by itself when that has come.')
+    wrote = m.row.waits_for is not None and m.row.waits_for == ledger.wrote
+    if wrote and not m.row.waits_for.startswith(f'for {pause.why}, '):
+        # That has come.
+        m.note_waiting(None)
     if lasted >= down_time and not lasts(m) and m.row.waits_for is None:
         m.note_waiting(f'for {pause.why}, {m.since(lasted)}')
+        ledger.wrote = m.row.waits_for
     return pause
 
 
 def lasts(m: Any) -> bool:
     """Whether what it waits for needs no reason beside its status: its turn in the queue, or its copy."""
-    return m.ledger.last is not None and m.ledger.last.patience == math.inf and m.row.status in _LASTING
+    return m.ledger.last is not None and m.ledger.is_told
 
 
 def _have_begun_anew(m: Any, boots: Mapping[str, str | None], whom: Sequence[str]) -> bool:
@@ -122,7 +145,7 @@ def _have_begun_anew(m: Any, boots: Mapping[str, str | None], whom: Sequence[str
 
 def _got(m: Any) -> Any:
     """Return what changes when a migration gets any further."""
-    done = [record.key for record in m.journal.all() if record.state != log.StepState.INTENT]
+    done = [one for one in m.journal.all() if one.state != log.StepState.INTENT and one.step != STUCK]
     row, seen = m.row, m.seen.get(m.source)
     # Of a copy that is to be aborted its progress is none.
     figures = seen.progress if seen is not None and row.outcome == migration_objects.Outcome.FORWARD else None

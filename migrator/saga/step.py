@@ -52,10 +52,14 @@ class Parked:
 
     :ivar why: what it waits for, for a person.
     :ivar patient: whether that may take as long as it likes, such as a turn in a queue.
+    :ivar told: whether the subject tells it already, by its status.
+    :ivar whom: the hosts whose word that is; None: those that are asked.
     """
 
     why: str
     patient: bool = False
+    told: bool = False
+    whom: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

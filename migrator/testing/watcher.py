@@ -291,7 +291,8 @@ class Watcher:
         lasts = (migration_objects.MigrationStatus.QUEUED, migration_objects.MigrationStatus.RUNNING)
         for uuid, row in world.migrations.items():
             stands = row.status, row.outcome, row.attempt, row.abort_requested_at
-            says = row.waits_for or row.stuck_reason or (row.status in lasts and row.abort_requested_at is None)
+            on_its_way = row.status in lasts and row.outcome is None and row.abort_requested_at is None
+            says = row.waits_for or row.stuck_reason or on_its_way
             if row.ended or says or stands != self._silent.get(uuid, (None, 0.0))[0]:
                 self._silent[uuid] = None if row.ended or says else stands, world.at
             elif world.at - self._silent[uuid][1] > SILENCE:

@@ -273,11 +273,11 @@ def _without_asking(m: OwnedMigration) -> Settlement | None:
         _force_complete(m)
     m.waits_on = {m.source}
     if started:
-        return Parked(f'{m.source} to copy the guest', patient=True)
+        return Parked(f'{m.source} to copy the guest', patient=True, told=True)
     if seen is not None and seen.entry == command.Entry.STARTED:
         # Its turn has come, and the driver may hang.
         return Parked(f'{m.source} to begin the move')
-    return Parked(f'its turn in the queue of {m.source}', patient=True)
+    return Parked(f'its turn in the queue of {m.source}', patient=True, told=True)
 
 
 #: What the source says as long as nothing has happened that its events do not tell.
@@ -357,16 +357,22 @@ def _settled(
         found = orders.not_told(m, m.destination)
         if isinstance(found, Stuck):
             return found
-    if source.says is settling.Says.DOWN and act is settling.Act.WAIT:
+    # Of both that is only waited for where a copy may go on.
+    alone = source.says is settling.Says.DOWN and destination.says is settling.Says.WAITING
+    if alone:
         m.note_silence(m.source, m.tools.hosts.silent_for(m.source), answers=False, helps=_COPIES)
-    goes_on = source.says in _MAY_LAST and m.outcome is None and m.against is None
-    return Parked(f'{decision.act} ({decision.reason})', patient=goes_on)
+    # To complete by force pauses a guest long before it moves.
+    forced = source.says is settling.Says.CUTOVER_JOB and m.row.force_complete_requested_at is not None
+    goes_on = (source.says in _MAY_LAST or forced or alone) and m.outcome is None and m.against is None
+    why = f'the move to get on ({decision.reason})'
+    whom = (m.destination,) if m.destination and destination.says is settling.Says.MISSING else None
+    return Parked(why, patient=goes_on, told=goes_on, whom=whom)
 
 
 #: How long a copy may take by the default of live_migration_completion_timeout.
 SECONDS_PER_GIB = 800
-#: What the source says in its queue and in its copy, which may last; also where its compute service has been killed.
-_MAY_LAST = frozenset({settling.Says.WAITS, settling.Says.JOB, settling.Says.DOWN})
+#: What the source says in its queue and in its copy, which may last.
+_MAY_LAST = frozenset({settling.Says.WAITS, settling.Says.JOB})
 #: What helps a copy under a compute service that has been killed.
 _COPIES = (
     ', and its hypervisor may go on copying: start its compute service; or, once the host is fenced, declare it forced '
@@ -399,7 +405,8 @@ def _queue_again(m: OwnedMigration) -> Settlement:
     report = m.reports.get((m.source, 'live_migration'))
     if report is not None and (report.result or {}).get('gone'):
         return Stuck(f'{m.source} no longer has the guest, and {m.destination} only waits for it: look who has it.')
-    return verdict if not isinstance(verdict, Done) else Parked(f'its turn in the queue of {m.source}', patient=True)
+    turn = Parked(f'its turn in the queue of {m.source}', patient=True, told=True)
+    return verdict if not isinstance(verdict, Done) else turn
 
 
 def _force_complete(m: OwnedMigration) -> None:
@@ -451,7 +458,18 @@ def job_has_ended(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
         if word.says in (settling.Says.JOB, settling.Says.CUTOVER_JOB):
             m.waits_on = {m.source}
             return Parked(f'the last pages to leave {m.source}')
-        if word.says is settling.Says.BROKEN:
+        broken = word.says is settling.Says.BROKEN
+        if word.says is settling.Says.DOWN and m.destination:
+            # What the source still has to send the destination lacks.
+            there = orders.look_at(m, m.destination)
+            if there.says is settling.Says.MISSING:
+                m.waits_on = {m.destination}
+                return orders.not_told(m, m.destination)
+            broken = there.says is settling.Says.BROKEN
+            if there.post_copy and not broken:
+                m.waits_on = set(m.hosts)
+                return Parked(f'the last pages to leave {m.source}, which is down', whom=(m.source,))
+        if broken:
             return Stuck(f'Post-copy broke off: neither {m.source} nor {m.destination} has all of the memory.')
         m.will(status=Status.POST_MIGRATING.value)
     m.will_call()
