@@ -23,14 +23,14 @@ MUTANTS = (
     Mutant(
         'a-wait-has-no-end',
         'migrator/conductor/waits.py',
-        'math.inf if pause.patient else PATIENCE * down_time',
+        'math.inf if pause.patient and m.row.abort_requested_at is None else PATIENCE * down_time',
         'math.inf',
         'A migration that gets no further is never stuck, and nobody is told what to do.',
     ),
     Mutant(
         'a-copy-is-stuck',
         'migrator/conductor/waits.py',
-        'math.inf if pause.patient else PATIENCE * down_time',
+        'math.inf if pause.patient and m.row.abort_requested_at is None else PATIENCE * down_time',
         'PATIENCE * down_time',
         'A copy of a large guest is told to be stuck.',
     ),
@@ -135,8 +135,8 @@ MUTANTS = (
     Mutant(
         'busy-host-counts-as-down',
         ORDERS,
-        'however long it was not heard.\n        return settle.Host(settle.Says.MISSING)',
-        'however long it was not heard.\n        return _silent(m, host)',
+        'm.unasked.add(host)\n        return settle.Host(settle.Says.MISSING)',
+        'm.unasked.add(host)\n        return _silent(m, host)',
         'A host counts as down because the conductor had no free call slot for it.',
     ),
     Mutant(
