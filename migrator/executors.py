@@ -295,6 +295,8 @@ class BoundedExecutor(concurrent.futures.Executor):
         self._max_workers = max_workers
         self._running = 0
         self._started = 0
+        #: When no thread could be started while none of its own ran, and since then none could (monotonic seconds).
+        self._stalled_at: float | None = None
         self._closed = False
         self._waiting: collections.OrderedDict[concurrent.futures.Future[Any], Callable[[], Any]] = (
             collections.OrderedDict()
@@ -314,6 +316,12 @@ class BoundedExecutor(concurrent.futures.Executor):
     def waiting(self) -> int:
         """How many items wait."""
         return len(self._waiting)
+
+    def stalled_for(self) -> float:
+        """Return for how many seconds no thread could be started for what waits, while nothing ran."""
+        with self._lock:
+            since = self._stalled_at
+            return 0.0 if since is None or not self._waiting else self._threads.clock.monotonic() - since
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
         """Queue ``fn(*args, **kwargs)`` and return its Future.
@@ -393,6 +401,8 @@ class BoundedExecutor(concurrent.futures.Executor):
             self._threads.start(self._work, item, name=f'{self._name}-{self._started}')
         except RuntimeError as error:
             self._end_worker()
+            if self._stalled_at is None and not self._running:
+                self._stalled_at = self._threads.clock.monotonic()
             LOG.warning(
                 '%s cannot start a thread, and tries again (%d items wait): %s',
                 self._name,
@@ -400,6 +410,7 @@ class BoundedExecutor(concurrent.futures.Executor):
                 error,
             )
             return False
+        self._stalled_at = None
         return True
 
     def _work(self, item: tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None) -> None:

@@ -162,16 +162,41 @@ class ConductorManager:
         self._periodics.append(executors.Periodic(self._threads, spacing, tick, name).start())
 
     def _sweep(self) -> None:
+        if not self.tools.owner:
+            return
         periodics.sweep(self.tools, self.runner, self._poll_pool, self.metrics.count_debts)
         if not self._adopt_pool.running and not self._adopt_pool.waiting:
             self._adopt_pool.submit(trees.place_all, self.tools.database, self.tools.placement)
 
     def _renew(self) -> None:
-        """Renew the lease; a life whose lease has run out is over, and a new one begins that owns nothing."""
-        if not self.tools.database.conductors.renew(self.tools.owner, self.conf.conductor.lease, self.tools.server):
-            LOG.warning('The lease of conductor %s has run out: it lets everything go', self.tools.owner)
-            self.begin_life()
-            self.report_alive()
+        """Renew the lease; a life whose lease has run out is over, and a new one begins that owns nothing.
+
+        Who can start no thread gives its lease back until it can: another conductor does what it has left.
+        """
+        stalled = max(pool.stalled_for() for pool in self._pools)
+        if stalled >= self.tools.options.service_down_time:
+            self._give_up(stalled)
+            return
+        lives, owner = self.tools.database.conductors, self.tools.owner
+        if owner and lives.renew(owner, self.conf.conductor.lease, self.tools.server):
+            return
+        if owner:
+            LOG.warning('The lease of conductor %s has run out: it lets everything go', owner)
+        self.begin_life()
+        self.report_alive()
+
+    def _give_up(self, stalled: float) -> None:
+        owner, self.tools.owner = self.tools.owner, ''
+        if not owner:
+            return
+        LOG.error(
+            '%s has not been able to start a thread for %.0f s, and lets everything go, so that another conductor goes'
+            ' on with it: look at the limits of its process (ulimit -u, TasksMax, memory). It begins anew when it can.',
+            self.tools.server,
+            stalled,
+        )
+        self.runner.drop_all()
+        self.tools.database.conductors.retire(owner, self.tools.server)
 
     def stop(self) -> None:
         """Stop listening, let what runs come to its next pause, and end this life, so that others may adopt at once.
@@ -196,7 +221,9 @@ class ConductorManager:
             LOG.warning('The lease could not be given back, and will run out: %s', error)
 
     def adopt(self, uuid: str, epoch: int) -> None:
-        """Adopt a migration that nobody living owns, and run it."""
+        """Adopt a migration that nobody living owns, and run it, unless this conductor has let everything go."""
+        if not self.tools.owner:
+            return
         subject = recovery.adopt(self.tools, uuid, epoch)
         if subject is not None:
             self.runner.take(subject)

@@ -212,6 +212,44 @@ def test_a_conductor_that_can_start_no_thread_when_it_is_told_of_a_migration(bui
     assert stage.end(migration, 60).status == 'completed'
 
 
+@pytest.mark.parametrize('moment', ['accepted', 'queued', 'running'])
+def test_a_conductor_without_threads_lets_another_go_on(build: Callable[..., Stage], moment: str) -> None:
+    stage = build(conductors=2)
+    migration = None
+    if moment != 'accepted':
+        phase = {'queued': 'live_migration', 'running': 'copying'}[moment]
+        stall = stage.host('host1').faults.stall(phase)
+        migration = stage.begin('host2')
+        stage.until_status(migration, moment)
+    lives = {life.id: life.server for life in stage.cloud.database.conductors.list()}
+    holder = 'conductor1' if migration is None else lives[stage.row(migration).owner]
+    stage.cloud.processes[holder].threadless = True
+    if migration is None:
+        migration = stage.begin('host2')
+    else:
+        stall.release()
+    stage.simulation.advance(180)
+    assert stage.row(migration).status == 'completed'
+    stage.check(migration, 'host2')
+    service = stage.cloud.database.services.list('nova-conductor', holder)[0]
+    assert not service.is_up(stage.cloud.database.services.now(), 60), 'a list of services shows who does nothing'
+    stage.cloud.processes[holder].threadless = False
+    stage.simulation.advance(60)
+    service = stage.cloud.database.services.list('nova-conductor', holder)[0]
+    assert service.is_up(stage.cloud.database.services.now(), 60)
+
+
+def test_the_only_conductor_without_threads(build: Callable[..., Stage]) -> None:
+    stage = build()
+    stage.cloud.processes['conductor1'].threadless = True
+    migration = stage.begin('host2')
+    stage.simulation.advance(600)
+    assert stage.row(migration).in_progress
+    stage.cloud.processes['conductor1'].threadless = False
+    assert stage.end(migration, 90).status == 'completed'
+    stage.check(migration, 'host2')
+
+
 def test_what_a_conductor_cannot_start_does_not_grow(build: Callable[..., Stage]) -> None:
     stage = build()
     stage.simulation.advance(10)
