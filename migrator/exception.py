@@ -53,6 +53,15 @@ class MigratorException(Exception):
         super().__init__(message)
 
 
+def told(error: BaseException) -> str:
+    """Return an error as it is told to a person: one that is not ours with its type, without which its text may say
+    nothing (that of a KeyError is a key).
+    """
+    if isinstance(error, MigratorException):
+        return error.message
+    return f'{type(error).__name__}: {error}' if str(error) else type(error).__name__
+
+
 # --- what the asker got wrong ----------------------------------------------------------------------------------------
 
 

@@ -283,11 +283,14 @@ class OsloRPC:
         if monitor is not None:
             monitor = max(monitor, _LEAST_MONITOR)
         client = self._client(target, timeout=timeout, call_monitor_timeout=monitor, retry=retries)
+        began = time.monotonic()
         try:
             self._reach(context, retries)
             return client.call(context, method, **args)
         except oslo_messaging.MessagingTimeout as error:
-            raise exception.RPCTimeout(target=str(target), method=method, timeout=timeout) from error
+            # What was waited for: without its heartbeats a server is given up long before the time-out.
+            waited = round(time.monotonic() - began, 1)
+            raise exception.RPCTimeout(target=str(target), method=method, timeout=waited) from error
         except _NO_BROKER as error:
             raise _unreachable(error) from error
         except exception.MigratorException as error:

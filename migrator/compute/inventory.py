@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from oslo_log import log as logging
 
-from migrator import executors
+from migrator import exception, executors
 from migrator.objects import command as command_objects
 from migrator.objects import compute_node
 from migrator.objects import instance as instance_objects
@@ -109,7 +109,7 @@ class HostInventory:
         try:
             self.refresh()
         except Exception as error:  # noqa: BLE001 -- the next heartbeat asks again
-            self._says_nothing(str(error))
+            self._says_nothing(exception.told(error))
         else:
             with self._lock:
                 silent, self._silent = self._silent, False

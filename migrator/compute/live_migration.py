@@ -68,6 +68,7 @@ def pre_live_migration(
 def live_migration(
     driver: ComputeDriver,
     threads: executors.Threads,
+    host: str,
     instance: Instance,
     destination: str,
     migrate_data: LiveMigrateData,
@@ -101,11 +102,14 @@ def live_migration(
     except exception.LiveMigrationFailed as error:
         return outcome(Verdict.FAILED, str(error))
     except Exception as error:  # noqa: BLE001 -- the connection may have failed while the job goes on
-        LOG.warning('Live migration of instance %s: the driver failed: %s', instance.uuid, error)
+        told = exception.told(error)
+        if not isinstance(error, exception.MigratorException):
+            told = f'{host} failed in live_migration: {told}'
+        LOG.warning('Live migration of instance %s: the driver failed: %s', instance.uuid, told)
         verdict = outlast(driver, threads, instance.uuid)
         if verdict is None and not begun and isinstance(error, exception.DriverError):
             verdict = Verdict.FAILED  # by its promise no job was started
-        return outcome(verdict, str(error) or type(error).__name__)
+        return outcome(verdict, told)
 
 
 def outcome(verdict: Verdict | None, reason: str | None = None) -> Outcome:
@@ -138,7 +142,9 @@ def outlast(
             return driver.attach_live_migration(instance_uuid)
         except Exception as error:  # noqa: BLE001 -- until its end is known it holds its slot
             with about():
-                LOG.warning('The job of guest %s cannot be asked for, and will be: %s', instance_uuid, error)
+                LOG.warning(
+                    'The job of guest %s cannot be asked for, and will be: %s', instance_uuid, exception.told(error)
+                )
             threads.sleep(ASK_AGAIN)
 
 

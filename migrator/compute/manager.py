@@ -115,6 +115,7 @@ class _Move:
         return live_migration.live_migration(
             manager.driver,
             manager.threads,
+            manager.host,
             instance,
             destination,
             migrate_data,
@@ -264,7 +265,7 @@ class ComputeManager:
                 function()
             except Exception as error:  # noqa: BLE001 -- a stop goes on, whatever fails
                 failures.append(error)
-                LOG.warning('%s: %s: %s', self.host, name, error)
+                LOG.warning('%s: %s: %s', self.host, name, exception.told(error))
             ended.set()
 
         try:
@@ -574,7 +575,7 @@ class ComputeManager:
                 try:
                     method(instance)
                 except Exception as error:  # noqa: BLE001 -- the move's verdict tells what came of it
-                    LOG.warning('%s %s failed at %s: %s', what, instance.uuid, self.host, error)
+                    LOG.warning('%s %s failed at %s: %s', what, instance.uuid, self.host, exception.told(error))
         finally:
             self._orders.end_call(what, migration_uuid)
 

@@ -116,7 +116,7 @@ class Observer:
                 # It would be in the way of the answer about every other guest.
                 raise exception.DriverError(f'get_progress returned {odd}: what JSON can carry would do')
         except Exception as error:  # noqa: BLE001 -- the host is silent about this guest, then
-            LOG.warning('The hypervisor of %s does not tell of guest %s: %s', self._host, uuid, error)
+            LOG.warning('The hypervisor of %s does not tell of guest %s: %s', self._host, uuid, exception.told(error))
             return None
         finally:
             with self._lock:

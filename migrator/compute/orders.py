@@ -548,8 +548,9 @@ class Orders:
             return _cancelled(error)
         except Exception as error:  # whatever it was, the owner has to hear of it
             known = isinstance(error, exception.MigratorException)
+            told = exception.told(error)
             # No log can hold what no encoding has.
-            reason = base.text(str(error) if known else f'{type(error).__name__}: {error}')
+            reason = base.text(told if known else f'{self._host} failed in {work.step}: {told}')
             LOG.warning('%s of migration %s failed: %s', work.step, work.uuid, reason, exc_info=not known)
             facts: dict[str, Any] = {'error': type(error).__name__}
             if isinstance(error, exception.GuestStillHere):

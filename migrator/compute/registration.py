@@ -102,7 +102,7 @@ class Registration:
             except Exception as error:  # noqa: BLE001 -- until a conductor has answered there is nothing else to do
                 # A call that is under way at the stop may lose its broker, and says anything then.
                 if not self._stopped.is_set():
-                    LOG.warning('This host is not registered yet: %s', error)
+                    LOG.warning('This host is not registered yet: %s', exception.told(error))
                     self._stopped.wait(CALL_AGAIN)
                 continue
             with self._lock:

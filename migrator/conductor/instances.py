@@ -119,7 +119,7 @@ def adopt(
                 adopted.append(left[0].uuid)
             del left[0]
     except exception.ServiceUnreachable as error:
-        why = str(error)
+        why = exception.told(error)
     if left:
         LOG.warning(
             '%d guests of %s are not adopted, and are tried again when its compute service starts next: %s',

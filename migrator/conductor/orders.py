@@ -45,6 +45,10 @@ def check(m: owned.OwnedMigration, host: str, step: str, **payload: Any) -> comm
     :param step: the check's name, in the journal and over RPC.
     """
     answer = _send(m, host, step, payload)
+    if isinstance(answer, exception.RPCTimeout):
+        role = 'source' if host == m.source else 'destination'
+        waited = answer.kwargs.get('timeout')
+        return Failed(f'The {role} {host} did not answer {step} within {waited} s: look at its compute service.')
     if isinstance(answer, exception.MigratorException):
         return Failed(f'{host} did not answer {step}: {answer}')
     if isinstance(answer, (Parked, Failed)):

@@ -330,11 +330,13 @@ class OwnedMigration:
         return self.against
 
     def has_next_attempt(self) -> bool:
-        """Whether another candidate may be tried: none was named, no abort is wished, and retries are left."""
+        """Whether another candidate may be tried: none was named, no abort is wished, the source answers (no candidate
+        could have the guest otherwise), and retries are left.
+        """
         if self.row.abort_requested_at is not None or self.row.requested_host is not None:
             return False
         chosen = self.record('move_allocation')
-        if chosen is None or not chosen.input:
+        if chosen is None or not chosen.input or self.tools.hosts.unanswered_for(self.source):
             return False
         retries = self.tools.options.migrate_max_retries
         return retries < 0 or self.attempt <= retries

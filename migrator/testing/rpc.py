@@ -90,15 +90,16 @@ class DirectRPC:
         return self._serializer.deserialize_entity(context, answer['result'])
 
     def _await(self, pending: Pending, message: Message, timeout: float, monitor: float | None) -> None:
-        until = self._threads.clock.monotonic() + timeout
+        began = self._threads.clock.monotonic()
         left = timeout
         while left > 0:
             if pending.answered.wait(min(left, monitor) if monitor else left):
                 return
             if monitor and not (pending.server and pending.server.beating):
                 break
-            left = until - self._threads.clock.monotonic()
-        raise exception.RPCTimeout(target=str(message.target), method=message.method, timeout=timeout)
+            left = began + timeout - self._threads.clock.monotonic()
+        waited = round(self._threads.clock.monotonic() - began, 1)
+        raise exception.RPCTimeout(target=str(message.target), method=message.method, timeout=waited)
 
     def cast(
         self, context: migrator_context.RequestContext, target: migrator_rpc.Target, method: str, **args: Any

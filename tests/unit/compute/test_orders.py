@@ -198,7 +198,8 @@ class TestRepeats:
         host.call(ROLLBACK)
         scene.until(lambda: host.events.ended)
         report = host.events.ended[0][1]
-        assert (report.state, report.reason) == ('failed', 'ZeroDivisionError: division by zero')
+        assert report.state == 'failed'
+        assert report.reason == f'beta failed in {ROLLBACK}: ZeroDivisionError: division by zero'
 
 
 @pytest.mark.seeds(None, 1, 2)

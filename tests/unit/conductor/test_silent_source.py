@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Why a migration has failed is told with the host, the step and the error, and a silent source as a silent source."""
+
+from __future__ import annotations
+
+import pytest
+
+STEPS = [
+    ('host2', 'check_can_live_migrate_destination'),
+    ('host1', 'check_can_live_migrate_source'),
+    ('host2', 'pre_live_migration'),
+    ('host1', 'live_migration'),
+]
+
+
+def failure(stage, migration):
+    return stage.end(migration, 400) and stage.row(migration).failure
+
+
+@pytest.mark.parametrize(('host', 'step'), STEPS)
+def test_an_error_that_is_not_ours_is_told_with_its_type_host_and_step(stage, host, step, monkeypatch):
+    def fail(*args):
+        raise KeyError('name')
+
+    monkeypatch.setattr(stage.cloud.computes[host].driver, step, fail)
+    migration = stage.begin('host2')
+    assert f"{host} failed in {step}: KeyError: 'name'" in failure(stage, migration)
+
+
+@pytest.mark.parametrize('named', ['host2', None])
+def test_a_source_that_does_not_answer_its_check_is_told_as_that(build, named):
+    stage = build(hosts=3)
+    stall = stage.host('host1').faults.stall('check_can_live_migrate_source')
+    migration = stage.begin(named)
+    stage.until(stall.reached.is_set)
+    stage.kill('host1')
+    said = failure(stage, migration)
+    assert said.startswith('The source host1 did not answer check_can_live_migrate_source within 60.0 s')
+    assert 'host3' not in said
+    assert 'No valid host' not in said
+    assert '1800' not in said
