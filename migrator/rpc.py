@@ -34,7 +34,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import context as migrator_context
-from migrator import exception
+from migrator import exception, executors
 from migrator.conf import values
 from migrator.objects import base
 
@@ -54,6 +54,11 @@ _NO_BROKER = (
 #: How often a connection is tried again before a message counts as unsendable. oslo.messaging waits 1 s before the
 #: first time and 3 s before the second, unless it is configured otherwise.
 _RETRIES = 2
+#: Seconds in which the broker has to take a message that has no answer. One that is short of memory or disk does not
+#: confirm it for as long as that lasts, and oslo.messaging waits minutes for it.
+_TAKEN_WITHIN = 2.0
+#: How many such messages may be on their way at once; those that come on top wait in line, for as long.
+_SENDERS = 16
 #: Seconds. For less, oslo.messaging's server sends no heartbeat at all, and a healthy call would be given up.
 _LEAST_MONITOR = 2
 
@@ -251,10 +256,13 @@ class OsloRPC:
     """RPC over an oslo.messaging transport.
 
     :param transport: from :func:`get_transport`, made by who imports or starts us.
+    :param threads: where messages that have no answer are sent from; native ones unless told otherwise.
     """
 
-    def __init__(self, transport: Any) -> None:
+    def __init__(self, transport: Any, threads: executors.Threads | None = None) -> None:
         self._transport = transport
+        self._threads = threads or executors.NativeThreads()
+        self._senders = executors.BoundedExecutor(_SENDERS, self._threads, 'rpc-cast')
         self._serializer = ObjectSerializer()
         self._reached = False
 
@@ -302,12 +310,23 @@ class OsloRPC:
         raise exception.RemoteError(target=str(target), method=method, kind=kind, reason=reason)
 
     def cast(self, context: migrator_context.RequestContext, target: Target, method: str, **args: Any) -> None:
-        """Send a message that has no answer; see :meth:`RPC.cast`."""
+        """Send a message that has no answer; see :meth:`RPC.cast`. One that is given up may arrive yet."""
+        client = self._client(target, retry=_RETRIES)
         try:
-            self._client(target, retry=_RETRIES).cast(context, method, **args)
+            self._within(_TAKEN_WITHIN, lambda: client.cast(context, method, **args))
         except _NO_BROKER as error:
             raise _unreachable(error) from error
         self._reached = True
+
+    def _within(self, seconds: float, send: Callable[[], None]) -> None:
+        ended = self._threads.event()
+        sent = self._senders.submit(send)
+        sent.add_done_callback(lambda _: ended.set())
+        if not ended.wait(seconds):
+            sent.cancel()
+            reason = f'it has not taken a message within {seconds:g} s (it may be short of memory or disk, or away)'
+            raise exception.ServiceUnreachable(service='The message broker', reason=reason)
+        sent.result()
 
     def _reach(self, context: migrator_context.RequestContext, retries: int) -> None:
         """Find out whether there is a broker, by a message to nobody.

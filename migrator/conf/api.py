@@ -69,14 +69,14 @@ is changed. Those that are waiting when it is lowered go on waiting.
     ),
     cfg.IntOpt(
         'sync_timeout',
-        default=60,
+        default=20,
         min=0,
         help="""
 How long the answer to os-migrateLive waits for the pre-checks, in seconds, below microversion 2.34.
 
-A whole number of seconds, 0 or more; default 60. When it runs out the answer is 202: the migration is accepted and
-goes on, and its own record tells what comes of it. It should be shorter than the time-out of the clients and of the
-proxies before the API.
+A whole number of seconds, 0 or more; default 20. When it runs out, or no conductor can be told, the answer is 202: the
+migration is accepted and goes on, and its own record tells what comes of it. It should be shorter than the time-out of
+the clients and of the proxies before the API.
 """,
     ),
 ]

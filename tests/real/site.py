@@ -199,14 +199,14 @@ class Site:
         for each in self.processes:
             each.wait_ready()
 
-    def manage(self, *words: str) -> None:
-        """Run migrator-manage.
+    def manage(self, *words: str) -> str:
+        """Run migrator-manage, and return what it says.
 
         :raises migrator.tests.real.servers.process.ServerError: it fails.
         """
         file = next(iter(self.services.values())).file
         command = [sys.executable, '-m', 'migrator.cmd.manage', '--config-file', str(file), *words]
-        process.run(command, self.directory, PYTHONPATH=str(TREE))
+        return process.run(command, self.directory, PYTHONPATH=str(TREE))
 
     def url(self, api: str = 'api1') -> str:
         """Return where a REST API is."""

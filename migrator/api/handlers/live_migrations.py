@@ -144,12 +144,14 @@ def _accept(request: api_request.Request, migration: Migration) -> None:
         raise exception.Conflict(f'Instance {migration.instance_uuid} has moved meanwhile: ask again.') from None
 
 
-def _wake(request: api_request.Request, migration: Migration) -> None:
+def _wake(request: api_request.Request, migration: Migration) -> bool:
     try:
         request.services.conductor.live_migrate(request.context, migration.uuid)
     except exception.MigratorException as error:
         # The row is committed, so the promise holds: the sweep of any conductor finds it.
         LOG.warning('%s: no conductor was woken for migration %s: %s', request.request_id, migration.uuid, error)
+        return False
+    return True
 
 
 def _wait_for_checks(request: api_request.Request, migration: Migration) -> None:
@@ -157,7 +159,8 @@ def _wait_for_checks(request: api_request.Request, migration: Migration) -> None
     threads = request.services.threads
     timeout: float = request.services.conf.api.sync_timeout
     until, pause = threads.clock.monotonic() + timeout, FIRST_LOOK
-    _wake(request, migration)
+    if not _wake(request, migration):
+        return  # Nobody begins with the checks before a conductor's next sweep.
     while not _is_decided(request, migration) and threads.clock.monotonic() < until:
         threads.sleep(pause)
         pause = min(2 * pause, LOOK_EVERY)

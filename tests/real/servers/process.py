@@ -405,8 +405,8 @@ def credentials(user: str | None) -> dict[str, object]:
     return {'user': entry.pw_uid, 'group': entry.pw_gid, 'extra_groups': []}
 
 
-def run(command: Sequence[str], directory: pathlib.Path, user: str | None = None, **environment: str) -> None:
-    """Run a command that ends by itself.
+def run(command: Sequence[str], directory: pathlib.Path, user: str | None = None, **environment: str) -> str:
+    """Run a command that ends by itself, and return what it has said.
 
     :raises ServerError: it fails; its output is part of the text.
     """
@@ -414,8 +414,10 @@ def run(command: Sequence[str], directory: pathlib.Path, user: str | None = None
         command, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
         check=False, env={'PATH': os.environ['PATH'], 'HOME': str(directory), **environment}, **credentials(user),
     )  # fmt: skip
+    said = done.stdout.decode(errors='replace')
     if done.returncode:
-        raise ServerError(f'{command[0]} ended with {done.returncode}:\n{done.stdout.decode(errors="replace")}')
+        raise ServerError(f'{command[0]} ended with {done.returncode}:\n{said}')
+    return said
 
 
 def which(name: str, *folders: str) -> str | None:

@@ -151,6 +151,12 @@ class RabbitMQ(process.Process):
         self.kill()
         self.epmd.close()
 
+    def short_of_memory(self, short: bool) -> None:
+        """Have it believe that it is short of memory, so that it blocks whoever publishes; or no longer."""
+        mark = ['absolute', '1GB'] if not short else ['0']
+        control = [str(self._binaries / 'rabbitmqctl'), 'set_vm_memory_high_watermark', *mark]
+        process.run(control, self.directory, **dict(self.environment()))
+
     # --- virtual hosts -----------------------------------------------------------------------------------------------
 
     def ask(self, method: str, path: str, **json: Any) -> requests.Response:

@@ -29,7 +29,7 @@ def conf():
 
 def test_the_defaults_are_the_documented_ones(conf):
     assert conf.api.auth_strategy == 'keystone'
-    assert (conf.api.max_limit, conf.api.max_queued_live_migrations, conf.api.sync_timeout) == (1000, 1000, 60)
+    assert (conf.api.max_limit, conf.api.max_queued_live_migrations, conf.api.sync_timeout) == (1000, 1000, 20)
     assert conf.api.noauth2_beyond_loopback is False
 
 
