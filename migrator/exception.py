@@ -279,6 +279,11 @@ class ServiceUnreachable(MigratorException):
     code = 503
 
 
+class BrokerAway(ServiceUnreachable):
+    """{server} cannot reach the message broker since {since}{reason}: nothing is known of the hosts, and nothing is
+    decided against any. Look at the broker, and fence no host; all goes on by itself when the broker is back."""
+
+
 class RPCTimeout(ServiceUnreachable):
     """{target} did not answer {method} within {timeout} s."""
 

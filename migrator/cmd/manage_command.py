@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # whatever only some verbs need is imported where they use it
     from migrator import context as migrator_context
     from migrator.conductor import rpcapi as conductor_rpcapi
     from migrator.db import api as db_api
+    from migrator.db import conductors
     from migrator.db import engine as engines
     from migrator.placement_client import client as placement_client
 
@@ -264,3 +265,20 @@ def span(seconds: float) -> str:
 def ago(at: datetime.datetime | None, now: datetime.datetime) -> str | None:
     """Return in words how long ago something was, by the database's clock; None if it never was."""
     return None if at is None else f'{span((now - at).total_seconds())} ago'
+
+
+def why_unheard(lives: Iterable[conductors.Life], now: datetime.datetime) -> str | None:
+    """Return why nothing can be heard of any compute host, so that each is shown as it was then; None: it can.
+
+    :param lives: of all conductors.
+    :param now: the database's time.
+    """
+    known = sorted(lives, key=lambda life: life.lease_until)
+    living = [life for life in known if life.lease_until > now]
+    away = [life.broker_away_since for life in living if life.broker_away_since is not None]
+    if not living:
+        return f'no conductor has listened {f"since {moment(known[-1].lease_until)} UTC" if known else "yet"}'
+    if len(away) < len(living):
+        return None
+    servers = ' and '.join(sorted({life.server for life in living}))
+    return f'{servers} cannot reach the message broker since {moment(min(away))} UTC'

@@ -96,7 +96,7 @@ def show(asked: Asked) -> int:
     """Show all there is to know of one migration."""
     from migrator.cmd import manage_story
 
-    story = manage_story.gather(asked.database, asked.arguments.migration, asked.conf.service_down_time)
+    story = manage_story.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease)
     manage_narrative = _narrative()
     document = manage_story.document(story) | {
         'story': [dataclasses.asdict(line) for line in manage_narrative.lines(story)],

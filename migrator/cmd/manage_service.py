@@ -55,17 +55,18 @@ def list_(asked: Asked) -> int:
             lives[service.host] if service.binary == service_objects.CONDUCTOR_BINARY else [],
             owed[service.host] if service.binary == service_objects.COMPUTE_BINARY else [],
             now,
-            asked.conf.service_down_time,
+            asked.conf.conductor.lease,
         )
         for service in sorted(found, key=lambda service: (service.binary, service.host))
     ]
-    text = manage_command.table(COLUMNS, [_row(document, now) for document in documents])
-    asked.answer({'services': documents, 'now': now}, text)
+    unheard = manage_command.why_unheard([life for known in lives.values() for life in known], now)
+    text = manage_command.table(COLUMNS, [_row(document, now, unheard) for document in documents])
+    asked.answer({'services': documents, 'now': now, 'unheard': unheard}, text)
     return manage_command.RIGHT
 
 
 def _document(
-    service: Service, lives: Sequence[Life], owed: Sequence[Debt], now: datetime.datetime, service_down_time: float
+    service: Service, lives: Sequence[Life], owed: Sequence[Debt], now: datetime.datetime, lease_seconds: float
 ) -> dict[str, Any]:
     document = dataclasses.asdict(service)
     del document['disabled']
@@ -73,16 +74,18 @@ def _document(
     newest = next(iter(living or lives), None)
     return document | {
         'status': 'disabled' if service.disabled else 'enabled',
-        'state': 'up' if service.is_up(now, service_down_time) else 'down',
+        'state': 'up' if service.is_up(now, lease_seconds) else 'down',
         'lease': dataclasses.asdict(newest) | {'lives': len(living)} if newest is not None else None,
         'debts': len(owed),
         'alarms': sum(debt.alarm is not None for debt in owed),
     }
 
 
-def _row(document: dict[str, Any], now: datetime.datetime) -> list[object]:
+def _row(document: dict[str, Any], now: datetime.datetime, unheard: str | None) -> list[object]:
     lease = document['lease']
     remarks = []
+    if unheard is not None and document['binary'] == service_objects.COMPUTE_BINARY:
+        remarks.append(f'as it was then: {unheard}')
     if document['forced_down']:
         remarks.append('forced down')
     if document['last_seen_up'] is None:
@@ -92,6 +95,9 @@ def _row(document: dict[str, Any], now: datetime.datetime) -> list[object]:
     if document['debts']:
         of_them = f', {document["alarms"]} with an alarm' if document['alarms'] else ''
         remarks.append(f'debts: {document["debts"]}{of_them}')
+    if lease is not None and lease['broker_away_since'] is not None:
+        since = manage_command.moment(lease['broker_away_since'])
+        remarks.append(f'cannot reach the message broker since {since} UTC')
     if lease is not None and lease['lives'] > 1:
         remarks.append(f'{lease["lives"]} leases: it was killed and is back, or two conductors have this name')
     return [
@@ -121,7 +127,7 @@ def delete(asked: Asked) -> int:
     found = asked.database.services.list(binary=arguments.binary, host=arguments.name)
     if not found:
         raise exception.ServiceNotFound(service_id=f'{arguments.binary} of {arguments.name}')
-    services.delete(asked.database, asked.placement(), found[0], asked.conf.service_down_time, asked.threads.sleep)
+    services.delete(asked.database, asked.placement(), found[0], asked.conf.conductor.lease, asked.threads.sleep)
     document = {'host': found[0].host, 'binary': found[0].binary, 'deleted': True}
     asked.answer(document, f'{found[0].binary} of {found[0].host} is deleted.')
     return manage_command.RIGHT

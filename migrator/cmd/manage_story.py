@@ -66,7 +66,7 @@ class Story:
     requests: Sequence[actions.Action]
     services: Sequence[service_objects.Service]
     lives: Sequence[conductors.Life]
-    service_down_time: float
+    lease: float
     before: int = 0
     running: int = 0
 
@@ -83,6 +83,16 @@ class Story:
     def living(self) -> list[str]:
         """The conductors whose lease has not run out, by name."""
         return sorted({life.server for life in self.lives if life.lease_until > self.now})
+
+    @property
+    def unheard(self) -> list[str]:
+        """Why nothing can be heard of any host, in a sentence; empty: a conductor listens."""
+        why = manage_command.why_unheard(self.lives, self.now)
+        if why is None:
+            return []
+        helps = 'Look at the broker' if self.living else 'Start a conductor'
+        shown = 'each host is shown as it was then, and nothing is known of any'
+        return [f'{why[0].upper() if not self.living else why[0]}{why[1:]}: {shown}. {helps}; fence no host for this.']
 
     def host_of(self, step: log.StepRecord) -> str | None:
         """Return the host at which a step is done; None if it is done at none."""
@@ -106,7 +116,7 @@ class Story:
     def is_up(self, host: str) -> bool:
         """Whether a host's compute service counts as up."""
         service = self.service_of(host)
-        return service is not None and service.is_up(self.now, self.service_down_time)
+        return service is not None and service.is_up(self.now, self.lease)
 
     def is_in_doubt(self, host: str | None) -> bool:
         """Whether a host has an alarm, and so may not have the guest that it is to have by the migration's end."""
@@ -120,7 +130,7 @@ class Story:
         return [(role, host) for role, host in both if host]
 
 
-def gather(database: db_api.Database, migration_id: str, service_down_time: float) -> Story:
+def gather(database: db_api.Database, migration_id: str, lease: float) -> Story:
     """Read all there is to know of a migration.
 
     :param migration_id: its uuid, or its integer id.
@@ -151,7 +161,7 @@ def gather(database: db_api.Database, migration_id: str, service_down_time: floa
         ],
         services=database.services.list(),
         lives=database.conductors.list(),
-        service_down_time=service_down_time,
+        lease=lease,
         before=sum(1 for one in waiting if one.queued_at and mine[0] and (one.queued_at, one.id) < mine),
         running=sum(1 for one in leaving if one.status in _RUNNING),
     )
@@ -186,7 +196,7 @@ def waits(story: Story) -> list[str]:
     if migration.ended:
         lines = [*_end(story)]
     else:
-        lines = [*_owner(story), *_stuck(story), *_hosts(story), *_wishes(story)]
+        lines = [*_owner(story), *story.unheard, *_stuck(story), *_hosts(story), *_wishes(story)]
         # From that wish on nothing is done of what was begun.
         lines += [] if migration.abandon_requested_at is not None else _open(story)
     lines += _debts(story)
@@ -266,7 +276,7 @@ def _hosts(story: Story) -> Iterator[str]:
             yield f'The {role} {host} has no compute service: none of that name has ever reported.'
         elif service.forced_down:
             yield f'The {role} {host} is forced down: an operator has declared that nothing runs there.'
-        elif story.living and not story.is_up(host):  # while no conductor lives nobody can be heard of
+        elif not story.unheard and not story.is_up(host):
             seen = manage_command.ago(service.last_seen_up, story.now)
             why = 'was stopped' if seen is None else f'is down: it was last heard of {seen}'
             yield (
@@ -287,10 +297,7 @@ def _owner(story: Story) -> Iterator[str]:
         what = f'Its conductor {story.migration.owner} is gone.'
     else:
         what = 'No conductor has taken it up yet.'
-    if living:
-        yield f'{what} The next sweep of {" or ".join(living)} takes it up.'
-    else:
-        yield f'{what} No conductor lives: start one.'
+    yield f'{what} The next sweep of {" or ".join(living)} takes it up.' if living else what
 
 
 def _abort(story: Story) -> str:

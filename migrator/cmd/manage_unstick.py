@@ -142,7 +142,7 @@ def abandon(asked: Asked) -> int:
 
 
 def _story(asked: Asked) -> Story:
-    return manage_story.gather(asked.database, asked.arguments.migration, asked.conf.service_down_time)
+    return manage_story.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease)
 
 
 def _refuse_unless_stuck(story: Story) -> None:

@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
 from migrator import exception
@@ -48,28 +47,26 @@ def choose(
     migration: migration_objects.Migration,
     instance: instance_objects.Instance,
     tried: Mapping[str, str],
-    service_down_time: float,
-    listening_for: float = math.inf,
+    listened: bool = True,
 ) -> Destination:
     """Return the next destination to try.
 
     Hosts come with the fewest inbound migrations first, then by name; of one host's candidates, Placement's first.
 
     :param tried: hosts that have been tried in this migration, and why each could not be.
-    :param service_down_time: seconds after which a silent service counts as down.
-    :param listening_for: since when this life of the conductor could have heard anybody, in seconds.
+    :param listened: whether this conductor could long enough be reached to know which hosts are down.
     :raises migrator.exception.NoValidHost: there is none (left), and why.
     :raises migrator.exception.ComputeServiceUnavailable: the named host is down.
     :raises migrator.exception.UnableToMigrateToSelf: the named host is the source.
     :raises migrator.exception.PlacementUnreachable: ask again later.
     """
     try:
-        return _choose(database, client, migration, instance, tried, service_down_time)
+        return _choose(database, client, migration, instance, tried, by_state=True)
     except (exception.NoValidHost, exception.ComputeServiceUnavailable):
-        if listening_for >= service_down_time:
+        if listened:
             raise
-    # While no conductor lived, or the database was away, no host could be heard of: that makes none of them down.
-    return _choose(database, client, migration, instance, tried, math.inf)
+    # While no conductor listened, or the database was away, no host could be heard of: that makes none of them down.
+    return _choose(database, client, migration, instance, tried, by_state=False)
 
 
 def _choose(
@@ -78,12 +75,12 @@ def _choose(
     migration: migration_objects.Migration,
     instance: instance_objects.Instance,
     tried: Mapping[str, str],
-    service_down_time: float,
+    by_state: bool,
 ) -> Destination:
     named = migration.requested_host
     tree = None
     if named is not None:
-        tree = _check_named(database, migration, named, tried, service_down_time).uuid
+        tree = _check_named(database, migration, named, tried, by_state).uuid
     by_root = _candidates(client, migration, instance, tree)
     held = allocations.read(client, instance.uuid)
     if held.generation is None or not held.allocations:
@@ -101,10 +98,10 @@ def _choose(
         if place.host != migration.source_compute
         and place.host not in tried
         and named in (None, place.host)
-        and _why_not(place, service_down_time, named is not None) is None
+        and _why_not(place, by_state, named is not None) is None
     ]
     if not usable:
-        raise exception.NoValidHost(reason=_explain(migration, by_root, places, tried, service_down_time))
+        raise exception.NoValidHost(reason=_explain(migration, by_root, places, tried, by_state))
     best = min(usable, key=lambda place: (place.inbound, place.host))
     return Destination(best.host, best.node, by_root[best.uuid][0].allocations, held.allocations, held.generation)
 
@@ -127,7 +124,7 @@ def _check_named(
     migration: migration_objects.Migration,
     named: str,
     tried: Mapping[str, str],
-    service_down_time: float,
+    by_state: bool,
 ) -> service_rows.Place:
     if named == migration.source_compute:
         raise exception.UnableToMigrateToSelf(instance_uuid=migration.instance_uuid, host=named)
@@ -136,21 +133,24 @@ def _check_named(
     places = database.services.places(migration.instance_uuid, host=named)
     if not places:
         raise exception.ComputeHostNotFound(host=named)
-    reason = _why_not(places[0], service_down_time, True)
+    reason = _why_not(places[0], by_state, True)
     if reason:
         raise exception.ComputeServiceUnavailable(host=named, reason=reason)
     return places[0]
 
 
-def _why_not(place: service_rows.Place, service_down_time: float, named: bool) -> str | None:
-    """Return why a host is no destination now, or None if it is one. Naming a host overrules that it is disabled."""
+def _why_not(place: service_rows.Place, by_state: bool, named: bool) -> str | None:
+    """Return why a host is no destination now, or None if it is one. Naming a host overrules that it is disabled.
+
+    :param by_state: whether one that was stopped or is down is none.
+    """
     if place.service.forced_down:
         return 'it is forced down'
     # One that was stopped, too, may have been started again where nobody could hear it.
-    if service_down_time != math.inf and not place.service.is_up(place.seen_at, service_down_time):
-        if place.service.last_seen_up is None:
-            return 'its compute service was stopped'
-        return f'it has not been heard of for {service_down_time:g} s'
+    if by_state and place.service.last_seen_up is None:
+        return 'its compute service was stopped'
+    if by_state and place.service.down_since is not None:
+        return f'it is down, and was last heard of at {place.service.last_seen_up:%Y-%m-%d %H:%M:%S} UTC'
     if place.service.disabled and not named:
         return 'it is disabled'
     if place.owes:
@@ -163,7 +163,7 @@ def _explain(
     by_root: dict[str, list[candidates.Candidate]],
     places: list[service_rows.Place],
     tried: Mapping[str, str],
-    service_down_time: float,
+    by_state: bool,
 ) -> str:
     """Return, for a person, why no host is left."""
     named = migration.requested_host
@@ -175,7 +175,7 @@ def _explain(
     reasons = []
     for place in places:
         reason = 'it is the source' if place.host == migration.source_compute else None
-        reason = reason or _why_not(place, service_down_time, named is not None)
+        reason = reason or _why_not(place, by_state, named is not None)
         if reason:
             reasons.append(f'{place.host}: {reason}')
     if not reasons:

@@ -25,6 +25,7 @@ from oslo_log import log as logging
 from migrator import context as migrator_context
 from migrator import exception, executors
 from migrator.compute import rpcapi as compute_rpcapi
+from migrator.conductor import broker
 from migrator.objects import command
 
 LOG = logging.getLogger(__name__)
@@ -42,14 +43,20 @@ class Hosts:
 
     :param api: the compute hosts' door.
     :param poll_timeout: returns the seconds for which a poll waits.
+    :param reached: the broker, without which no host is asked anything, and none is silent.
     """
 
     def __init__(
-        self, api: compute_rpcapi.ComputeAPI, threads: executors.Threads, poll_timeout: Callable[[], float]
+        self,
+        api: compute_rpcapi.ComputeAPI,
+        threads: executors.Threads,
+        poll_timeout: Callable[[], float],
+        reached: broker.Broker,
     ) -> None:
         self.api = api
         self._threads = threads
         self._poll_timeout = poll_timeout
+        self._broker = reached
         self._lock = threads.lock()
         self._calls: collections.Counter[str] = collections.Counter()
         #: Host -> who has found no place, in the order in which they came.
@@ -60,7 +67,7 @@ class Hosts:
         self._unanswered: dict[str, float] = {}
         #: Host -> when it last left a question without an answer.
         self._silent_at: dict[str, float] = {}
-        self._born = threads.clock.monotonic()
+        self._born = reached.listened()
         #: Called with a migration's uuid when its turn for a place has come; returns whether it is there to take it.
         self.on_free: Callable[[str], bool] = lambda uuid: False
 
@@ -104,12 +111,13 @@ class Hosts:
         :raises HostBusy: enough calls are on their way; the migration is woken when its turn has come.
         :raises migrator.exception.ServiceUnreachable: no answer in time, or it could not be sent.
         """
+        self._broker.check()
         with self._place(host, order.migration_uuid):
             call = getattr(self.api, method)
-            asked = self._threads.clock.monotonic()
+            asked = self._broker.listened()
             try:
                 answer: command.Answer = call(migrator_context.admin_context(), host, order, **payload)
-            except exception.ServiceUnreachable:
+            except exception.RPCTimeout:
                 self._not_heard(host, asked)
                 raise
         self._heard(host)
@@ -127,15 +135,16 @@ class Hosts:
         with self._place(host, orders[0].migration_uuid if in_line else None):
             with self._lock:
                 acks = self._acks.pop(host, [])
-            asked = self._threads.clock.monotonic()
+            asked = self._broker.listened()
             try:
                 found = self.api.poll_live_migrations(
                     migrator_context.admin_context(), host, list(orders), acks, timeout=self._poll_timeout()
                 )
-            except (exception.ServiceUnreachable, exception.RemoteError):
+            except (exception.ServiceUnreachable, exception.RemoteError) as error:
                 with self._lock:
                     self._acks[host] = acks + self._acks[host]
-                self._not_heard(host, asked)
+                if isinstance(error, (exception.RPCTimeout, exception.RemoteError)):
+                    self._not_heard(host, asked)
                 return None
         self._heard(host)
         return [one for one in found if self._is_told(host, one)]
@@ -165,7 +174,7 @@ class Hosts:
             return [host for host, acks in self._acks.items() if acks]
 
     def _heard(self, host: str) -> None:
-        self._answered[host] = self._threads.clock.monotonic()
+        self._answered[host] = self._broker.listened()
         self._unanswered.pop(host, None)
         self._silent_at.pop(host, None)
 
@@ -182,18 +191,17 @@ class Hosts:
         return now - self._silent_at.get(host, -math.inf) < seconds
 
     def silent_for(self, host: str) -> float:
-        """Return for how many seconds a host has not answered this conductor, counted from its own start at most."""
-        return self._threads.clock.monotonic() - max(self._answered.get(host, self._born), self._born)
+        """Return for how many seconds a host has not answered this conductor, counted from its own start at most.
+
+        All such seconds are those in which this conductor could be reached.
+        """
+        return self._broker.listened() - max(self._answered.get(host, self._born), self._born)
 
     def begin_life(self) -> None:
         """Count the silence of hosts from now on: who was away until now has heard nobody."""
-        self._born = self._threads.clock.monotonic()
-
-    def listening_for(self) -> float:
-        """Return for how many seconds this life of the conductor has lasted."""
-        return self._threads.clock.monotonic() - self._born
+        self._born = self._broker.listened()
 
     def unanswered_for(self, host: str) -> float:
         """Return for how many seconds a host has left this conductor's questions without an answer."""
-        now = self._threads.clock.monotonic()
+        now = self._broker.listened()
         return now - self._unanswered.get(host, now)

@@ -22,7 +22,7 @@ from oslo_log import log as logging
 from migrator import context as migrator_context
 from migrator import exception, executors, rpc
 from migrator.compute import rpcapi as compute_rpcapi
-from migrator.conductor import audits, debts, instances, metrics, owned, periodics, recovery, rpcapi, trees
+from migrator.conductor import audits, broker, debts, instances, metrics, owned, periodics, recovery, rpcapi, trees
 from migrator.conductor import hosts as conductor_hosts
 from migrator.conductor import runner as runners
 from migrator.conductor.tasks import live_migrate
@@ -83,22 +83,27 @@ class ConductorManager:
             version_of=lambda host: database.services.get_compute(host).version,
             pin=upgrade_levels.pin(conf, 'compute', [*compute_rpcapi.VERSIONS]),
         )
+        # Half a dozen in the time after which a host counts as down, and another half dozen for those that are lost.
+        self._knocks = lambda: float(conf.service_down_time) / 12
+        reached = broker.Broker(server, self._send_to_itself, threads, self._knocks)
         self.tools = owned.Tools(
             owner='',
             server=server,
             database=database,
             placement=placement_client,
-            hosts=conductor_hosts.Hosts(api, threads, lambda: float(conf.conductor.poll_interval)),
+            hosts=conductor_hosts.Hosts(api, threads, lambda: float(conf.conductor.poll_interval), reached),
+            broker=reached,
             threads=threads,
             options=self._options(),
         )
         self.runner = runners.Runner(threads, self._pool, self._story_of, self._reload)
-        self.metrics = metrics.Metrics(self.runner.held)
+        self.metrics = metrics.Metrics(self.runner.held, reached.away_for)
         self._watch: audits.Watch | None = None
         if conf.conductor.audit_interval:
             told = metrics.Audits(self.metrics.registry)
             self._watch = audits.Watch(database, placement_client, threads.clock, told)
         self.tools.hosts.on_free = self.runner.wake
+        reached.on_change = self.runner.wake_all
 
     def _options(self) -> owned.Options:
         return owned.Options(
@@ -120,6 +125,7 @@ class ConductorManager:
         """Take a new id with a new lease; it owns nothing yet."""
         self.runner.drop_all()
         self.tools.owner = self._threads.new_uuid()
+        self.tools.broker.begin_life()
         self.tools.hosts.begin_life()
         self.tools.database.conductors.register(self.tools.owner, self.tools.server, self.conf.conductor.lease)
 
@@ -140,6 +146,7 @@ class ConductorManager:
         self._served.append(self._rpc.serve(target, self))
         conf = self.conf.conductor
         self._every(conf.lease / 3, self._renew, 'lease')
+        self._every(self._knocks, self._knock, 'knock')
         self._every(lambda: conf.sweep_interval, self._sweep, 'sweep')
         self._every(
             lambda: conf.poll_interval / 2,
@@ -178,12 +185,30 @@ class ConductorManager:
             self._give_up(stalled)
             return
         lives, owner = self.tools.database.conductors, self.tools.owner
-        if owner and lives.renew(owner, self.conf.conductor.lease, self.tools.server):
+        away = self.tools.broker.away_for()
+        if owner and lives.renew(owner, self.conf.conductor.lease, self.tools.server, away):
             return
         if owner:
             LOG.warning('The lease of conductor %s has run out: it lets everything go', owner)
         self.begin_life()
         self.report_alive()
+
+    def _knock(self) -> None:
+        self.tools.broker.knock()
+        down_time = self.tools.options.service_down_time
+        if self.tools.owner and self.tools.broker.unbroken_for() >= down_time:
+            self.metrics.count_down(self.tools.database.services.call_down(down_time))
+
+    def _send_to_itself(self, number: int) -> None:
+        target = rpc.Target(rpcapi.TOPIC, self.tools.server, rpcapi.VERSION)
+        context = migrator_context.admin_context()
+        self._rpc.cast(context, target, 'heard_itself', owner=self.tools.owner, number=number)
+
+    @rpc.expose
+    def heard_itself(self, context: migrator_context.RequestContext, owner: str, number: int) -> None:
+        """Take in that a message of its own has come through the broker."""
+        if owner == self.tools.owner:  # and not one of an earlier process of this name
+            self.tools.broker.heard(number)
 
     def _give_up(self, stalled: float) -> None:
         owner, self.tools.owner = self.tools.owner, ''

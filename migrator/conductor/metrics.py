@@ -43,10 +43,13 @@ class Metrics:
     """The metrics of one conductor.
 
     :param held: returns the migrations in its hands; asked at each look at the metrics.
+    :param broker_away: returns for how many seconds the broker has been away; 0: it is not.
     :ivar registry: what there is to be told. More may be registered there.
     """
 
-    def __init__(self, held: Callable[[], Collection[owned.OwnedMigration]]) -> None:
+    def __init__(
+        self, held: Callable[[], Collection[owned.OwnedMigration]], broker_away: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self.registry = prometheus_client.CollectorRegistry()
         prometheus_client.Gauge(
             'migrator_migrations_held', "Migrations in this conductor's hands.", registry=self.registry
@@ -57,6 +60,16 @@ class Metrics:
             registry=self.registry,
         ).set_function(lambda: sum(one.row.stuck_reason is not None for one in held()))
 
+        prometheus_client.Gauge(
+            'migrator_broker_away_seconds',
+            'For how long this conductor has not reached the message broker; 0: it does. Hosts are not to blame then.',
+            registry=self.registry,
+        ).set_function(broker_away)
+        self._down = prometheus_client.Gauge(
+            'migrator_computes_down',
+            'Compute services that are down: silent to a conductor that could be reached all the time.',
+            registry=self.registry,
+        )
         self._debts = prometheus_client.Gauge(
             'migrator_debts',
             'What hosts owe for migrations that have gone on without them; with an alarm it waits for a person.',
@@ -64,6 +77,10 @@ class Metrics:
             registry=self.registry,
         )
         self.count_debts([])
+
+    def count_down(self, number: int) -> None:
+        """Take in how many compute services are down."""
+        self._down.set(number)
 
     def count_debts(self, owed: Iterable[debts.Debt]) -> None:
         """Take in what is owed.

@@ -46,11 +46,12 @@ def check(m: owned.OwnedMigration, host: str, step: str, **payload: Any) -> comm
     """
     answer = _send(m, host, step, payload)
     if isinstance(answer, exception.RPCTimeout):
-        role = 'source' if host == m.source else 'destination'
-        waited = answer.kwargs.get('timeout')
-        return Failed(f'The {role} {host} did not answer {step} within {waited} s: look at its compute service.')
+        return _unanswered(m, host, step, answer)
+    if isinstance(answer, exception.ServiceUnreachable):
+        m.wake_by(m.tools.threads.clock.monotonic() + LOOK_AGAIN)
+        return Parked(f'the message broker, to ask {host} for {step}', whom=())
     if isinstance(answer, exception.MigratorException):
-        return Failed(f'{host} did not answer {step}: {answer}')
+        return Failed(str(answer))
     if isinstance(answer, (Parked, Failed)):
         return answer
     if answer.report is None:
@@ -60,6 +61,21 @@ def check(m: owned.OwnedMigration, host: str, step: str, **payload: Any) -> comm
     if answer.report.state != command.WorkState.DONE:
         return Failed(answer.report.reason or f'{host} failed in {step}')
     return answer.report
+
+
+def _unanswered(m: owned.OwnedMigration, host: str, step: str, error: exception.RPCTimeout) -> Failed | Parked:
+    """Give up a host that does not answer; one that does may have lost the question, with a broker that was away."""
+    wait = m.ledger.of(step, host)
+    wait.tries += 1
+    try:
+        answers = m.tools.hosts.ask(host, [m.order(host, 'poll')]) is not None
+    except conductor_hosts.HostBusy:
+        return _in_line(host)
+    if wait.tries > 1 if answers else m.tools.hosts.unanswered_for(host) >= m.tools.options.service_down_time:
+        role = 'source' if host == m.source else 'destination'
+        waited = error.kwargs.get('timeout')
+        return Failed(f'The {role} {host} did not answer {step} within {waited} s: look at its compute service.')
+    return _still_checking(m, host, step)
 
 
 def _still_checking(m: owned.OwnedMigration, host: str, step: str) -> Failed | Parked:

@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from migrator import exception, executors
+from migrator.conductor import broker, outage, waits
 from migrator.conductor import hosts as conductor_hosts
-from migrator.conductor import outage, waits
 from migrator.db import api as db_api
 from migrator.db import debts
 from migrator.db import migrations as migration_rows
@@ -73,6 +73,7 @@ class Tools:
     database: db_api.Database
     placement: placement.PlacementClient
     hosts: conductor_hosts.Hosts
+    broker: broker.Broker
     threads: executors.Threads
     options: Options
 
@@ -575,7 +576,7 @@ class OwnedMigration:
         return now - self.mute.get(host, now)
 
     def is_down(self, host: str) -> bool:
-        """Whether a host is down: declared so, or silent for long to everybody and to this conductor.
+        """Whether a host is down: declared so, or called down for its silence and long silent to this conductor too.
 
         A host that is merely silent is not down, and nothing is decided against it.
         """
@@ -585,5 +586,7 @@ class OwnedMigration:
         service = self.tools.database.services.get_compute(host)
         if service.forced_down:
             return True
-        silent = self.tools.hosts.silent_for(host) >= down_time
-        return silent and service.is_silent(self.tools.database.services.now(), down_time)
+        if self.tools.hosts.silent_for(host) < down_time:
+            return False
+        stopped = service.last_seen_up is None
+        return service.is_silent(self.tools.database.services.now(), down_time) if stopped else bool(service.down_since)

@@ -82,7 +82,8 @@ def sweep(
         if concerned and (subject.wake_at is None or subject.wake_at <= now):
             stories.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
     stories.look_after(tools.options.service_down_time / 2)
-    debts.pay_all(tools, pool, owed)
+    if not tools.broker.away_for():
+        debts.pay_all(tools, pool, owed)
 
 
 def _take_up(stories: runner.Runner, uuid: str, read: Callable[[], OwnedMigration | None]) -> None:
@@ -116,6 +117,8 @@ def poll(tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor) 
                 silent[host].append(subject)
     for host in tools.hosts.unacknowledged():
         silent.setdefault(host, [])
+    if tools.broker.away_for():
+        return
     # Who answers at once comes first; the others cost a time-out each.
     for host in sorted(silent, key=lambda name: (tools.hosts.unanswered_for(name), name)):
         if host not in tools.asking and not _has_been_silent_long(tools, host):

@@ -143,6 +143,11 @@ class Runner:
                 self._pool.submit(self._run, tale)
             return True
 
+    def wake_all(self) -> None:
+        """Have every migration look again."""
+        for subject in self.held():
+            self.wake(subject.row.uuid)
+
     def drop_all(self) -> None:
         """Let go of everything: this life of the conductor is over."""
         with self._lock:
@@ -173,7 +178,8 @@ class Runner:
             self._look_once(tale, reports, observations)
 
     def _look_once(self, tale: _Tale, reports: list[command.Report], observations: list[command.Observation]) -> None:
-        uuid = tale.subject.row.uuid
+        subject = tale.subject
+        uuid = subject.row.uuid
         tale.looked_at = self._threads.clock.monotonic()
         try:
             with self._lock:
@@ -184,8 +190,7 @@ class Runner:
                 if fresh is None:
                     self._let_go(uuid)
                     return
-                tale.subject.become(fresh)
-            subject = tale.subject
+                subject.become(fresh)
             for report in reports:
                 subject.take_report(report)
             for observation in observations:
@@ -194,6 +199,7 @@ class Runner:
                 subject.forget_tries()
             subject.waits_on, subject.unheard, subject.unasked = set(), set(), set()
             subject.wake_at = None
+            subject.tools.broker.check()
             pause: Parked | Stuck | None = orders.ask_first(subject)
             if pause is None:
                 pause = SagaExecutor(self._stories(subject.row.migration_type), subject).run()
@@ -204,10 +210,16 @@ class Runner:
             LOG.info('%s', error)
             with self._lock:
                 tale.dirty = tale.woken = True
+        except exception.BrokerAway as error:
+            LOG.debug('Migration %s waits: %s', uuid, error)
+            # How long it has waited for anything else is not known.
+            subject.ledger.last = None
+            subject.note_waiting(error.message)
+            self._try_later(tale)
         except exception.DatabaseUnreachable as error:
             LOG.warning('Migration %s waits: %s', uuid, error)
             # How long it has waited for anything else is not known.
-            tale.subject.ledger.last = None
+            subject.ledger.last = None
             self._try_later(tale)
         except exception.ServiceUnreachable as error:
             LOG.warning('Migration %s waits: %s', uuid, error)

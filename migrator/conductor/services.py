@@ -28,14 +28,14 @@ def delete(
     database: db_api.Database,
     client: placement.PlacementClient,
     service: service_objects.Service,
-    service_down_time: float,
+    lease: float,
     sleep: Callable[[float], None],
 ) -> None:
     """Forget a service that is down; the same call again finishes what one that was cut off has left.
 
     What a compute host owes is forgotten with it where it has been declared down.
 
-    :param service_down_time: seconds of silence after which it counts as down.
+    :param lease: seconds of silence after which a conductor counts as down.
     :param sleep: waits so many seconds.
     :raises migrator.exception.ServiceInUse: it is up, or instances, migrations or debts still need it; nothing was
         changed.
@@ -44,7 +44,7 @@ def delete(
         finishes it.
     """
     host = service.host
-    if service.is_up(database.services.now(), service_down_time):
+    if service.is_up(database.services.now(), lease):
         raise exception.ServiceInUse(host=host, reason='it is up: stop it first')
     nodes = []
     if service.binary == service_objects.COMPUTE_BINARY:

@@ -25,6 +25,8 @@ PATIENCE = 5
 _LASTING = (migration_objects.MigrationStatus.QUEUED, migration_objects.MigrationStatus.RUNNING)
 #: So often a host that is started again has all its time again; a migration may be what its host dies of.
 _RESTARTS = 3
+#: What waits for the broker is told so by any conductor: see :class:`migrator.exception.BrokerAway`.
+_NO_BROKER = ' cannot reach the message broker since '
 #: How the reason begins why a migration is stuck that gets no further.
 _LONG = 'It gets no further, and has long waited for '
 
@@ -123,7 +125,7 @@ def wait_for(m: Any, pause: Parked) -> Parked | Stuck:
         hosts = f'the hypervisor of {" and ".join(whom)}, and at the log of the compute service there'
         look = hosts if whom else f'the log of conductor {m.tools.server}'
         return Stuck(f'{_LONG}{pause.why}: look at {look}. It goes on by itself when that has come.')
-    wrote = m.row.waits_for is not None and m.row.waits_for == ledger.wrote
+    wrote = m.row.waits_for is not None and (m.row.waits_for == ledger.wrote or _NO_BROKER in m.row.waits_for)
     if wrote and not m.row.waits_for.startswith(f'for {pause.why}, '):
         # That has come.
         m.note_waiting(None)

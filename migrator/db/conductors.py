@@ -42,11 +42,13 @@ class Life:
 
     :ivar server: the RPC server name to which events go; a conductor's next life has it again.
     :ivar lease_until: by the database's clock; what is later than its present time lives.
+    :ivar broker_away_since: since when it cannot reach the broker; None: it can.
     """
 
     id: str
     server: str
     lease_until: datetime.datetime
+    broker_away_since: datetime.datetime | None = None
 
 
 class Conductors:
@@ -76,17 +78,20 @@ class Conductors:
             session.execute(sa.insert(_T).values(id=conductor_id, server=server, lease_until=types.later(lease)))
 
     @engines.retried
-    def renew(self, conductor_id: str, lease: float, server: str | None = None) -> bool:
+    def renew(self, conductor_id: str, lease: float, server: str | None = None, broker_away: float = 0) -> bool:
         """Extend a lease that has not run out.
 
         :param server: is reported to be alive among the services, too, if the lease was extended.
+        :param broker_away: for how many seconds it has not reached the broker; 0: it can.
         :returns: whether it was extended; if not, the life is over: take a new id, and own nothing.
         """
         with self._engine.writer() as session:
             found: Any = session.execute(
                 sa.update(_T)
                 .where(_T.c.id == conductor_id, _T.c.lease_until > types.now())
-                .values(lease_until=types.later(lease))
+                .values(
+                    lease_until=types.later(lease), broker_away_since=types.later(-broker_away) if broker_away else None
+                )
             )
             if found.rowcount and server is not None:
                 binary, version = service_objects.CONDUCTOR_BINARY, service_objects.CURRENT_VERSION
@@ -116,4 +121,4 @@ class Conductors:
         """Return every life that is known, the one with the latest lease first."""
         query = sa.select(_T).order_by(_T.c.lease_until.desc(), _T.c.id)
         with self._engine.reader() as session:
-            return [Life(row.id, row.server, row.lease_until) for row in session.execute(query)]
+            return [Life(row.id, row.server, row.lease_until, row.broker_away_since) for row in session.execute(query)]

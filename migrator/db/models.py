@@ -161,6 +161,8 @@ class Conductor(Base):
     id: orm.Mapped[str] = _uuid(primary_key=True)
     server: orm.Mapped[str] = orm.mapped_column(sa.String(255))
     lease_until: orm.Mapped[datetime.datetime] = orm.mapped_column()
+    #: Since when it cannot reach the broker.
+    broker_away_since: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
 
 
 class Service(Times, Base):
@@ -176,6 +178,8 @@ class Service(Times, Base):
     version: orm.Mapped[int] = orm.mapped_column()
     boot_id: orm.Mapped[str | None] = _uuid()
     last_seen_up: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
+    #: Since when a conductor that could be reached all the time has heard nothing of it for long.
+    down_since: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     disabled: orm.Mapped[bool] = orm.mapped_column(default=False)
     disabled_reason: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
     forced_down: orm.Mapped[bool] = orm.mapped_column(default=False)

@@ -40,7 +40,6 @@ class Place:
 
     :ivar uuid: of the root of its tree in Placement.
     :ivar service: its compute service.
-    :ivar seen_at: the database's time at which this was read.
     :ivar inbound: how many migrations in progress are on their way to it.
     :ivar owes: whether it owes a debt for the instance that is to be moved.
     """
@@ -49,7 +48,6 @@ class Place:
     node: str
     uuid: str
     service: Service
-    seen_at: datetime.datetime
     inbound: int
     owes: bool
 
@@ -69,7 +67,7 @@ class Services:
 
     def write_report(self, session: Any, host: str, binary: str, version: int, boot_id: str | None) -> None:
         """Write a report within a transaction under way."""
-        values: dict[str, Any] = {'version': version, 'last_seen_up': types.now()}
+        values: dict[str, Any] = {'version': version, 'last_seen_up': types.now(), 'down_since': None}
         if boot_id is not None:
             values['boot_id'] = boot_id
         found = session.execute(sa.update(_T).where(_T.c.host == host, _T.c.binary == binary).values(**values))
@@ -92,9 +90,25 @@ class Services:
                     # One that was on its way when the boot stopped does not bring it back.
                     _T.c.last_seen_up.is_not(None),
                 )
-                .values(last_seen_up=types.now())
+                .values(last_seen_up=types.now(), down_since=None)
             )
             return bool(found.rowcount)
+
+    @engines.retried
+    def call_down(self, seconds: float) -> int:
+        """Call the compute services down that nothing was heard of for so long, and return how many are.
+
+        For a conductor that could be reached for all that time.
+        """
+        known = (_T.c.binary == service_objects.COMPUTE_BINARY, _T.c.last_seen_up.is_not(None))
+        # What was heard later than now was heard before the database's clock was set back.
+        silent = sa.or_(_T.c.last_seen_up < types.later(-seconds), _T.c.last_seen_up > types.later(seconds))
+        with self._engine.writer() as session:
+            session.execute(
+                sa.update(_T).where(*known, _T.c.down_since.is_(None), silent).values(down_since=types.now())
+            )
+            down = sa.select(sa.func.count()).where(*known, _T.c.down_since.is_not(None))
+            return int(session.execute(down).scalar_one())
 
     def lock_boot(self, session: Any, host: str) -> str | None:
         """Return the boot_id of a host's compute service, which stays as it is until the transaction has ended."""
@@ -249,7 +263,6 @@ class Services:
                 _N.c.uuid.label('root'),
                 inbound.label('inbound'),
                 owes.label('owes'),
-                types.now().label('seen_at'),
             )
             .join(_T, sa.and_(_T.c.host == _N.c.host, _T.c.binary == service_objects.COMPUTE_BINARY))
             .order_by(_N.c.host)
@@ -265,7 +278,6 @@ class Services:
                     node=row.node,
                     uuid=row.root,
                     service=rows.service(row),
-                    seen_at=types.aware(row.seen_at),
                     inbound=int(row.inbound),
                     owes=bool(row.owes),
                 )

@@ -44,6 +44,9 @@ class Service(base.Versioned):
     """One row of ``services``. Times are UTC.
 
     :ivar last_seen_up: None: it has stopped in good order, and has not been heard of since.
+    :ivar down_since: when a conductor has called a compute service down: it had heard nothing of it for
+        ``service_down_time``, in which its own messages to itself came through the broker. None: none has, so that with
+        the broker or every conductor away a host stays what it was.
     """
 
     id: int = 0
@@ -53,19 +56,22 @@ class Service(base.Versioned):
     version: int = CURRENT_VERSION
     boot_id: str | None = None
     last_seen_up: datetime.datetime | None = None
+    down_since: datetime.datetime | None = None
     disabled: bool = False
     disabled_reason: str | None = None
     forced_down: bool = False
     created_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
 
-    def is_up(self, now: datetime.datetime, service_down_time: float) -> bool:
-        """Whether it has been heard of lately, and no operator has declared it down.
+    def is_up(self, now: datetime.datetime, lease: float) -> bool:
+        """Whether it counts as up: no operator has declared it down, it was not stopped, and it has been heard of.
 
         :param now: the database's time.
-        :param service_down_time: seconds of silence after which a service counts as down.
+        :param lease: seconds after which a conductor, which itself writes to the database, counts as down.
         """
-        return not self.forced_down and self.last_seen_up is not None and not self.is_silent(now, service_down_time)
+        if self.forced_down or self.last_seen_up is None:
+            return False
+        return self.down_since is None if self.binary == COMPUTE_BINARY else not self.is_silent(now, lease)
 
     def is_silent(self, now: datetime.datetime, seconds: float) -> bool:
         """Whether nothing has been heard of it for so long, its own word that it stops being the last.

@@ -444,7 +444,7 @@ def test_at_no_moment_of_a_migration_is_a_living_allocation_wrong(cloud, what):
     cloud.wait()
     cloud.engine.boundary = lambda what: None
     assert auditor.wrong == []
-    assert auditor.looks > 20
+    assert auditor.looks > 15
 
 
 @pytest.mark.seeds(0, 1, 2)

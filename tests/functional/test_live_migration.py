@@ -409,4 +409,4 @@ def test_a_cloud_without_work_does_nothing_but_say_that_it_lives(cloud):
     before = len(cloud.placement.requests), len(cloud.recorder.messages)
     cloud.simulation.advance(30)
     assert len(cloud.placement.requests) == before[0]
-    assert {message.method for message in cloud.recorder.messages[before[1] :]} == {'compute_heartbeat'}
+    assert {message.method for message in cloud.recorder.messages[before[1] :]} == {'compute_heartbeat', 'heard_itself'}

@@ -79,8 +79,8 @@ MUTANTS = (
     Mutant(
         'host-is-down-by-the-word-of-one-conductor',
         OWNED,
-        'return silent and service.is_silent(self.tools.database.services.now(), down_time)',
-        'return silent',
+        'else bool(service.down_since)',
+        'else True',
         'A host whose heartbeats arrive counts as down because one conductor cannot reach it.',
     ),
     Mutant(

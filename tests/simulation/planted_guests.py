@@ -94,14 +94,14 @@ def cleanup_raises_no_tenure() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('I7', 'bad-nights seed 7')
+@SHELF.plant('I7', 'bad-nights seed 65')
 def nobody_says_what_is_waited_for() -> Iterator[object]:
     """What waits for a host that answers without getting anywhere waits for ever, and says nothing."""
     with patched(waits, 'wait_for', lambda m, pause: pause) as there:
         yield there
 
 
-@SHELF.plant('I7', 'bad-nights seed 7')
+@SHELF.plant('I7', 'bad-nights seed 65')
 def a_turn_in_line_begins_a_wait_anew() -> Iterator[object]:
     """A wait for a host begins anew each time that its migration has stood in line for that host."""
     wait_for = waits.wait_for

@@ -242,7 +242,7 @@ def instance_that_was_rolled_back_is_in_error() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('1435633', 'success | conductor1: message check_can_live_migrate_destination call #1 | message late')
+@SHELF.plant('1435633', 'success | host2: driver host2 check_can_live_migrate_destination #1 | killed for ever')
 def check_that_times_out_is_an_error() -> Iterator[object]:
     """A destination that did not answer its check put the server into ERROR; here likewise."""
     check = orders.check

@@ -23,6 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2] / 'migrator'
 READERS = {
     'db/engine.py': 'a SQLite database has no clock of its own, and serves one process',
     'db/migrations.py': 'the history of statuses, and what was just written, until it is read again',
+    'conductor/broker.py': 'a log line and a column that a person reads',
     'conductor/owned.py': 'a column that a person reads',
     'cmd/demo_report.py': 'the report of the demo',
     'cmd/demo_screen.py': 'the screen of the demo',

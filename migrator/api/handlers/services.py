@@ -106,7 +106,7 @@ def is_up(request: api_request.Request, service: Service, now: datetime.datetime
 
     :param now: the database's time.
     """
-    return service.is_up(now, request.services.conf.service_down_time)
+    return service.is_up(now, request.services.conf.conductor.lease)
 
 
 def _view(request: api_request.Request, service: Service, now: datetime.datetime) -> dict[str, Any]:

@@ -84,9 +84,9 @@ def choose_destination(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
         return pause
     m.will(status=Status.PREPARING.value)
     tools = m.tools
-    patience, listening = tools.options.service_down_time, tools.hosts.listening_for()
+    listened = tools.broker.unbroken_for() >= tools.options.service_down_time
     try:
-        chosen = destinations.choose(tools.database, tools.placement, m.row, m.instance, m.tried(), patience, listening)
+        chosen = destinations.choose(tools.database, tools.placement, m.row, m.instance, m.tried(), listened)
     except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
         m.note_waiting(str(error))
         return Parked(f'Placement: {error}')

@@ -71,6 +71,26 @@ def test_a_conductor_that_is_dead_has_no_lease_any_more(operator):
     assert service['lease']['lives'] == 0
 
 
+def test_while_no_conductor_listens_each_host_is_remarked_to_be_shown_as_it_was(operator):
+    operator.cloud.simulation.advance(20)
+    assert {row['REMARK'] for row in operator.rows('service', 'list')} == {'-'}
+    operator.cloud.kill('conductor1')
+    operator.cloud.simulation.advance(600)
+    for row in operator.rows('service', 'list', '--binary', 'nova-compute'):
+        assert row['STATE'] == 'up'
+        assert row['REMARK'].startswith('as it was then: no conductor has listened since 20')
+    operator.cloud.start_conductor('conductor1')
+    operator.cloud.simulation.advance(20)
+    operator.cloud.bus.faults = lambda message: 'lose'
+    operator.cloud.simulation.advance(100)
+    for row in operator.rows('service', 'list', '--binary', 'nova-compute'):
+        assert row['STATE'] == 'up'
+        assert row['REMARK'].startswith('as it was then: conductor1 cannot reach the message broker since 20')
+    assert operator.json('service', 'list')['unheard'].startswith('conductor1 cannot reach')
+    (row,) = operator.rows('service', 'list', '--binary', 'nova-conductor')
+    assert row['REMARK'].startswith('cannot reach the message broker since 20')
+
+
 def test_two_leases_of_one_name_are_remarked(operator):
     operator.cloud.kill('conductor1')
     operator.cloud.start_conductor('conductor1')

@@ -35,7 +35,8 @@ def back(seconds):
 
 
 def service(host, seen=5.0, **fields):
-    return service_objects.Service(uuid=host, host=host, last_seen_up=back(seen), **fields)
+    down_since = back(seen - 60) if seen > 60 else None
+    return service_objects.Service(uuid=host, host=host, last_seen_up=back(seen), down_since=down_since, **fields)
 
 
 def step(name, state='intent', direction='do', tries=1, **fields):
@@ -55,7 +56,7 @@ def story(steps=(), debts=(), lives=(LIFE,), services=BOTH_UP, before=0, running
     }  # fmt: skip
     return manage_story.Story(
         now=NOW, migration=migration_objects.Migration(**values), instance=None, steps=steps, debts=debts,
-        requests=(), services=services, lives=lives, service_down_time=60, before=before, running=running,
+        requests=(), services=services, lives=lives, lease=60, before=before, running=running,
     )  # fmt: skip
 
 
@@ -67,6 +68,12 @@ def test_one_that_nothing_holds_up_goes_on():
     assert waits(status='preparing') == ['Nothing holds it up: it goes on.']
 
 
+NOBODY = (
+    'No conductor has listened since 2026-01-01 02:59:10 UTC: each host is shown as it was then, and nothing is known '
+    'of any. Start a conductor; fence no host for this.'
+)
+
+
 class TestItsConductor:
     def test_none_has_it_yet_and_one_lives(self):
         assert waits(status='accepted', owner=None) == [
@@ -75,7 +82,8 @@ class TestItsConductor:
 
     def test_none_has_it_and_none_lives(self):
         assert waits(status='accepted', owner=None, lives=[OVER]) == [
-            'No conductor has taken it up yet. No conductor lives: start one.'
+            'No conductor has taken it up yet.',
+            NOBODY,
         ]
 
     def test_its_conductor_is_gone_and_others_live(self):
@@ -88,8 +96,20 @@ class TestItsConductor:
     def test_while_none_lives_no_host_is_blamed_for_its_silence(self):
         silent = [service('src', seen=500), service('dst', seen=500)]
         assert waits(status='preparing', owner='life-0', lives=[OVER], services=silent) == [
-            'Its conductor conductor0 is gone: its lease ended 50 s ago. No conductor lives: start one.'
+            'Its conductor conductor0 is gone: its lease ended 50 s ago.',
+            NOBODY,
         ]
+
+    def test_while_the_broker_is_away_no_host_is_blamed_for_its_silence(self):
+        silent = [service('src', seen=500), service('dst', seen=500)]
+        away = dataclasses.replace(LIFE, broker_away_since=back(70))
+        assert waits(status='preparing', lives=[away], services=silent) == [
+            'conductor1 cannot reach the message broker since 2026-01-01 02:58:50 UTC: each host is shown as it was '
+            'then, and nothing is known of any. Look at the broker; fence no host for this.'
+        ]
+        other = dataclasses.replace(LIFE, id='life-2', server='conductor2')
+        (line, *_) = waits(status='preparing', lives=[away, other], services=silent)
+        assert line.startswith('The compute service of the source src is down'), 'the other conductor listens'
 
 
 class TestItsHosts:

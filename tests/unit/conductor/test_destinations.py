@@ -29,7 +29,7 @@ Stage = stages.Stage
 
 
 def choose(
-    stage: Stage, tried: dict[str, str] | None = None, listening_for: float = 3600, **fields: Any
+    stage: Stage, tried: dict[str, str] | None = None, listened: bool = True, **fields: Any
 ) -> destinations.Destination:
     migration = stages.Migration(
         uuid='m',
@@ -41,7 +41,7 @@ def choose(
         **fields,
     )
     client = stage.cloud.placement_client
-    return destinations.choose(stage.database, client, migration, stage.instance, tried or {}, 60, listening_for)
+    return destinations.choose(stage.database, client, migration, stage.instance, tried or {}, listened)
 
 
 def why_not(stage: Stage, error: type[Exception], *args: Any, **fields: Any) -> str:
@@ -96,14 +96,17 @@ class TestOfItsOwnChoice:
         still.cloud.simulation.run_ready()
         for host in ('host2', 'host3'):
             long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
-            still.database.services.update(still.database.services.get_compute(host).id, last_seen_up=long_ago)
-        assert 'host2: it has not been heard of' in why_not(still, exception.NoValidHost)
-        assert choose(still, listening_for=59).host == 'host2'
+            known = still.database.services.get_compute(host).id
+            still.database.services.update(known, last_seen_up=long_ago, down_since=long_ago)
+        assert 'host2: it is down, and was last heard of at 2020-01-01 00:00:00 UTC' in why_not(
+            still, exception.NoValidHost
+        )
+        assert choose(still, listened=False).host == 'host2'
         for host in ('host2', 'host3'):
             still.database.services.update(still.database.services.get_compute(host).id, last_seen_up=None)
-        assert choose(still, listening_for=59).host == 'host2', 'it may be back, and nobody has heard it'
+        assert choose(still, listened=False).host == 'host2', 'it may be back, and nobody has heard it'
         still.database.services.update(still.database.services.get_compute('host2').id, forced_down=True)
-        assert choose(still, listening_for=59).host == 'host3', 'forced down is down for everybody'
+        assert choose(still, listened=False).host == 'host3', 'forced down is down for everybody'
 
     def test_a_host_that_owes_a_cleanup_of_this_instance_is_passed_over(self, still: Stage) -> None:
         known = still.adopt(still.accept())

@@ -112,7 +112,13 @@ class TestMetrics:
         status, text = get(app, '/metrics')
         assert status == '200 OK'
         told = {family.name for family in parser.text_string_to_metric_families(text)}
-        assert told == {'migrator_debts', 'migrator_migrations_held', 'migrator_migrations_stuck'}
+        assert told == {
+            'migrator_broker_away_seconds',
+            'migrator_computes_down',
+            'migrator_debts',
+            'migrator_migrations_held',
+            'migrator_migrations_stuck',
+        }
         for path in ('/', '/metrics/', '/favicon.ico', ''):
             assert get(app, path)[0] == '404 Not Found'
 
@@ -176,7 +182,13 @@ class TestAConductor:
 
     def test_one_that_does_not_audit_tells_nothing_of_audits(self, stage: Stage) -> None:
         names = {one.name for one in stage.cloud.conductors['conductor1'].metrics.registry.collect()}
-        assert names == {'migrator_debts', 'migrator_migrations_held', 'migrator_migrations_stuck'}
+        assert names == {
+            'migrator_broker_away_seconds',
+            'migrator_computes_down',
+            'migrator_debts',
+            'migrator_migrations_held',
+            'migrator_migrations_stuck',
+        }
 
     def test_one_that_audits_tells_when_it_last_has(self, build: Callable[..., Stage]) -> None:
         stage = build(options={'conductor.audit_interval': 30})

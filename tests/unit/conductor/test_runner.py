@@ -49,7 +49,7 @@ class Subject:
         self.must_ask: set[str] = set()
         self.wake_at: float | None = None
         self.ledger = types.SimpleNamespace(last=None)
-        self.tools = types.SimpleNamespace(server='conductor')
+        self.tools = types.SimpleNamespace(server='conductor', broker=types.SimpleNamespace(check=lambda: None))
         self.taken: list[Any] = []
         self.became: list[Subject] = []
 

@@ -143,11 +143,3 @@ class TestPlaces:
         assert scene.database.services.places('anyone', uuids=[everything[0].uuid]) == [everything[0]]
         assert scene.database.services.places('anyone', uuids=[]) == []
         assert scene.database.services.places('anyone', host='nowhere') == []
-
-    def test_a_place_says_when_it_was_read(self, scene: Scene) -> None:
-        scene.host('host1')
-        scene.clock.seconds = 70
-        place = scene.database.services.places('anyone')[0]
-        assert place.seen_at == scene.clock.now()
-        assert not place.service.is_up(place.seen_at, 60)
-        assert place.service.is_up(place.seen_at, 71)

@@ -23,9 +23,15 @@ NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
 @pytest.mark.parametrize(('silent', 'up'), [(0, True), (60, True), (60.001, False), (-30, True), (-61, False)])
-def test_a_service_is_up_as_long_as_it_has_been_heard_of_lately(silent: float, up: bool) -> None:
+def test_a_conductor_is_up_as_long_as_it_has_written_lately(silent: float, up: bool) -> None:
     seen = NOW - datetime.timedelta(seconds=silent)
-    assert service.Service(uuid='s', host='h', last_seen_up=seen).is_up(NOW, 60) == up
+    assert service.Service(uuid='s', host='h', binary='nova-conductor', last_seen_up=seen).is_up(NOW, 60) == up
+
+
+def test_a_compute_is_up_until_a_conductor_has_called_it_down() -> None:
+    seen = NOW - datetime.timedelta(days=1)
+    assert service.Service(uuid='s', host='h', last_seen_up=seen).is_up(NOW, 60)
+    assert not service.Service(uuid='s', host='h', last_seen_up=seen, down_since=NOW).is_up(NOW, 60)
 
 
 def test_one_that_is_declared_down_is_down_however_lately_it_was_heard_of() -> None:

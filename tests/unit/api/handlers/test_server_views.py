@@ -110,7 +110,8 @@ def test_the_host_id_is_novas_hash_of_project_and_host(world):
     ('changes', 'seconds', 'status'),
     [
         ({}, 0, 'UP'),
-        ({}, 61, 'UNKNOWN'),
+        ({}, 61, 'UP'),
+        ({'down_since': datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)}, 61, 'UNKNOWN'),
         ({'disabled': True}, 0, 'MAINTENANCE'),
         ({'forced_down': True}, 0, 'DOWN'),
     ],

@@ -48,12 +48,14 @@ def test_a_service_is_told_with_zone_status_and_state(world):
     assert 'forced_down' not in listed(world, version='2.10')[0]
 
 
-def test_a_service_is_down_after_service_down_time_or_by_the_operators_word(world):
-    world.threads.seconds = 60
-    assert {one['state'] for one in listed(world)} == {'up'}
+def test_a_host_is_down_once_a_conductor_has_called_it_so_or_by_the_operators_word(world):
     world.threads.seconds = 61
+    states = {one['host']: one['state'] for one in listed(world)}
+    assert set(states.values()) == {'up'}, 'no conductor has listened, and so nothing is known of any host'
+    world.database.services.call_down(60)
     assert {one['state'] for one in listed(world)} == {'down'}
-    world.threads.seconds = 0
+    world.database.services.report('source', 'nova-compute', 5)
+    assert {one['host'] for one in listed(world) if one['state'] == 'up'} == {'source'}
     assert update(world, {'forced_down': True}).json['service']['state'] == 'down'
 
 

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Since when a conductor cannot reach the broker, and since when one has called a compute service down."""
+
+import sqlalchemy as sa
+from alembic import op
+
+from migrator.db import types
+
+revision = '0004'
+down_revision = '0003'
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add columns that may be null, so that the release before still runs on the schema."""
+    op.add_column('conductors', sa.Column('broker_away_since', types.UTCDateTime(), nullable=True))
+    op.add_column('services', sa.Column('down_since', types.UTCDateTime(), nullable=True))

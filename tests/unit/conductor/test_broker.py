@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Three states, three sentences: the broker is away, no conductor listens, a host is away. Only the last blames one."""
+
+from __future__ import annotations
+
+import pytest
+
+from migrator.objects import service as service_objects
+
+#: What the source does when the broker goes; None: it has not been asked for anything yet.
+MOMENTS = {
+    'check_can_live_migrate_destination': 'host2',
+    'check_can_live_migrate_source': 'host1',
+    'pre_live_migration': 'host2',
+    'live_migration': 'host1',
+    'copying': 'host1',
+    'post_live_migration_at_source': 'host1',
+}
+#: How it goes: it refuses connections, or takes what is sent and does nothing with it.
+HOW = ['refuse', 'lose']
+
+
+def away(stage, how):
+    stage.cloud.bus.faults = lambda message: how
+
+
+def back(stage):
+    stage.cloud.bus.faults = lambda message: None
+
+
+def up(stage):
+    """The states that are shown of the compute services, with the database's present time."""
+    services = stage.database.services
+    found = services.list(binary=service_objects.COMPUTE_BINARY)
+    return {service.host: service.is_up(services.now(), 30) for service in found}
+
+
+def told(stage, migration):
+    row = stage.row(migration)
+    return f'{row.waits_for} {row.stuck_reason} {row.failure}'
+
+
+@pytest.mark.parametrize('how', HOW)
+@pytest.mark.parametrize('moment', [*MOMENTS, None])
+def test_while_the_broker_is_away_nothing_fails_and_no_host_is_blamed(build, moment, how):
+    stage = build()
+    first = None
+    if moment is not None:
+        stall = stage.host(MOMENTS[moment]).faults.stall(moment)
+        first = stage.begin('host2')
+        stage.until(stall.reached.is_set)
+    away(stage, how)
+    if moment is not None:
+        stall.release()
+    else:
+        first = stage.accept('host2')
+    said = set()
+    for _ in range(12):
+        stage.simulation.advance(30)
+        said.add(told(stage, first))
+        assert all(up(stage).values()), up(stage)
+        assert stage.row(first).in_progress
+        assert stage.row(first).stuck_reason is None
+    for text in said:
+        assert '--down' not in text
+        assert 'has not answered' not in text
+    assert 'conductor1 cannot reach the message broker since ' in told(stage, first)
+    back(stage)
+    row = stage.end(first, 300)
+    assert (row.status, row.waits_for) == ('completed', None)
+    stage.check(first, 'host2')
+    assert all(up(stage).values())
+
+
+def test_what_is_asked_for_while_the_broker_is_away_is_done_when_it_is_back(build):
+    stage = build()
+    away(stage, 'refuse')
+    stage.simulation.advance(60)
+    migration = stage.accept('host2')
+    stage.simulation.advance(120)
+    assert 'cannot reach the message broker' in told(stage, migration)
+    back(stage)
+    assert stage.end(migration, 120).status == 'completed'
+
+
+def test_while_no_conductor_lives_every_host_stays_what_it_was(build):
+    stage = build()
+    stall = stage.host('host1').faults.stall('copying')
+    migration = stage.begin('host2')
+    stage.until(stall.reached.is_set)
+    stage.kill('host3')
+    stage.simulation.advance(90)
+    assert up(stage) == {'host1': True, 'host2': True, 'host3': False}
+    stage.kill('conductor1')
+    stage.simulation.advance(600)
+    assert up(stage) == {'host1': True, 'host2': True, 'host3': False}
+    conductor = stage.database.services.list('nova-conductor', 'conductor1')[0]
+    assert not conductor.is_up(stage.database.services.now(), 30)
+    stall.release()
+    stage.cloud.start_conductor('conductor1')
+    for _ in range(20):
+        stage.simulation.advance(5)
+        assert up(stage) == {'host1': True, 'host2': True, 'host3': False}
+    assert stage.end(migration, 120).status == 'completed'
+
+
+def test_a_host_that_is_away_is_down_and_stays_it_while_the_broker_is_away(build):
+    stage = build()
+    stage.simulation.advance(30)
+    stage.kill('host3')
+    stage.simulation.advance(50)
+    assert up(stage)['host3']
+    stage.simulation.advance(30)
+    assert not up(stage)['host3']
+    away(stage, 'lose')
+    stage.simulation.advance(300)
+    back(stage)
+    for _ in range(20):
+        stage.simulation.advance(5)
+        assert up(stage) == {'host1': True, 'host2': True, 'host3': False}
+
+
+def test_silence_while_the_broker_was_away_is_not_counted(build):
+    stage = build()
+    stage.simulation.advance(100)
+    away(stage, 'lose')
+    stage.simulation.advance(40)
+    stage.kill('host3')
+    stage.simulation.advance(40)
+    back(stage)
+    stage.simulation.advance(50)
+    assert up(stage)['host3'], 'it has been listened to for 50 s'
+    stage.simulation.advance(40)
+    assert not up(stage)['host3']
+
+
+def test_metrics_tell_the_states_apart(build):
+    stage = build()
+    registry = stage.cloud.conductors['conductor1'].metrics.registry
+
+    def values():
+        return tuple(registry.get_sample_value(f'migrator_{name}') for name in ('broker_away_seconds', 'computes_down'))
+
+    stage.simulation.advance(70)
+    assert values() == (0, 0)
+    stage.kill('host3')
+    stage.simulation.advance(80)
+    assert values() == (0, 1)
+    away(stage, 'lose')
+    stage.simulation.advance(100)
+    seconds, down = values()
+    assert 80 <= seconds <= 105
+    assert down == 1
+    (life,) = stage.database.conductors.list()
+    assert life.broker_away_since is not None
+    back(stage)
+    stage.simulation.advance(20)
+    assert values() == (0, 1)
+    (life,) = stage.database.conductors.list()
+    assert life.broker_away_since is None
+
+
+def test_a_conductor_that_was_stopped_for_a_while_does_not_call_the_broker_away(build):
+    stage = build()
+    stall = stage.host('host1').faults.stall('copying')
+    migration = stage.begin('host2')
+    stage.until(stall.reached.is_set)
+    process = stage.cloud.processes['conductor1']
+    stage.simulation.pause(process)
+    stage.simulation.advance(25)
+    stage.simulation.resume(process)
+    for _ in range(20):
+        stage.simulation.advance(1)
+        assert 'broker' not in told(stage, migration)
+        assert all(up(stage).values())
