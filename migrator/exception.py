@@ -138,10 +138,6 @@ class ActionNotFound(NotFound):
     """Action for request {request_id} on instance {instance_uuid} could not be found."""
 
 
-class NotServed(NotFound):
-    """migrator does not serve {what}: ask the compute service that owns the instance."""
-
-
 class MarkerNotFound(Invalid):
     """Marker {marker} could not be found."""
 

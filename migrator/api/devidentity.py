@@ -66,7 +66,7 @@ def _answer(request: Any, endpoints: Mapping[str, str]) -> webob.Response:
         return api_request.answer({'version': version})
     if request.method == 'POST' and path == '/v3/auth/tokens':
         return _issue(request, dict(endpoints) | {'identity': f'{request.application_url}/v3'})
-    raise exception.NotServed(what=f'{request.method} {path} in its development identity')
+    raise exception.NotFound(f'The development identity does not serve {request.method} {path}: use keystone.')
 
 
 def _issue(request: Any, endpoints: Mapping[str, str]) -> webob.Response:

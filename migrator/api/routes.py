@@ -10,7 +10,10 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""Every URL under /v2.1, with the minor versions in which it is there, and the one function that looks one up."""
+"""Every URL under /v2.1, with the minor versions in which it is there, and the one function that looks one up.
+
+What nova has and migrator does not serve is in the same lookup, after what it serves.
+"""
 
 from __future__ import annotations
 
@@ -77,11 +80,14 @@ ROUTES = (
     Route('GET', '/os-aggregates', aggregates.index),
 )
 
+LEFT_TO_NOVA = tuple(Route(method, path, not_served.refuse) for method, path in not_served.URLS)
+
 
 def dispatch(request: api_request.Request) -> webob.Response:
     """Have a request answered by its handler.
 
-    :raises migrator.exception.NotFound: migrator serves no such URL, or not in this version.
+    :raises migrator.exception.NotFound: the compute API has no such URL, or not in this version.
+    :raises webob.exc.HTTPNotImplemented: nova has it, and migrator does not serve it.
     """
     path = _below_version(request)
     method = 'GET' if request.method == 'HEAD' else request.method
@@ -95,14 +101,18 @@ def dispatch(request: api_request.Request) -> webob.Response:
                     + f', and the request speaks {request.version}.'
                 )
             return route.handler(request, **found.groupdict())
-    return not_served.refuse(request)
+    raise _no_such_url(request)
+
+
+def _no_such_url(request: api_request.Request) -> exception.NotFound:
+    return exception.NotFound(f'There is no such URL in the compute API: {request.method} {request.path_info}')
 
 
 def _below_version(request: api_request.Request) -> str:
     """Return the path after the version, without the project that old catalogs put there."""
     path: str = request.path_info
     if '\x00' in path or not path.startswith('/v2.1/'):
-        not_served.refuse(request)
+        raise _no_such_url(request)
     path = path.removeprefix('/v2.1').rstrip('/')
     first, _, rest = path[1:].partition('/')
     if rest and first not in _COLLECTIONS and first == request.context.project_id:
@@ -118,6 +128,6 @@ def _compile(path: str) -> re.Pattern[str]:
     return re.compile(re.sub(r'\{(\w+)\}', r'(?P<\1>[^/]+)', path))
 
 
-_COMPILED = tuple((route, _compile(route.path)) for route in ROUTES)
-_COLLECTIONS = {route.path.split('/')[1] for route in ROUTES}
+_COMPILED = tuple((route, _compile(route.path)) for route in (*ROUTES, *LEFT_TO_NOVA))
+_COLLECTIONS = {route.path.split('/')[1] for route, _ in _COMPILED}
 _PROJECT = re.compile('[0-9a-f]{32}|[0-9a-f-]{36}')

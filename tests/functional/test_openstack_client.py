@@ -42,11 +42,13 @@ def served(tmp_path_factory):
 def openstack(served, tmp_path):
     """Run the client with the environment that the demo has told; returns its answer."""
 
-    def openstack(*words, listing=True):
+    def openstack(*words, listing=True, fails=False):
         command = [str(OPENSTACK), *words, *(['-f', 'json'] if listing else [])]
         env = commands.environment(tmp_path, **served.exports())
         ended = commands.client(command, env)
-        assert ended.returncode == 0, ended.stderr
+        assert (ended.returncode != 0) is fails, ended.stderr
+        if fails:
+            return ended.stderr
         return json.loads(ended.stdout) if listing else ended.stdout
 
     return openstack
@@ -77,6 +79,37 @@ def test_servers_services_and_hypervisors_are_listed(openstack):
     assert up == {('nova-conductor', 'conductor1')} | {('nova-compute', f'host{number}') for number in range(1, 5)}
     hypervisors = openstack('hypervisor', 'list')
     assert {one['Hypervisor Hostname'] for one in hypervisors} == {f'host{number}' for number in range(1, 5)}
+
+
+@pytest.mark.parametrize(
+    'words',
+    [
+        ('server', 'delete', 'vm-1'),
+        ('server', 'delete', '--wait', 'vm-1'),
+        ('server', 'delete', '--force', 'vm-1'),
+        ('server', 'reboot', 'vm-1'),
+        ('server', 'stop', 'vm-1'),
+        ('server', 'set', '--name', 'other', 'vm-1'),
+        ('keypair', 'delete', 'mine'),
+        ('aggregate', 'create', 'rack'),
+    ],
+)
+def test_what_is_left_to_nova_fails_and_changes_nothing(openstack, words):
+    said = openstack(*words, listing=False, fails=True)
+    assert 'migrator does not serve' in said
+    assert 'nova' in said
+    assert [one['Name'] for one in openstack('server', 'list', '--status', 'ACTIVE')] == [
+        'vm-4',
+        'vm-3',
+        'vm-2',
+        'vm-1',
+    ]
+
+
+def test_a_server_that_does_not_exist_is_not_found(openstack):
+    said = openstack('server', 'delete', 'vm-5', listing=False, fails=True)
+    assert 'vm-5' in said
+    assert 'does not serve' not in said
 
 
 def test_a_server_is_live_migrated_to_a_named_host(openstack):

@@ -35,9 +35,12 @@ def act(request: api_request.Request, server_id: str) -> webob.Response:
             '{"os-migrateLive": {...}}.'
         )
     name = next(iter(document))
-    if name not in ACTIONS:
-        not_served.refuse(request, f'the server action {name[:64]!r}')
-    return ACTIONS[name](request, server_id)
+    if name in ACTIONS:
+        return ACTIONS[name](request, server_id)
+    if name not in not_served.ACTIONS:
+        raise exception.Invalid(f'There is no such action: {name[:64]}')
+    common.get_instance(request, server_id)
+    return not_served.refuse_what(f'the server action {name!r}')
 
 
 def lock(request: api_request.Request, server_id: str) -> webob.Response:

@@ -143,8 +143,10 @@ def test_novaclient_understands_the_errors(served, nova):
         nova().servers.get('11111111-2222-4333-8444-555555555555')
     with pytest.raises(nova_exceptions.Forbidden):
         nova(token='ada:blue').services.list()
-    with pytest.raises(nova_exceptions.NotFound, match='does not serve'):
+    with pytest.raises(nova_exceptions.HTTPNotImplemented, match='does not serve'):
         nova().servers.reboot(guest.uuid)
+    with pytest.raises(nova_exceptions.HTTPNotImplemented, match='does not serve'):
+        nova().servers.delete(guest.uuid)
 
 
 # --- openstacksdk ----------------------------------------------------------------------------------------------------

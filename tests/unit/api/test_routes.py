@@ -74,5 +74,14 @@ def test_a_project_whose_name_is_a_collection_loses_nothing(world):
 
 
 @pytest.mark.parametrize('path', ['/servers', '/os-migrations', '/os-services', '/os-hypervisors'])
-def test_another_method_is_not_served(world, path):
-    world.refuses(world.ask('DELETE', path), 404, 'itemNotFound', 'does not serve')
+def test_a_method_that_nova_does_not_have_there_is_a_404(world, path):
+    world.refuses(world.ask('DELETE', path), 404, 'itemNotFound', f'DELETE /v2.1{path}')
+
+
+def test_what_is_served_is_not_said_to_be_left_to_nova():
+    served, left = (
+        [(route.method, re.sub(r'\{\w+\}', '{}', route.path)) for route in table]
+        for table in (routes.ROUTES, routes.LEFT_TO_NOVA)
+    )
+    assert not set(served) & set(left)
+    assert len(set(left)) == len(left)

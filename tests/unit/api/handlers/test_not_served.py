@@ -10,9 +10,11 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""What Nova has and migrator leaves to it."""
+"""What Nova has and migrator leaves to it: 501. What Nova does not have: 404."""
 
 import pytest
+
+SERVER = '11111111-2222-4333-8444-555555555555'
 
 
 @pytest.mark.parametrize(
@@ -21,24 +23,76 @@ import pytest
         ('POST', '/servers'),
         ('DELETE', '/servers/{server}'),
         ('PUT', '/servers/{server}'),
+        ('DELETE', f'/servers/{SERVER}'),
         ('GET', '/servers/{server}/os-volume_attachments'),
+        ('POST', '/servers/{server}/os-volume_attachments'),
+        ('DELETE', '/servers/{server}/os-volume_attachments/1'),
+        ('GET', '/servers/{server}/os-interface'),
+        ('POST', '/servers/{server}/remote-consoles'),
+        ('PUT', '/servers/{server}/tags/blue'),
+        ('DELETE', '/servers/{server}/metadata/key'),
         ('GET', '/flavors/detail?is_public=None'),
         ('GET', '/flavors/m1'),
+        ('HEAD', '/flavors'),
+        ('GET', '/flavors/m1/os-extra_specs/hw:cpu_policy'),
         ('GET', '/images'),
         ('GET', '/os-volumes'),
         ('GET', '/os-networks'),
-        ('POST', '/os-services'),
+        ('GET', '/os-keypairs'),
+        ('GET', '/os-quota-sets/admin/detail'),
+        ('GET', '/os-simple-tenant-usage'),
+        ('GET', '/os-server-groups'),
+        ('GET', '/os-availability-zone/detail'),
+        ('GET', '/limits'),
+        ('POST', '/os-aggregates'),
+        ('POST', '/os-aggregates/1/action'),
         ('DELETE', '/os-services/1'),
-        ('GET', '/'),
-        ('GET', '/nonsense'),
+        ('POST', '/os-server-external-events'),
     ],
 )
 @pytest.mark.parametrize('version', ['2.1', '2.80'])
-def test_it_is_a_404_that_says_so_and_changes_nothing(world, method, path, version):
+def test_what_nova_serves_and_migrator_does_not_is_a_501_that_says_so(world, method, path, version):
     guest = world.guest()
     before = world.rows()
     path = path.format(server=guest.uuid)
-    if path == '/':
-        path = '//'
     response = world.ask(method, path, {} if method in ('POST', 'PUT') else None, version=version)
-    world.refuses(response, 404, 'itemNotFound', 'does not serve', method, since=before)
+    assert response.status_int == 501
+    assert world.rows() == before
+    if method != 'HEAD':
+        asked = f'{method} /v2.1{path.partition("?")[0]}'
+        world.refuses(response, 501, 'notImplemented', f'migrator does not serve {asked}:', 'use nova')
+
+
+def test_the_project_in_the_url_does_not_hide_what_nova_serves(world):
+    project = '0123456789abcdef' * 2
+    response = world.ask('GET', f'/{project}/flavors/detail', token=f'ada:{project}')
+    world.refuses(response, 501, 'notImplemented', 'does not serve')
+
+
+def test_a_project_whose_name_is_a_collection_of_nova_loses_nothing(world):
+    response = world.ask('GET', '/flavors/detail', token='ada:flavors')
+    world.refuses(response, 501, 'notImplemented', 'GET /v2.1/flavors/detail')
+
+
+@pytest.mark.parametrize(
+    ('method', 'path'),
+    [
+        ('GET', '//'),
+        ('GET', '/nonsense'),
+        ('GET', '/servers/1/nonsense'),
+        ('POST', '/os-services'),
+        ('DELETE', '/servers'),
+        ('PATCH', '/servers/1'),
+        ('GET', '/servers/1/action'),
+    ],
+)
+@pytest.mark.parametrize('version', ['2.1', '2.80'])
+def test_what_nova_does_not_have_is_a_404(world, method, path, version):
+    before = world.rows()
+    response = world.ask(method, path, {} if method in ('POST', 'PUT') else None, version=version)
+    world.refuses(response, 404, 'itemNotFound', method, 'no such', since=before)
+
+
+@pytest.mark.parametrize('path', ['/flavors', '/nonsense', '/servers'])
+def test_without_a_token_it_is_a_401(world, path):
+    world.refuses(world.ask('POST', path, {}, token=None), 401, 'unauthorized')

@@ -84,11 +84,29 @@ def test_another_projects_server_is_a_404_and_a_reader_may_not(roles):
         )
 
 
-@pytest.mark.parametrize('action', ['reboot', 'resize', 'evacuate', 'os-start', 'createImage', 'nonsense'])
-def test_an_action_that_is_not_served_is_a_404_that_says_so(world, action):
+@pytest.mark.parametrize(
+    'action', ['reboot', 'resize', 'evacuate', 'os-start', 'createImage', 'forceDelete', 'migrate']
+)
+def test_an_action_that_nova_serves_and_migrator_does_not_is_a_501_that_names_it(world, action):
     guest = world.guest()
     before = world.rows()
-    world.refuses(act(world, guest, {action: None}), 404, 'itemNotFound', 'does not serve', action, since=before)
+    response = act(world, guest, {action: None})
+    world.refuses(response, 501, 'notImplemented', f"does not serve the server action '{action}'", 'nova', since=before)
+
+
+def test_an_action_that_is_not_served_on_another_projects_server_is_a_404(world):
+    guest = world.guest(project='blue')
+    response = act(world, guest, {'reboot': None}, token='eve:red')
+    world.refuses(response, 404, 'itemNotFound', guest.uuid)
+
+
+@pytest.mark.parametrize('action', ['nonsense', 'migrateLive', 'x' * 1000])
+def test_an_action_that_nova_does_not_know_is_a_400_as_nova_says_it(world, action):
+    guest = world.guest()
+    before = world.rows()
+    response = act(world, guest, {action: None})
+    world.refuses(response, 400, 'badRequest', f'There is no such action: {action[:64]}', since=before)
+    assert len(response.text) < 300
 
 
 @pytest.mark.parametrize('body', [{}, {'lock': None, 'unlock': None}, [], None, 'lock', 7])
