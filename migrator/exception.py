@@ -152,19 +152,19 @@ class Conflict(MigratorException):
 
 
 class InstanceInvalidState(Conflict):
-    """Cannot '{method}' instance {instance_uuid} while it is in {attr} {state}"""
+    """Cannot '{method}' instance {instance_uuid} while it is in {attr} {state}: {facts}"""
 
 
 class InstanceIsLocked(Conflict):
-    """Instance {instance_uuid} is locked"""
+    """Instance {instance_uuid} is locked by {who}."""
 
 
 class MigrationInProgress(Conflict):
-    """Instance {instance_uuid} has a migration in progress already: wait for it to end, or abort it."""
+    """Instance {instance_uuid} has a migration in progress already: {facts}"""
 
 
 class InstanceExists(Conflict):
-    """Instance {instance_uuid} already exists."""
+    """Instance {instance_uuid} already exists: {facts}"""
 
 
 class CleanupInProgress(Conflict):
@@ -191,7 +191,8 @@ class CleanupNotFound(Conflict):
 
 
 class AbandonedOtherwise(Conflict):
-    """Migration {uuid} is being abandoned with its guest on {host} already, as {who} has asked."""
+    """Migration {uuid} is being abandoned with its guest on {host} already, as {who} asked
+    {when}: wait for it to end."""
 
 
 class TooManyQueued(Forbidden):

@@ -33,6 +33,7 @@ from oslo_config import cfg
 from oslo_utils import uuidutils
 
 from migrator import executors
+from migrator.objects import times
 
 if TYPE_CHECKING:  # whatever only some verbs need is imported where they use it, so that the help comes at once
     from migrator import context as migrator_context
@@ -248,23 +249,7 @@ def moment(at: datetime.datetime) -> str:
     return at.astimezone(datetime.UTC).strftime('%Y-%m-%d %H:%M:%S')
 
 
-def span(seconds: float) -> str:
-    """Return in words how long that is."""
-    whole = int(abs(seconds))
-    if whole < 100:
-        return f'{whole} s'
-    minutes, whole = divmod(whole, 60)
-    if minutes < 100:
-        return f'{minutes} min {whole} s' if whole else f'{minutes} min'
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f'{hours} h {minutes} min' if minutes else f'{hours} h'
-    return f'{hours // 24} d {hours % 24} h' if hours % 24 else f'{hours // 24} d'
-
-
-def ago(at: datetime.datetime | None, now: datetime.datetime) -> str | None:
-    """Return in words how long ago something was, by the database's clock; None if it never was."""
-    return None if at is None else f'{span((now - at).total_seconds())} ago'
+span, ago = times.span, times.ago
 
 
 def why_unheard(lives: Iterable[conductors.Life], now: datetime.datetime) -> str | None:

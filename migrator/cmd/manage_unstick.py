@@ -80,7 +80,7 @@ def _retry_debts(asked: Asked, story: Story) -> int:
     migration = story.migration
     alarmed = [debt for debt in story.debts if debt.alarm]
     if not alarmed:
-        raise exception.NotStuck(uuid=migration.uuid, what=f'it has ended {migration.status}.')
+        raise exception.NotStuck(uuid=migration.uuid, what=_ended(story))
     plan = [
         f'{debt.host} would be told again to do {debt.step}, for which it has an alarm: {debt.alarm}'
         for debt in alarmed
@@ -145,6 +145,10 @@ def _story(asked: Asked) -> Story:
     return manage_story.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease)
 
 
+def _ended(story: Story) -> str:
+    return f'it ended {story.migration.status} {manage_command.ago(story.migration.updated_at, story.now)}.'
+
+
 def _refuse_unless_stuck(story: Story) -> None:
     migration = story.migration
     if migration.in_progress and migration.abandon_requested_at is not None:
@@ -152,7 +156,7 @@ def _refuse_unless_stuck(story: Story) -> None:
     elif migration.in_progress and migration.stuck_reason is None:
         what = f'it is {migration.status}. {manage_story.waits(story)[0]} An abort turns back what can be turned back.'
     elif migration.ended:
-        what = f'it has ended {migration.status}.'
+        what = _ended(story)
     else:
         return
     raise exception.NotStuck(uuid=migration.uuid, what=what)

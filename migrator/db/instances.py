@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from migrator import exception
-from migrator.db import debts, models, rows, tenures, types
+from migrator.db import debts, models, rows, standing, tenures, types
 from migrator.db import engine as engines
 from migrator.objects import instance as instance_objects
 
@@ -58,7 +58,9 @@ class Instances:
                 session.execute(sa.insert(_T).values(**values))
                 debts.hold_at(session, instance.uuid, instance.host)
         except db_exception.DBDuplicateEntry:
-            raise exception.InstanceExists(instance_uuid=instance.uuid) from None
+            with self._engine.reader() as session:
+                facts = standing.existing(session, instance.uuid)
+            raise exception.InstanceExists(instance_uuid=instance.uuid, facts=facts) from None
         return self.get(instance.uuid)
 
     def get(self, uuid: str) -> Instance:
@@ -141,7 +143,7 @@ class Instances:
     @staticmethod
     def _say_why_not(session: Any, uuid: str) -> None:
         if session.execute(sa.select(_T.c.id).where(_T.c.uuid == uuid)).scalar() is not None:
-            raise exception.MigrationInProgress(instance_uuid=uuid)
+            raise exception.MigrationInProgress(instance_uuid=uuid, facts=standing.of(session, uuid))
         raise exception.InstanceNotFound(instance_uuid=uuid)
 
 

@@ -25,7 +25,7 @@ from oslo_db import exception as db_exception
 
 from migrator import context as migrator_context
 from migrator import exception, executors
-from migrator.db import actions, conductors, models, rows, tenures, types
+from migrator.db import actions, conductors, models, rows, standing, tenures, types
 from migrator.db import debts as debt_rows
 from migrator.db import engine as engines
 from migrator.db import services as service_rows
@@ -127,7 +127,9 @@ class Migrations:
         try:
             self._accept(context, migration, values, action, task_state, vm_states)
         except db_exception.DBDuplicateEntry:
-            raise exception.MigrationInProgress(instance_uuid=migration.instance_uuid) from None
+            with self._engine.reader() as session:
+                facts = standing.of(session, migration.instance_uuid)
+            raise exception.MigrationInProgress(instance_uuid=migration.instance_uuid, facts=facts) from None
 
     @engines.retried
     def _accept(
@@ -163,9 +165,8 @@ class Migrations:
         attr, state = ('vm_state', row.vm_state) if row.vm_state not in vm_states else ('task_state', row.task_state)
         if attr == 'task_state' and row.task_state is None:
             attr, state = 'host', row.host
-        raise exception.InstanceInvalidState(
-            instance_uuid=migration.instance_uuid, attr=attr, state=state, method='os-migrateLive'
-        )
+        wanted = vm_states if attr == 'vm_state' else ()
+        raise standing.invalid_state(session, migration.instance_uuid, attr, state, 'os-migrateLive', wanted)
 
     # --- readers -----------------------------------------------------------------------------------------------------
 

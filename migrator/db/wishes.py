@@ -27,6 +27,7 @@ from migrator import exception
 from migrator.db import actions, models, types
 from migrator.db import engine as engines
 from migrator.objects import migration as migration_objects
+from migrator.objects import times
 
 Migration = migration_objects.Migration
 _T = models.MIGRATIONS
@@ -119,17 +120,14 @@ class Wishes:
         """
         values = {'abandon_requested_at': types.now(), 'abandon_requested_by': who, 'abandon_guest_on': guest_on}
         with self._engine.writer() as session:
-            row = session.execute(
-                sa.select(_T.c.abandon_guest_on, _T.c.abandon_requested_by, _T.c.status).where(
-                    _T.c.uuid == migration.uuid
-                )
-            ).one()
+            row = session.execute(sa.select(_T, types.now().label('now')).where(_T.c.uuid == migration.uuid)).one()
             if row.abandon_guest_on is None or row.status not in migration_objects.IN_PROGRESS:
                 takes_part = sa.or_(_T.c.source_compute == guest_on, _T.c.dest_compute == guest_on)
                 self._of_stuck(session, migration, values, takes_part)
             elif row.abandon_guest_on != guest_on:
+                when = times.ago(row.abandon_requested_at, types.aware(row.now))
                 raise exception.AbandonedOtherwise(
-                    uuid=migration.uuid, host=row.abandon_guest_on, who=row.abandon_requested_by
+                    uuid=migration.uuid, host=row.abandon_guest_on, who=row.abandon_requested_by, when=when
                 )
 
     @staticmethod
@@ -144,11 +142,12 @@ class Wishes:
         written: Any = session.execute(sa.update(_T).where(*stuck).values(**values))
         if written.rowcount:
             return
-        query = sa.select(_T.c.status, _T.c.abandon_guest_on).where(_T.c.uuid == migration.uuid)
-        status, host = session.execute(query).one()
-        what = f'it is {status}, and goes on by itself.'
-        if status not in migration_objects.IN_PROGRESS:
-            what = f'it has ended {status}.'
-        elif host is not None:
-            what = f'it is being abandoned, with the guest on {host}.'
+        row = session.execute(sa.select(_T, types.now().label('now')).where(_T.c.uuid == migration.uuid)).one()
+        now = types.aware(row.now)
+        what = f'it is {row.status}, accepted {times.ago(row.created_at, now)}, and goes on by itself.'
+        if row.status not in migration_objects.IN_PROGRESS:
+            what = f'it ended {row.status} {times.ago(row.updated_at, now)}.'
+        elif row.abandon_guest_on is not None:
+            asked = times.ago(row.abandon_requested_at, now)
+            what = f'it is being abandoned, with the guest on {row.abandon_guest_on}, as was asked {asked}.'
         raise exception.NotStuck(uuid=migration.uuid, what=what)

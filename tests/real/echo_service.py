@@ -58,7 +58,9 @@ class Endpoint:
 
     @rpc.expose
     def refuse(self, context):
-        raise exception.InstanceInvalidState(method='os-migrateLive', instance_uuid='i', attr='task_state', state='x')
+        raise exception.InstanceInvalidState(
+            method='os-migrateLive', instance_uuid='i', attr='task_state', state='x', facts='y'
+        )
 
     @rpc.expose
     def break_down(self, context):

@@ -137,7 +137,7 @@ def test_calls_casts_and_errors(wire, rabbitmq, vhost, queues):
     with pytest.raises(exception.InstanceInvalidState) as refused:
         wire.call('refuse')
     assert type(refused.value) is exception.InstanceInvalidState
-    assert str(refused.value) == "Cannot 'os-migrateLive' instance i while it is in task_state x"
+    assert str(refused.value) == "Cannot 'os-migrateLive' instance i while it is in task_state x: y"
     assert refused.value.kwargs['instance_uuid'] == 'i'
     with pytest.raises(exception.RemoteError, match=r'^echo\.one failed in break_down: ValueError: too old$'):
         wire.call('break_down')

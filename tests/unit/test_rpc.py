@@ -59,7 +59,9 @@ class Endpoint:
 
     @rpc.expose
     def refuse(self, context):
-        raise exception.InstanceInvalidState(method='os-migrateLive', instance_uuid='i', attr='task_state', state='x')
+        raise exception.InstanceInvalidState(
+            method='os-migrateLive', instance_uuid='i', attr='task_state', state='x', facts='y'
+        )
 
     @rpc.expose
     def refuse_with_odd_kwargs(self, context):
@@ -163,8 +165,8 @@ def test_the_context_arrives_without_a_token(wire, endpoint):
         (
             'refuse',
             exception.InstanceInvalidState,
-            "Cannot 'os-migrateLive' instance i while it is in task_state x",
-            {'method': 'os-migrateLive', 'instance_uuid': 'i', 'attr': 'task_state', 'state': 'x'},
+            "Cannot 'os-migrateLive' instance i while it is in task_state x: y",
+            {'method': 'os-migrateLive', 'instance_uuid': 'i', 'attr': 'task_state', 'state': 'x', 'facts': 'y'},
         ),
         (
             'refuse_with_odd_kwargs',

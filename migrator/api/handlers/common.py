@@ -52,7 +52,10 @@ def check_unlocked(request: api_request.Request, instance: instance_objects.Inst
     :raises migrator.exception.InstanceIsLocked: it is locked.
     """
     if instance.locked and not request.context.is_admin:
-        raise exception.InstanceIsLocked(instance_uuid=instance.uuid)
+        by_owner = instance.locked_by == 'owner'
+        who, do = ('its owner', 'unlock it first') if by_owner else ('an administrator', 'ask one to unlock it')
+        why = f' ({instance.locked_reason!r})' if instance.locked_reason else ''
+        raise exception.InstanceIsLocked(instance_uuid=instance.uuid, who=f'{who}{why}: {do}')
 
 
 def integer_id(text: str) -> int | None:

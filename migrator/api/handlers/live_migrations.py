@@ -56,7 +56,7 @@ def migrate_live(request: api_request.Request, server_id: str) -> webob.Response
     if host is not None:
         request.authorize(policies.MIGRATE_LIVE_HOST, common.target(instance))
     common.check_unlocked(request, instance)
-    _check_state(instance)
+    _check_state(request, instance)
     computes = request.services.database.services.list(service_objects.COMPUTE_BINARY)
     force = schemas.boolean(wanted.get('force', False))
     _check_destination(request, instance, host, force, computes)
@@ -70,14 +70,15 @@ def migrate_live(request: api_request.Request, server_id: str) -> webob.Response
     return api_request.accepted()
 
 
-def _check_state(instance: Instance) -> None:
+def _check_state(request: api_request.Request, instance: Instance) -> None:
     # What is decided is decided by the transaction that accepts; this only makes the usual refusal cheap, and puts it
     # before what is said of the destination.
     for attr, right in (('vm_state', instance_objects.MIGRATABLE_VM_STATES), ('task_state', (None,))):
         state = getattr(instance, attr)
         if state not in right:
-            raise exception.InstanceInvalidState(
-                instance_uuid=instance.uuid, attr=attr, state=state, method='os-migrateLive'
+            wanted = right if attr == 'vm_state' else ()
+            raise request.services.database.standing.invalid_state(
+                instance.uuid, attr=attr, state=state, method='os-migrateLive', wanted=wanted
             )
 
 
@@ -141,7 +142,10 @@ def _accept(request: api_request.Request, migration: Migration) -> None:
         if error.kwargs.get('attr') != 'host':
             raise
         # Another migration began and ended since the instance was read; its message would tell the host.
-        raise exception.Conflict(f'Instance {migration.instance_uuid} has moved meanwhile: ask again.') from None
+        facts = error.kwargs['facts']
+        raise exception.Conflict(
+            f'Instance {migration.instance_uuid} has moved meanwhile: {facts} Ask again.'
+        ) from None
 
 
 def _wake(request: api_request.Request, migration: Migration) -> bool:

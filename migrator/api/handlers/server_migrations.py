@@ -74,7 +74,7 @@ def delete(request: api_request.Request, server_id: str, migration_id: str) -> w
     common.check_unlocked(request, instance)
     # Nova looks at task_state first; for the migration of another server its answer would depend on this one's state.
     migration = _find(request, instance, migration_id)
-    _check_migrating(instance, 'abort live migration')
+    _check_state(request, instance, 'task_state', 'migrating', 'abort live migration', migration_id)
     statuses = ABORTABLE[max(first for first in ABORTABLE if request.since(first))]
     # One that was asked to abort in time, and is too late for it by now, gets the answer that it got.
     if migration.abort_requested_at is None or migration.status not in _TOO_LATE:
@@ -92,11 +92,8 @@ def act(request: api_request.Request, server_id: str, migration_id: str) -> webo
     instance = common.get_instance(request, server_id)
     request.authorize(policies.FORCE_COMPLETE, common.target(instance))
     common.check_unlocked(request, instance)
-    if instance.vm_state != 'active':
-        raise exception.InstanceInvalidState(
-            instance_uuid=instance.uuid, attr='vm_state', state=instance.vm_state, method='force_complete'
-        )
-    _check_migrating(instance, 'force_complete')
+    for attr, wanted in (('vm_state', 'active'), ('task_state', 'migrating')):
+        _check_state(request, instance, attr, wanted, 'force_complete', migration_id)
     try:
         migration = _find(request, instance, migration_id)
     except exception.NotFound as error:
@@ -123,10 +120,14 @@ def _find(request: api_request.Request, instance: Instance, migration_id: str) -
     raise exception.MigrationNotFoundForInstance(migration_id=migration_id, instance_uuid=instance.uuid)
 
 
-def _check_migrating(instance: Instance, method: str) -> None:
-    if instance.task_state != 'migrating':
-        raise exception.InstanceInvalidState(
-            instance_uuid=instance.uuid, attr='task_state', state=instance.task_state, method=method
+def _check_state(
+    request: api_request.Request, instance: Instance, attr: str, wanted: str, method: str, migration_id: str
+) -> None:
+    state = getattr(instance, attr)
+    if state != wanted:
+        number = common.integer_id(migration_id)
+        raise request.services.database.standing.invalid_state(
+            instance.uuid, attr=attr, state=state, method=method, wanted=[wanted], migration_id=number
         )
 
 

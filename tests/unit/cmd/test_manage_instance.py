@@ -54,7 +54,8 @@ def test_a_guest_that_its_host_has_is_registered_listed_migrated_and_forgotten(o
     cloud.world.hypervisors['host1'].spawn(cloud.database.instances.get(UUID))
     assert cloud.live_migrate(UUID, 'host2').status_int == 202
     status, _out = operator.status('instance', 'delete', UUID)
-    assert (status, 'has a migration in progress already' in operator.err) == (1, True)
+    said = 'has a migration in progress already: migration 1, accepted 0 s ago, is '
+    assert (status, said in operator.err) == (1, True)
     cloud.wait()
     assert books() == (['host2'], {'host2': claim})
 

@@ -36,8 +36,10 @@ def test_an_instance_comes_back_as_it_went_in(scene: Scene) -> None:
 
 
 def test_a_uuid_is_taken_once(scene: Scene) -> None:
-    stored = scene.instance()
-    with pytest.raises(exception.InstanceExists):
+    stored = scene.instance(name='web')
+    scene.clock.seconds += 40
+    said = r'already exists: it is web on host1, active, created 40 s ago; delete it first, or keep it as it is\.'
+    with pytest.raises(exception.InstanceExists, match=said):
         scene.instance(uuid=stored.uuid)
 
 

@@ -73,7 +73,9 @@ class TestAccept:
         scene.migration(instance)
         scene.database.instances.update(instance.uuid, task_state=None)
         before = stored(scene)
-        with pytest.raises(exception.MigrationInProgress):
+        with pytest.raises(
+            exception.MigrationInProgress, match=r'already: migration 1, accepted \d s ago, is accepted'
+        ):
             scene.migration(instance)
         assert stored(scene) == before
 

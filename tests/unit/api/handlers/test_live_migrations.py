@@ -186,13 +186,84 @@ def test_a_server_in_another_state_is_a_409(world, version, state, words):
 
 
 @pytest.mark.parametrize('version', ['2.30', '2.80'])
-def test_a_migration_in_progress_is_a_409(world, version):
+def test_a_migration_in_progress_is_a_409_that_names_it(world, version):
     guest = world.guest()
     assert world.migrate(guest).status_int == 202
+    world.threads.seconds += 12
+    (one,) = world.database.migrations.list()
     before = world.rows()
-    world.refuses(
-        world.migrate(guest, version=version), 409, 'conflictingRequest', 'task_state migrating', since=before
-    )
+    said = f'task_state migrating: migration {one.id}, accepted 12 s ago, is accepted: wait for it to end, or abort it.'
+    world.refuses(world.migrate(guest, version=version), 409, 'conflictingRequest', said, since=before)
+
+
+@pytest.mark.parametrize(
+    ('fields', 'said'),
+    [
+        ({'status': 'running'}, 'is running: wait for it to end, or abort it.'),
+        ({'status': 'running (post-copy)'}, 'is running (post-copy): wait for it to end, which no abort can prevent.'),
+        ({'status': 'post-migrating'}, 'is post-migrating: wait for it to end, which no abort can prevent.'),
+        ({'status': 'running', 'abort_requested_at': 'now'}, 'is running and is being aborted: wait for it to end.'),
+        ({'status': 'running', 'stuck_reason': 'source says nothing'}, 'is running and stuck: ask an operator to look'),
+    ],
+)
+def test_a_409_says_how_the_migration_in_progress_stands_and_what_to_do(world, fields, said):
+    guest = world.guest()
+    one = world.migration(guest)
+    if 'abort_requested_at' in fields:
+        fields = fields | {'abort_requested_at': world.threads.now()}
+    world.move(one.uuid, **fields)
+    world.threads.seconds += 90
+    response = world.migrate(guest)
+    world.refuses(response, 409, 'conflictingRequest', f'migration {one.id}, accepted 90 s ago, {said}')
+    assert 'source says nothing' not in response.text
+
+
+@pytest.mark.parametrize(
+    ('ended', 'said'),
+    [
+        ([], 'vm_state error: it has to be active or paused; it has no migration.'),
+        (['failed', 'error'], 'it has to be active or paused; its last migration, {id}, ended error 3 min ago.'),
+    ],
+)
+def test_a_409_for_the_state_of_a_server_says_what_would_do_and_how_its_last_migration_ended(world, ended, said):
+    guest = world.guest()
+    ids = [world.migration(guest, status).id for status in ended]
+    world.database.instances.update(guest.uuid, vm_state='error')
+    world.threads.seconds += 180
+    world.refuses(world.migrate(guest), 409, 'conflictingRequest', said.format(id=max(ids, default=None)))
+
+
+def test_a_409_for_another_task_says_that_it_has_to_end(world):
+    guest = world.guest(task_state='rebuilding')
+    said = 'task_state rebuilding: that has to end first; it has no migration.'
+    world.refuses(world.migrate(guest), 409, 'conflictingRequest', said)
+
+
+def test_a_409_for_a_server_that_has_moved_meanwhile_says_how(world, monkeypatch):
+    guest = world.guest()
+    one = world.migration(guest, 'completed')
+    world.database.instances.update(guest.uuid, host='dest')
+    monkeypatch.setattr(world.database.instances, 'get', lambda uuid: guest)
+    said = f'has moved meanwhile: its last migration, {one.id}, ended completed 0 s ago. Ask again.'
+    response = world.migrate(guest)
+    world.refuses(response, 409, 'conflictingRequest', said)
+    assert 'dest' not in response.text
+
+
+@pytest.mark.parametrize(
+    ('lock', 'said'),
+    [
+        ({'locked_by': 'owner'}, 'is locked by its owner: unlock it first.'),
+        ({'locked_by': 'admin'}, 'is locked by an administrator: ask one to unlock it.'),
+        (
+            {'locked_by': 'admin', 'locked_reason': 'disk check'},
+            "is locked by an administrator ('disk check'): ask one to unlock it.",
+        ),
+    ],
+)
+def test_a_409_for_a_locked_server_says_who_locked_it_and_why(roles, lock, said):
+    guest = roles.guest(project='blue', **lock)
+    roles.refuses(roles.migrate(guest, token='manager:eve:blue'), 409, 'conflictingRequest', said)
 
 
 def test_of_two_requests_at_once_the_database_lets_one_through(world, monkeypatch):
@@ -323,7 +394,7 @@ def test_a_server_that_has_just_moved_is_a_409_that_tells_no_host(roles, monkeyp
     before = roles.rows()
     monkeypatch.setattr(roles.database.instances, 'get', lambda uuid: guest)
     response = roles.migrate(guest, token='manager:eve:blue')
-    roles.refuses(response, 409, 'conflictingRequest', 'ask again', since=before)
+    roles.refuses(response, 409, 'conflictingRequest', 'Ask again', since=before)
     assert 'spare' not in response.text
 
 

@@ -314,16 +314,36 @@ def test_force_complete_of_an_unknown_migration_is_a_400_and_no_404(world):
         world.refuses(response, 400, 'badRequest', migration_id, since=before)
 
 
-def test_force_complete_of_a_server_that_does_not_migrate_is_a_409(world):
-    one = world.migration(world.guest(), 'completed')
+@pytest.mark.parametrize('status', ['completed', 'cancelled', 'failed', 'error'])
+@pytest.mark.parametrize(('ask', 'method'), [(abort, 'abort live migration'), (force, 'force_complete')])
+def test_a_409_for_a_migration_that_has_ended_says_how_and_when_it_ended(world, status, ask, method):
+    one = world.migration(world.guest(), status)
+    world.migration(world.guest('another'), 'running')
+    world.threads.seconds += 40
     before = world.rows()
-    world.refuses(force(world, one), 409, 'conflictingRequest', 'task_state None', since=before)
+    said = (
+        f"Cannot '{method}' instance {one.instance_uuid} while it is in task_state None: it has to be migrating; "
+        f'migration {one.id} ended {status} 40 s ago and cannot be changed any more.'
+    )
+    world.refuses(ask(world, one), 409, 'conflictingRequest', said, since=before)
 
 
-def test_force_complete_of_a_paused_server_is_a_409(world):
+def test_a_409_for_one_of_several_migrations_that_have_ended_is_about_that_one(world):
+    guest = world.guest()
+    first = world.migration(guest, 'cancelled')
+    world.threads.seconds += 3600
+    world.migration(guest, 'completed')
+    world.threads.seconds += 1
+    said = f'migration {first.id} ended cancelled 60 min 1 s ago'
+    world.refuses(abort(world, first), 409, 'conflictingRequest', said)
+
+
+def test_force_complete_of_a_paused_server_is_a_409_that_names_the_migration(world):
     one = world.migration(world.guest(vm_state='paused'))
+    world.threads.seconds += 7
     before = world.rows()
-    world.refuses(force(world, one), 409, 'conflictingRequest', 'vm_state paused', since=before)
+    said = f'vm_state paused: it has to be active; migration {one.id}, accepted 7 s ago, is running'
+    world.refuses(force(world, one), 409, 'conflictingRequest', said, since=before)
 
 
 def test_force_complete_of_a_locked_server_is_a_409(roles):
