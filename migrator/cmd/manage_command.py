@@ -186,6 +186,25 @@ def name(text: str) -> str:
     return text
 
 
+def past(text: str) -> datetime.datetime | datetime.timedelta:
+    """Return a time of the command line, in UTC unless it names its zone, or how long ago one is.
+
+    :raises argparse.ArgumentTypeError: it is none.
+    """
+    age = re.fullmatch('([0-9]{1,6})([dhm])', text)
+    if age:
+        return datetime.timedelta(**{_UNITS[age[2]]: int(age[1])})
+    try:
+        at = datetime.datetime.fromisoformat(text)
+        return (at if at.tzinfo else at.replace(tzinfo=datetime.UTC)).astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
+        would_do = '2026-01-31, 2026-01-31T12:00:00Z, or an age such as 30d, 12h or 90m would do'
+        raise argparse.ArgumentTypeError(f'{text[:40]!r} is no time: {would_do}') from None
+
+
+_UNITS = {'d': 'days', 'h': 'hours', 'm': 'minutes'}
+
+
 def limit(parser: argparse.ArgumentParser) -> None:
     """Add the argument ``--limit``."""
     help_ = f'show so many at most, the newest; default {LIMIT}'

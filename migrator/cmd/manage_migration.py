@@ -118,6 +118,59 @@ def abandon(asked: Asked) -> int:
     return status
 
 
+#: How many migrations one transaction deletes, so that no other transaction waits for it for long.
+PURGE_BATCH = 100
+
+
+def purge(asked: Asked) -> int:
+    """Delete migrations that ended before a time, with their journals and actions."""
+    from migrator.db import purge as purging
+
+    given, database = asked.arguments, asked.database
+    before = given.before
+    if isinstance(before, datetime.timedelta):
+        before = database.services.now() - before
+    found, kept = database.purge.count(before)
+    wanted = found if given.max_rows is None else min(found, given.max_rows)
+    gone, last, ids = purging.Purged(), 0, [0]
+    with manage_command.progress(asked, 'migrations purged', wanted) as advance:
+        while ids and gone.migrations < wanted and not given.dry_run:
+            ids = database.purge.next(before, last, min(PURGE_BATCH, wanted - gone.migrations))
+            if ids:
+                now_gone = database.purge.delete(before, ids)
+                gone, last = gone + now_gone, ids[-1]
+                advance(now_gone.migrations)
+    left = found - gone.migrations
+    document = {'before': before, 'dry_run': given.dry_run, 'found': found, 'purged': gone.migrations, 'left': left}
+    rows = {'saga_steps': gone.saga_steps, 'instance_actions': gone.instance_actions}
+    asked.answer(document | rows | {'kept': kept}, _purged(asked, before, wanted, document | rows, kept))
+    return manage_command.RIGHT
+
+
+def _purged(asked: Asked, before: datetime.datetime, wanted: int, document: dict[str, Any], kept: int) -> str:
+    def migrations(count: int) -> str:
+        return f'{count} migration' + ('s' if count != 1 else '')
+
+    count = wanted if document['dry_run'] else document['purged']
+    said = f'{migrations(count)} that ended before {manage_command.moment(before)} UTC '
+    if document['dry_run']:
+        said += f'would be purged, with {"their journals" if count != 1 else "its journal"} and actions.'
+    else:
+        said += f'purged, with {document["saga_steps"]} rows of journals and {document["instance_actions"]} actions.'
+    if document['found'] > count:
+        said += f' {document["found"] - count} more can be purged.'
+    if kept:
+        said += (
+            f' {kept} more {"is" if kept == 1 else "are"} kept: the last one of each guest, and what a pending cleanup'
+            ' names.'
+        )
+    if not document['dry_run']:
+        return said
+    limit = f' --max-rows {asked.arguments.max_rows}' if asked.arguments.max_rows is not None else ''
+    command = f'{asked.command} migration purge --before {before.isoformat()}{limit}'
+    return f'{said}\n\nNothing was changed. To do it:\n  {command}'
+
+
 # What tells of the conductor's steps imports what a conductor is made of; the other commands need none of that.
 
 
@@ -261,6 +314,19 @@ def _abandon_arguments(parser: argparse.ArgumentParser) -> None:
     _wait(parser, 120)
 
 
+def _purge_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--before',
+        required=True,
+        type=manage_command.past,
+        metavar='TIME',
+        help='only those that ended before: ISO 8601, in UTC unless it names its zone, or an age such as 30d or 12h',
+    )
+    help_ = 'purge so many migrations at most, the oldest; default: all'
+    parser.add_argument('--max-rows', type=manage_command.at_least(1), metavar='N', help=help_)
+    parser.add_argument('--dry-run', action='store_true', help='only tell how many would be purged')
+
+
 def _wait(parser: argparse.ArgumentParser, seconds: int) -> None:
     help_ = f'wait so many seconds at most for what comes of it; default {seconds}'
     parser.add_argument('--wait', type=manage_command.at_least(0), default=seconds, metavar='SECONDS', help=help_)
@@ -276,5 +342,11 @@ VERBS: tuple[manage_command.Verb, ...] = (
         'end one that is stuck in error, with its guest where you say; without --yes only tell what would be done',
         abandon,
         _abandon_arguments,
+    ),
+    Verb(
+        'purge',
+        'delete those that ended before a time, with their journals and actions, in batches beside running services',
+        purge,
+        _purge_arguments,
     ),
 )

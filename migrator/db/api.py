@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from migrator import executors
-from migrator.db import actions, conductors, debts, instances, migrations, services, standing, wishes
+from migrator.db import actions, conductors, debts, instances, migrations, purge, services, standing, wishes
 from migrator.db import engine as engines
 
 
@@ -44,6 +44,7 @@ class Database:
         self.wishes = wishes.Wishes(self.engine)
         self.debts = debts.Debts(self.engine)
         self.actions = actions.Actions(self.engine)
+        self.purge = purge.Purge(self.engine)
         self.standing = standing.Standing(self.engine)
 
     @contextlib.contextmanager

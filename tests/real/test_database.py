@@ -130,6 +130,15 @@ def at_once(functions):
     return outcomes
 
 
+def ended(database, guest):
+    """Have a guest migrated to an end."""
+    one = migration(guest)
+    database.migrations.accept(CONTEXT, one, 'live-migration')
+    taken = database.migrations.adopt(one.uuid, 0, owner(database)).migration
+    database.migrations.commit(taken, migration_rows.Write(fields={'status': 'failed'}))
+    return one.uuid
+
+
 # --- the schema ------------------------------------------------------------------------------------------------------
 
 
@@ -448,3 +457,36 @@ def test_what_the_server_refuses_is_said_in_one_line(database_url, new_database,
     with pytest.raises(exception.DatabaseUnreachable, match=reason) as caught:
         sync.check(new_database(database_url.replace(right, wrong), max_retries=0).engine)
     assert '\n' not in str(caught.value)
+
+
+# --- purge -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_purge_leaves_the_last_migration_of_each_guest(database):
+    guests = [instance(database) for _ in range(2)]
+    uuids = [[ended(database, guest) for _ in range(3)] for guest in guests]
+    before = database.services.now()
+    assert database.purge.count(before) == (4, 2)
+    gone = database.purge.delete(before, database.purge.next(before, 0, 100))
+    assert (gone.migrations, gone.instance_actions) == (4, 4)
+    assert {one.uuid for one in database.migrations.list()} == {made[-1] for made in uuids}
+    assert all(len(database.actions.list(guest.uuid)) == 1 for guest in guests)
+
+
+def test_of_many_who_purge_at_once_each_row_is_purged_by_one_and_the_last_one_stays(on_postgresql, racers):
+    guest = instance(on_postgresql)
+    last = [ended(on_postgresql, guest) for _ in range(20)][-1]
+    before = on_postgresql.services.now()
+
+    def purge(racer):
+        def run():
+            gone, at = 0, 0
+            while ids := racer.purge.next(before, at, 3):
+                gone += racer.purge.delete(before, ids).migrations
+                at = ids[-1]
+            return gone
+
+        return run
+
+    assert sum(at_once([purge(racer) for racer in racers])) == 19
+    assert [one.uuid for one in on_postgresql.migrations.list()] == [last]

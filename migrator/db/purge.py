@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The deletion of migrations that ended long ago, with their journals and instance actions.
+
+A migration stays while it is in progress, while a pending cleanup names it, and while it has the highest tenure of its
+instance. A host that starts is sent that tenure, and :func:`migrator.db.tenures.after_all` counts on from it when a
+deleted instance is created again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from migrator.db import engine as engines
+from migrator.db import models
+from migrator.objects import migration as migration_objects
+
+_T, _J = models.MIGRATIONS, models.SAGA_STEPS
+_A, _D = models.INSTANCE_ACTIONS, models.HOST_DEBTS
+_ENDS = [status.value for status in migration_objects.ENDS]
+
+
+@dataclasses.dataclass(frozen=True)
+class Purged:
+    """How many rows of each table were deleted."""
+
+    migrations: int = 0
+    saga_steps: int = 0
+    instance_actions: int = 0
+
+    def __add__(self, other: Purged) -> Purged:
+        return Purged(*(getattr(self, field.name) + getattr(other, field.name) for field in dataclasses.fields(self)))
+
+
+def _ended(before: datetime.datetime) -> Any:
+    # Nothing changes updated_at of a migration that has ended.
+    ended_at = sa.func.coalesce(_T.c.updated_at, _T.c.created_at)
+    return sa.and_(_T.c.status.in_(_ENDS), _T.c.in_progress_instance_uuid.is_(None), ended_at < before)
+
+
+def _purgeable(before: datetime.datetime) -> Any:
+    other = _T.alias()
+    later = sa.or_(other.c.tenure > _T.c.tenure, sa.and_(other.c.tenure == _T.c.tenure, other.c.id > _T.c.id))
+    return sa.and_(
+        _ended(before),
+        ~sa.exists().where(_D.c.migration_uuid == _T.c.uuid),
+        sa.exists().where(other.c.instance_uuid == _T.c.instance_uuid, later),
+    )
+
+
+class Purge:
+    """Deletes in batches, one short transaction each."""
+
+    def __init__(self, engine: engines.Engine) -> None:
+        self._engine = engine
+
+    def count(self, before: datetime.datetime) -> tuple[int, int]:
+        """Return how many migrations that ended before a time can be purged, and how many of them have to stay."""
+        with self._engine.reader() as session:
+            ended, found = (
+                int(session.execute(sa.select(sa.func.count(_T.c.id)).where(which)).scalar_one())
+                for which in (_ended(before), _purgeable(before))
+            )
+        return found, ended - found
+
+    def next(self, before: datetime.datetime, after: int, count: int) -> list[int]:
+        """Return the ids of the next migrations to purge, the oldest first.
+
+        :param after: the last id of the batch before; 0 begins.
+        :param count: how many at most.
+        """
+        query = sa.select(_T.c.id).where(_T.c.id > after, _purgeable(before)).order_by(_T.c.id).limit(count)
+        with self._engine.reader() as session:
+            return [int(id_) for (id_,) in session.execute(query)]
+
+    @engines.retried
+    def delete(self, before: datetime.datetime, ids: Sequence[int]) -> Purged:
+        """Delete those of some migrations that can still be purged, in one transaction."""
+        query = sa.select(_T.c.id, _T.c.uuid).where(_T.c.id.in_(list(ids)), _purgeable(before))
+        with self._engine.writer() as session:
+            # In one order, so that of two purges neither waits for what the other holds.
+            found = session.execute(query.order_by(_T.c.id).with_for_update()).all()
+            uuids = [row.uuid for row in found if row.uuid is not None]
+            which = (_T.c.id.in_([row.id for row in found]), _J.c.saga.in_(uuids), _A.c.migration_uuid.in_(uuids))
+            gone: list[Any] = [session.execute(sa.delete(each.left.table).where(each)) for each in which]
+            return Purged(*(each.rowcount for each in gone))
