@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import libvirt
@@ -73,9 +74,17 @@ def plan(
             reason=f'{destination} cannot be reached: what is known is how to reach {there.get("host")}',
         )
     inbound = str(there.get('inbound_addr') or '')
+    address = _in_url(inbound or destination)
+    if address is None:
+        raise exception.DriverError(
+            host=connection.host,
+            phase='live_migration',
+            reason=f'{(inbound or destination)[:255]!r} is no host name or address: look at '
+            f'live_migration_inbound_addr of {destination[:255]}',
+        )
     parameters: dict[str, Any] = {}
     if inbound:
-        parameters[libvirt.VIR_MIGRATE_PARAM_URI] = f'tcp://{_in_url(inbound)}'
+        parameters[libvirt.VIR_MIGRATE_PARAM_URI] = f'tcp://{address}'
     flags = (
         libvirt.VIR_MIGRATE_LIVE
         | libvirt.VIR_MIGRATE_PEER2PEER
@@ -108,7 +117,7 @@ def plan(
     if options.live_migration_with_native_tls:
         flags |= libvirt.VIR_MIGRATE_TLS
     template = options.live_migration_uri or f'qemu+{options.live_migration_scheme or "tcp"}://%s/system'
-    uri = template.replace('%s', _in_url(inbound or destination))
+    uri = template.replace('%s', address)
     amounts = [instance.flavor.memory_mb / 1024, *migrate_data.source.get('copied_gib', [])]
     steps = downtimes(
         options.live_migration_downtime,
@@ -149,5 +158,13 @@ def _refuse_other_disks(connection: connections.Connection, instance: Instance, 
         )
 
 
-def _in_url(address: str) -> str:
-    return f'[{address}]' if ':' in address and not address.startswith('[') else address
+def _in_url(address: str) -> str | None:
+    """Return an address as a URI has it, or None for what is more than an address.
+
+    The destination reports it, and the daemon of the source opens the URI: a path or a query in it could have that
+    daemon run a program.
+    """
+    if re.fullmatch('[A-Za-z0-9][A-Za-z0-9._-]*', address):
+        return address
+    bare = address[1:-1] if address.startswith('[') else address
+    return f'[{bare}]' if re.fullmatch('(?=.*:)[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?', bare) else None

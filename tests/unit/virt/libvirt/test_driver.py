@@ -287,6 +287,18 @@ def test_what_goes_where_is_libvirts_to_say_unless_the_destination_has_an_addres
     assert made.parameters == ({libvirt.VIR_MIGRATE_PARAM_URI: f'tcp://{name}'} if inbound else {})
 
 
+@pytest.mark.parametrize(
+    'inbound',
+    ['beta/system?command=/tmp/evil#', 'beta?no_verify=1', 'root@beta', 'beta:22/', 'a b', 'beta\n', '[x]', '%s'],
+)
+def test_an_address_of_a_destination_that_would_change_the_uri_is_refused(driver, monkeypatch, instance, inbound):
+    """The destination reports it, and the source's daemon opens the URI; command= names a program that this runs."""
+    monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Defined(definition())))
+    data = migrate_data_objects.LiveMigrateData(destination={'host': 'beta', 'inbound_addr': inbound})
+    with pytest.raises(exception.DriverError, match='is no host name or address'):
+        plans.plan(driver.connection, driver.conf, a_guest('running'), instance, 'beta', data)
+
+
 # --- what a move leaves ----------------------------------------------------------------------------------------------
 
 
