@@ -19,11 +19,13 @@ It answers requests from this machine only, and every answer is marked as what i
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import webob
 import webob.dec
+from oslo_context import context as oslo_context
 
 from migrator import exception
 from migrator.api import auth, errors
@@ -32,6 +34,8 @@ from migrator.conf import api as api_conf
 
 MARK = 'development only: no password is checked'
 _FOR_EVER = datetime.datetime(2999, 12, 31, tzinfo=datetime.UTC).strftime('%Y-%m-%dT%H:%M:%S.%fZ')
+#: What is sent as a token has to go into a header, and a colon stands between its two parts.
+_NAME = re.compile('[!-9;-~]{1,255}')
 _DOMAIN = {'id': 'default', 'name': 'Default'}
 #: Service type -> its name in the catalog.
 _NAMES = {'compute': 'nova', 'placement': 'placement', 'identity': 'keystone'}
@@ -44,10 +48,11 @@ def make_app(endpoints: Mapping[str, str]) -> Callable[..., Any]:
     """
 
     def answer(request: webob.Request) -> webob.Response:
+        request.environ['openstack.request_id'] = oslo_context.generate_request_id()
         try:
             response = _answer(request, endpoints)
-        except exception.MigratorException as error:
-            response = errors.body(error.code, error.message)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, it is answered as the API answers it
+            response = errors.of(error, request)
         response.headers['X-Migrator-Development-Identity'] = MARK
         return response
 
@@ -57,7 +62,10 @@ def make_app(endpoints: Mapping[str, str]) -> Callable[..., Any]:
 def _answer(request: Any, endpoints: Mapping[str, str]) -> webob.Response:
     if not api_conf.is_loopback(request.remote_addr or ''):
         raise exception.Forbidden('The development identity answers requests from its own machine only.')
-    path = request.path_info.rstrip('/')
+    try:
+        path = request.path_info.rstrip('/')
+    except UnicodeDecodeError:
+        raise exception.Invalid('The URL is not UTF-8.') from None
     version = {'id': 'v3.14', 'status': 'stable', 'updated': '2020-04-07T00:00:00Z', 'description': MARK}
     version['links'] = [{'rel': 'self', 'href': f'{request.application_url}/v3/'}]  # type: ignore[assignment]
     if request.method == 'GET' and path == '':
@@ -73,11 +81,16 @@ def _issue(request: Any, endpoints: Mapping[str, str]) -> webob.Response:
     try:
         wanted = request.json_document()['auth']
         user = wanted['identity']['password']['user']
-        name = str(user.get('name') or user['id'])
+        name = user.get('name') or user['id']
         scope = wanted.get('scope')
-        project = str(scope['project'].get('name') or scope['project']['id']) if isinstance(scope, dict) else name
-    except (KeyError, TypeError, AttributeError):
-        raise exception.Invalid('What would do: a password, and a project as the scope or none at all.') from None
+        project = scope['project'].get('name') or scope['project']['id'] if isinstance(scope, dict) else name
+        if not (_NAME.fullmatch(name) and _NAME.fullmatch(project)):
+            raise ValueError
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise exception.Invalid(
+            'What would do: a password, and a project as the scope or none at all; names of 1 to 255 printable ASCII '
+            'characters without spaces and colons.'
+        ) from None
     is_admin = name == 'admin'
     token = {
         'methods': ['password'],

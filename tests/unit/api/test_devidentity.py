@@ -73,6 +73,26 @@ def test_a_request_that_makes_no_sense_is_a_400(body):
     assert ask('/v3/auth/tokens', 'POST', body).status_int == 400
 
 
+@pytest.mark.parametrize('name', ['a\nb: c', 'a:b', '\u20ac', 'a' * 256, {'a': 'b'}, 7, ' '])
+def test_a_name_that_no_token_can_hold_is_a_400(name):
+    for body in (password(name), password('ada', name)):
+        response = ask('/v3/auth/tokens', 'POST', body)
+        assert response.status_int == 400
+        assert 'would do' in response.json['badRequest']['message']
+
+
+def test_a_body_that_is_not_json_and_a_path_that_is_not_utf_8_are_answered_in_novas_form():
+    request = webob.Request.blank('/v3/auth/tokens', method='POST', content_type='application/xml', body=b'<a/>')
+    request.remote_addr = '127.0.0.1'
+    response = request.get_response(devidentity.make_app(ENDPOINTS))
+    assert response.status_int == 415
+    assert 'application/json' in response.json['badMediaType']['message']
+    assert response.headers['X-Migrator-Development-Identity'] == devidentity.MARK
+    response = ask('/v3/%ff')
+    assert response.status_int == 400
+    assert 'UTF-8' in response.json['badRequest']['message']
+
+
 def test_what_it_does_not_have_is_a_404():
     assert ask('/v3/users').status_int == 404
     assert ask('/v2.0/tokens', 'POST', {}).status_int == 404
