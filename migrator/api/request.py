@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -28,9 +29,15 @@ from migrator import context as migrator_context
 from migrator import exception, executors
 from migrator.conductor import rpcapi
 from migrator.db import api as db_api
+from migrator.objects import base
 
 #: Longer bodies are not read; nova's limit.
 MAX_BODY = 114688
+#: Objects and arrays within each other; no body of this API needs more than three.
+MAX_DEPTH = 20
+
+#: What no database can hold: NUL, and halves of surrogate pairs.
+_UNSTORABLE = re.compile('[\0\ud800-\udfff]')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +113,8 @@ class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
     def json_document(self) -> Any:
         """Return what the body says.
 
-        :raises migrator.exception.Invalid: it is no JSON.
+        :raises migrator.exception.Invalid: it is no JSON, is nested too deep, or has a character in it that no database
+            can hold.
         :raises webob.exc.HTTPException: it is too long, or says that it is something else.
         """
         # wsgiref says text/plain where the client said nothing.
@@ -118,10 +126,14 @@ class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
         if len(raw) > MAX_BODY:
             raise webob.exc.HTTPRequestEntityTooLarge(f'The body is longer than {MAX_BODY} bytes.')
         try:
-            return json.loads(raw, parse_constant=_no_such_number)
-        except (ValueError, RecursionError) as error:
+            document = json.loads(raw, parse_constant=_no_such_number)
+        except RecursionError:
+            raise _too_deep() from None
+        except ValueError as error:
             # A decoder's message quotes no more than positions.
             raise exception.Invalid(f'Malformed request body: it is no JSON ({error}).') from None
+        _check_part(document, '', MAX_DEPTH)
+        return document
 
 
 Handler = Callable[..., webob.Response]
@@ -129,6 +141,48 @@ Handler = Callable[..., webob.Response]
 
 def _no_such_number(name: str) -> Any:
     raise ValueError(f'{name} is no JSON number')
+
+
+def _too_deep() -> exception.Invalid:
+    return exception.Invalid(
+        f'Malformed request body: its objects and arrays are nested more than {MAX_DEPTH} deep. Nest them less.'
+    )
+
+
+def _check_part(part: Any, path: str, depth: int) -> None:
+    """Raise unless a part of a body may be handed on.
+
+    :param path: the names that lead to it.
+    :param depth: how many levels it may have.
+    """
+    if isinstance(part, str):
+        check_text(path or 'the body', part)
+    if not isinstance(part, (dict, list)):
+        return
+    if depth <= 0:
+        raise _too_deep()
+    if isinstance(part, list):
+        for item in part:
+            _check_part(item, path, depth - 1)
+        return
+    for name, item in part.items():
+        check_text(path or 'the body', name)
+        _check_part(item, f'{path}.{name}' if path else name, depth - 1)
+
+
+def check_text(path: str, text: str) -> None:
+    """Raise if a text of a request has a character in it that no database can hold.
+
+    :param path: the name of the field.
+    :raises migrator.exception.ValidationError: it has.
+    """
+    found = _UNSTORABLE.search(text)
+    if found is not None:
+        raise exception.ValidationError(
+            path=path,
+            value=base.text(text, 200),
+            detail=f'No database can hold its character U+{ord(found[0]):04X}. Leave the character out.',
+        )
 
 
 def answer(body: Any, status: int = 200) -> webob.Response:

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -42,11 +44,17 @@ _NAMES = ('name', 'display_name')
 #: A guest here has no address, no description and no tag.
 _NEVER = ('ip', 'ip6', 'description', 'display_description', 'tags', 'tags-any')
 
-#: What a name matches is found out here, by backtracking: each repetition more multiplies the time by a name's length.
-MAX_REPETITIONS = 2
-#: An escape, a class of characters, a back reference or condition, the head of a group, or one character.
-_PART = re.compile(r'\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?:P=|\()|\((?:\?(?:P<\w+>|<?[=!]|[:>]))?|.', re.DOTALL)
-_REPEATING = ('*', '+', '{')
+#: What a name matches is found out here, by backtracking: in how many ways it may try to match at each place. A
+#: repetition tries as many as a name has characters, an optional part two, a choice its alternatives; and each way of
+#: one part goes with each of the next.
+MAX_WAYS = 256**2
+#: An escape, a class of characters, flags or a comment, a back reference or condition, the head of a group, a lazy
+#: repetition, or one character.
+_PART = re.compile(
+    r'\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?:#|[aiLmsux-]+[:)]|P=|\()|\((?:\?(?:P<\w+>|<?[=!]|[:>]))?|[*+]\?|.',
+    re.DOTALL,
+)
+_REPEATING = ('*', '+', '*?', '+?', '{')
 
 
 @dataclasses.dataclass
@@ -161,36 +169,40 @@ def _sort(request: api_request.Request) -> list[tuple[str, bool]]:
 
 def _safe_pattern(name: str, text: str) -> re.Pattern[str]:
     pattern = schemas.pattern(text)
-    if _may_explode(text):
+    if _ways(text) > MAX_WAYS:
         raise exception.ValidationError(
             path=name,
             value=text,
-            detail='What would do: a regular expression without back references, without nested repetitions, and with '
-            f'no more than {MAX_REPETITIONS} repetitions.',
+            detail='What would do: a regular expression without back references, comments and nested repetitions, and '
+            'with no more than two repetitions, or a few optional parts and choices instead.',
         )
     return pattern
 
 
-def _may_explode(text: str) -> bool:
-    """Whether a regular expression may take time out of all proportion to the length of what it is held to."""
+def _ways(text: str) -> float:
+    """Return in how many ways a regular expression may try to match at one place; infinity: it cannot be told."""
     parts = _PART.findall(text)
-    # For each group that is open, the whole first: whether anything in it may match in more than one way.
-    ambiguous = [False]
-    repetitions = 0
-    for place, part in enumerate(parts):
-        if part in ('(?P=', '(?(') or re.fullmatch(r'\\[1-9]', part):
-            return True
-        if part.startswith('('):
-            ambiguous.append(False)
+    # Of each group that is open, the whole first: the ways of its alternatives before this one, and of this one.
+    groups = [(0.0, 1.0)]
+    for part, follower in itertools.pairwise([*parts, '']):
+        before, ways = groups.pop()
+        if part in ('(?P=', '(?(', '(?#') or re.fullmatch(r'\\[1-9]|\(\?[a-zA-Z-]*x.*', part):
+            # The last two let a repetition stand apart from what it repeats.
+            return math.inf
+        if part.startswith('(') and not part.endswith(')'):
+            groups += [(before, ways), (0.0, 1.0)]
         elif part == ')':
-            inside = ambiguous.pop()
-            if inside and any(follower in _REPEATING for follower in parts[place + 1 : place + 2]):
-                return True
-            ambiguous[-1] |= inside
-        elif part in _REPEATING or part in ('?', '|'):
-            ambiguous[-1] = True
-            repetitions += part in _REPEATING
-    return repetitions > MAX_REPETITIONS
+            inside = before + ways
+            if inside > 1 and follower in _REPEATING:
+                return math.inf
+            before, ways = groups.pop()
+            groups.append((before, ways * inside))
+        elif part == '|':
+            groups.append((before + ways, 1.0))
+        else:
+            groups.append((before, ways * (256 if part in _REPEATING else 2 if part == '?' else 1)))
+    before, ways = groups.pop()
+    return before + ways
 
 
 def _truth(name: str, text: str) -> bool:

@@ -27,6 +27,7 @@ from oslo_utils import strutils, timeutils, uuidutils
 
 from migrator import exception
 from migrator.api import request as api_request
+from migrator.objects import base
 
 #: First minor version -> the schema from there on.
 Table = Mapping[int, Mapping[str, Any]]
@@ -48,14 +49,17 @@ def moment(text: str) -> datetime.datetime:
 def pattern(text: str) -> re.Pattern[str]:
     """Return the regular expression that a parameter is.
 
-    :raises re.error: it is none.
+    :raises ValueError: it is none.
     """
-    return re.compile(text)
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(str(error)) from None
 
 
 _FORMATS.checks('uuid')(uuidutils.is_uuid_like)
 _FORMATS.checks('date-time', raises=ValueError)(moment)
-_FORMATS.checks('regex', raises=re.error)(pattern)
+_FORMATS.checks('regex', raises=ValueError)(pattern)
 
 
 def boolean(value: Any) -> bool:
@@ -83,8 +87,9 @@ def query(request: api_request.Request, table: Table) -> dict[str, str]:
         given = {name: request.GET.getall(name) for name in request.GET}
     except UnicodeDecodeError:
         raise exception.Invalid('The query string is not UTF-8.') from None
-    if any('\x00' in value for values in given.values() for value in values):
-        raise exception.Invalid('The query string has a NUL character in it: leave it out.')
+    for name, values in given.items():
+        for value in (name, *values):
+            api_request.check_text(base.text(name, 200), value)
     schema = check(request, table, given)
     return {name: values[-1] for name, values in given.items() if name in schema['properties']}
 

@@ -12,6 +12,8 @@
 
 """What a request's body may be, before any schema sees it."""
 
+import json
+
 import pytest
 
 from migrator.api import request as api_request
@@ -25,6 +27,49 @@ def test_what_is_no_json_is_a_400(world, body):
     before = world.rows()
     response = world.ask('POST', f'/servers/{guest.uuid}/action', body)
     world.refuses(response, 400, 'badRequest', 'Malformed request body', since=before)
+
+
+@pytest.mark.parametrize('depth', [api_request.MAX_DEPTH + 1, 970])
+@pytest.mark.parametrize(('opens', 'closes'), [(b'[', b']'), (b'{"a":', b'}')])
+def test_a_body_that_is_nested_too_deep_is_a_400(world, opens, closes, depth):
+    guest = world.guest()
+    before = world.rows()
+    inner = b'{"lock":' + opens * (depth - 1) + b'1' + closes * (depth - 1) + b'}'
+    response = world.ask('POST', f'/servers/{guest.uuid}/action', inner)
+    world.refuses(response, 400, 'badRequest', f'nested more than {api_request.MAX_DEPTH} deep', since=before)
+
+
+@pytest.mark.parametrize(('character', 'name'), [('\ud800', 'U+D800'), ('\udfff', 'U+DFFF'), ('\0', 'U+0000')])
+@pytest.mark.parametrize(
+    ('body', 'field'),
+    [
+        ({'lock': {'locked_reason': 'a%'}}, 'lock.locked_reason'),
+        ({'lock': {'a%': 1}}, 'lock'),
+        ({'lock': {'locked_reason': ['a', 'a%']}}, 'lock.locked_reason'),
+        ({'os-migrateLive': {'host': '%', 'block_migration': 'auto'}}, 'os-migrateLive.host'),
+        ({'%': None}, 'the body'),
+    ],
+)
+def test_a_character_that_no_database_can_hold_is_a_400_that_names_the_field(world, body, field, character, name):
+    guest = world.guest()
+    before = world.rows()
+    raw = json.dumps(body).replace('%', json.dumps(character).strip('"')).encode()
+    response = world.ask('POST', f'/servers/{guest.uuid}/action', raw)
+    words = (f'Invalid input for field/attribute {field}.', name, 'Leave the character out')
+    world.refuses(response, 400, 'badRequest', *words, since=before)
+
+
+@pytest.mark.parametrize('version', ['2.52', '2.80'])
+@pytest.mark.parametrize('character', ['\ud800', '\0'])
+def test_such_a_character_in_the_reason_for_disabling_a_service_is_a_400(world, version, character):
+    service = world.database.services.get_compute('source')
+    path, wanted = f'/os-services/{service.uuid}', {'status': 'disabled', 'disabled_reason': character}
+    if version == '2.52':
+        path = '/os-services/disable-log-reason'
+        wanted = {'host': 'source', 'binary': 'nova-compute', 'disabled_reason': character}
+    response = world.ask('PUT', path, wanted, version=version)
+    world.refuses(response, 400, 'badRequest', 'field/attribute disabled_reason')
+    assert world.database.services.get_compute('source') == service
 
 
 def test_a_body_that_is_too_long_is_a_413(world):

@@ -25,6 +25,7 @@ from migrator.api.handlers import server_filters
     [
         'web', '^web-[0-9]+$', 'a.b', r'web\.example\.org', '(web|db)[0-9]', '.*a.*b', 'a{2}', r'\(\*\+\{', '[*+{|]+',
         '[]*+]x', r'[\]*+(]', '(web)+', '(web-?1)?', '(?i)WEB', '(?:a)(?=b)', '(?:ab)+', '(?P<x>ab)+', '',
+        '.*?a.*?b', 'web-?[0-9]?', '|'.join(['vm'] * 30), f'^({"|".join(["vm"] * 30)})$', '(?i:web)+', '[#x]+ ?x',
     ],
 )  # fmt: skip
 def test_the_usual_patterns_pass(text):
@@ -36,6 +37,8 @@ def test_the_usual_patterns_pass(text):
     [
         '(a+)+$', '(a*)*', '((a{1,9}){1,9}){1,9}', '(a|a)*$', '(.+){20}', r'(.*)\1', '(?P<x>a)(?P=x)', 'a*a*a*b',
         '(a+b?)+$', '((a+))+', '([a-z]+[a-z]?)*', '(?:a?)+', '(a)?(?(1)b|c)', '((ab|a)b?){9}',
+        'a?' * 30 + 'b', '(a|a)' * 30 + 'b', '}?' * 30 + 'b', '(?x)(a+) +b', '(?x:(a+) +)b', '(a+)(?#comment)+b',
+        '(?x)#)', '(?xi)a #(',
     ],
 )  # fmt: skip
 def test_patterns_that_explode_do_not(text):
