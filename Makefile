@@ -68,6 +68,7 @@ test-seeds:
 	    tests/simulation/test_seeds.py $(ARGS)
 
 # The cheapest first. Each part says how much of it there is.
+test-long: export MIGRATOR_REQUESTS = 20000
 test-long:
 	$(MAKE) test
 	$(MAKE) test-eventlet

@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Random requests to the REST API: odd methods, paths, queries, headers and bodies, the same ones for the same seed.
+
+They go straight to the WSGI application, in the form in which a server hands requests to it. ``run`` returns what was
+wrong with the answers. It is run on SQLite (``tests/unit/api/test_random_requests.py``) and on PostgreSQL
+(``tests/real/test_random_requests.py``); MIGRATOR_REQUESTS in the environment says how many requests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import io
+import json
+import logging
+import os
+import random
+import re
+import urllib.parse
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from migrator import context, executors
+from migrator.api import app as api_app
+from migrator.api import devidentity, microversions, routes, schemas
+from migrator.api.handlers import server_actions
+from migrator.api.schemas import hypervisors, instance_actions, migrations, servers, services
+from migrator.cmd import api as api_command
+from migrator.conf import api as api_conf
+from migrator.conf import conductor as conductor_conf
+from migrator.db import api as db_api
+from migrator.db import models
+from migrator.objects import compute_node, instance
+from migrator.objects import migration as migration_objects
+from migrator.objects import service as service_objects
+
+#: After so many requests the database is filled anew: a guest that is locked or migrating refuses all that follows.
+FILL_EVERY = 250
+#: What an answer may be, beside what the request got wrong.
+NO_FAULTS = (501, 503)
+
+_LONE = '\ud800'
+#: Texts that have broken an API before, this one or another.
+TEXTS = (
+    '', ' ', '0', '-1', '1', 'true', 'null', 'None', 'a\n', 'a\r\nb', '\x00', 'a\x00b', _LONE, f'a{_LONE}b', '\udfff',
+    '\uffff', '\U0001f600', 'é', '\u0663', '\uff11\uff12', '²', '%', '%s', '{0}', '%00', '_', "'", '"; --', '\\', '..',
+    '../..', 'a' * 36, 'a' * 255, 'a' * 256, 'é' * 255, 'a' * 5000, '9' * 5000,
+    *(str(2**power + more) for power in (31, 32, 63, 64) for more in (-1, 0, 1)), '1e400', '0x10', '1_0', '+1', 'NaN',
+    '(', '[', '*', 'a{4294967296}', 'a{4294967295}', 'a{99999999999999999999}', '(' * 200, '(' * 100 + ')' * 100,
+    '(a*)*b', 'a?' * 100 + 'b', '(?P<x>', '(?x', '(?#', '\\1', '[[a]', '(?i)a', 'a(?i)', '\\N{x}', '\\8', '(?(1)a|b)',
+    '(?<=a*)', '[z-a]', 'a**', 'a{2,1}', '(?P<é>a)', '(?u)a(?a)', '(?-i:a)',
+    '2026-01-01T00:00:00Z', '9999-12-31T23:59:59-14:00', '0001-01-01T00:00:00+14:00', '0000-00-00', '2026-02-30',
+    '2026-01-01T00:00:00+99:99', '99999-01-01T00:00:00Z', '2026-W01', '20260101', '2026-01-01T24:00:00',
+    'asc', 'desc', 'host', 'name', 'uuid', 'ACTIVE', 'MIGRATING', 'nova-compute', 'source', 'dest', 'auto', 'enabled',
+)  # fmt: skip
+NUMBERS = (
+    0, 1, -1, 2, *(2**power + more for power in (31, 32, 63, 64) for more in (-1, 0, 1)), -(2**31), -(2**63) - 1,
+    10**4000, 0.5, -0.0, 1e308, 1e-320,
+)  # fmt: skip
+#: Bodies that are no document, or hardly one.
+BODIES = (
+    b'', b' ', b'{', b'}', b'nul', b'\xff\xfe', b'\xef\xbb\xbf{}', '{}'.encode('utf-16'), b'"\\ud800"', b'{"a": NaN}',
+    b'{"a": Infinity}', b'1e400', b'{"lock": {"locked_reason": 1e400}}', b'9' * 5000, b'{"a":1,"a":2}', b'\x00',
+    b'[' * 970 + b']' * 970, b'[' * 100000, b'{"lock":' * 970 + b'{}' + b'}' * 970, b'[' * 40 + b']' * 40,
+    b'{"lock": {"locked_reason": "\xed\xa0\x80"}}', b'{"lock": {"locked_reason": "a\\u0000"}}',
+    b'"' + b'a' * 200000 + b'"',
+)  # fmt: skip
+METHODS = ('GET', 'HEAD', 'POST', 'PUT', 'DELETE', 'PATCH', 'OPTIONS', 'TRACE', 'get', 'FOO', '', 'G T', 'é')
+VERSIONS = (
+    'latest', 'LATEST', '2.0', '2.81', '2.999', '3.1', '1.1', '', ' ', 'abc', '2', '2.', '.1', '2.1.1', '-2.1', '2.01',
+    '2.' + '9' * 5000, '9' * 300 + '.1', '\u0662.\u0661', '2.1\n', '2.1 ', '2.1, compute 2.80', 'NaN', '\xff',
+)  # fmt: skip
+CONTENT_TYPES = (
+    '', 'application/json', 'application/json; charset=utf-8', 'application/json; charset=nonsense', 'text/plain',
+    'text/plain; charset=utf-16', 'application/xml', 'application/x-www-form-urlencoded',
+    'multipart/form-data', 'multipart/form-data; boundary=a', ';', '/', '\xff', 'application/json; charset="',
+    'a' * 5000,
+)  # fmt: skip
+TOKENS = ('admin', 'admin', 'admin', 'admin:blue', 'ada:blue', 'eve:red')
+ODD_TOKENS = ('', ':', 'a:', ':a', 'a' * 300, 'admin:' + 'b' * 300, '\xff:\xfe', 'a\x00:b', 'a b', 'a:b:c', '%s', "a'")
+#: Headers of which none should matter.
+HEADERS = (
+    ('Accept', 'text/html;q='), ('Accept', '*/*;q=999'), ('Accept-Encoding', 'gzip;q=é'),
+    ('Accept-Language', 'x' * 3000),
+    ('Range', 'bytes=0-'), ('If-Modified-Since', 'never'), ('If-Match', '*'), ('Cookie', 'a=\xff'), ('Host', ''),
+    ('Host', 'é'), ('Host', 'a:b'), ('Host', '[::1'), ('X-Forwarded-For', '\xff'), ('X-Forwarded-Proto', 'gopher'),
+    ('X-Openstack-Request-Id', 'req-\n'), ('X-OpenStack-Nova-API-Version', 'x'), ('Authorization', '\xff'),
+    ('Expect', '100-continue'), ('Transfer-Encoding', 'chunked'), ('Connection', 'close'),
+)  # fmt: skip
+#: Beside what a route has by itself.
+PARAMETERS = ('limit', 'marker', 'sort_key', 'sort_dir', 'name', 'unknown', '', '\x00', 'a[]', 'é')
+
+_QUERIES = {
+    '/servers': servers.INDEX,
+    '/servers/detail': servers.INDEX,
+    '/os-migrations': migrations.INDEX,
+    '/os-services': services.INDEX,
+    '/os-hypervisors': hypervisors.INDEX,
+    '/os-hypervisors/detail': hypervisors.INDEX,
+    '/os-hypervisors/{hypervisor_id}': hypervisors.SHOW,
+    '/servers/{server_id}/os-instance-actions': instance_actions.INDEX,
+}
+
+
+_IDENTITY = routes.Route('POST', '/v3/auth/tokens', routes.dispatch)
+#: Those that read a body more often, for there is most to get wrong.
+_ROUTES = (*routes.ROUTES, *3 * [route for route in routes.ROUTES if route.method in ('POST', 'PUT')], _IDENTITY)
+
+
+class _Clock(executors.NativeThreads):
+    """Native threads whose sleep takes no time: an answer below 2.34 waits for a conductor, and there is none."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=self)  # type: ignore[arg-type]  # it has what a clock has
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now(self) -> datetime.datetime:
+        return datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=self.seconds)
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += max(seconds, 10)
+
+
+class _Conductor:
+    """The door to a conductor with nobody behind it."""
+
+    def live_migrate(self, *_args: Any) -> None:
+        """Take the call."""
+
+    def wake(self, *_args: Any) -> None:
+        """Take the call."""
+
+
+class Site:
+    """The application on a database, which has its tables.
+
+    :ivar ids: what the parts of a path may be, by their names in :mod:`migrator.api.routes`.
+    """
+
+    def __init__(self, url: str) -> None:
+        threads = _Clock()
+        self.database = db_api.Database(url, threads)
+        conf = cfg.ConfigOpts()
+        api_conf.register_opts(conf)
+        conductor_conf.register_opts(conf)
+        conf([], project='migrator', default_config_files=[], default_config_dirs=[])
+        conf.set_override('auth_strategy', 'noauth2', group='api')
+        made = api_app.make_app(conf, self.database, _Conductor(), threads)  # type: ignore[arg-type]  # a stand-in
+        self.app = api_command.logged(made)
+        self.identity = devidentity.make_app({'compute': 'http://api.test/v2.1'})
+        self.ids: dict[str, list[str]] = {}
+
+    def close(self) -> None:
+        """Close the database."""
+        self.database.close()
+
+    def fill(self) -> None:
+        """Write the same few rows, instead of those that are there."""
+        with self.database.engine.writer() as session:
+            for table in reversed(models.Base.metadata.sorted_tables):
+                session.execute(sa.delete(table))
+        uuids = (f'00000000-0000-4000-8000-{number:012d}' for number in range(1000))
+        for host in ('source', 'dest'):
+            self._host(host, next(uuids))
+        guests = [self._guest(number, next(uuids)) for number in range(8)]
+        moving = [self._migration(number, guest, next(uuids)) for number, guest in enumerate(guests[:4])]
+        found = self.database.services
+        self.ids = {
+            'server_id': [guest.uuid for guest in guests],
+            'migration_id': [str(one.id) for one in moving],
+            'request_id': [f'req-{number}' for number in range(4)],
+            'service_id': [one.uuid for one in found.list()]
+            + ['enable', 'disable', 'disable-log-reason', 'force-down'],
+            'hypervisor_id': [part for node in found.list_nodes() for part in (node.uuid, str(node.id), node.node)],
+            'marker': [guests[-1].uuid, moving[0].uuid, 'req-0', found.list_nodes()[0].uuid],
+        }
+
+    def _host(self, name: str, uuid: str) -> None:
+        root = compute_node.ProviderInventory(uuid=uuid, name=name, inventory={'VCPU': {'total': 8}})
+        node = compute_node.ComputeNode(uuid=uuid, host=name, node=f'{name}.example.org', providers=[root])
+        services = self.database.services
+        with self.database.engine.writer() as session:
+            services.write_report(session, name, service_objects.COMPUTE_BINARY, service_objects.CURRENT_VERSION, uuid)
+            services.write_node(session, node)
+
+    def _guest(self, number: int, uuid: str) -> instance.Instance:
+        project = ('blue', 'red', 'admin')[number % 3]
+        return self.database.instances.create(
+            instance.Instance(
+                uuid=uuid, name='a' * 60 + str(number), project_id=project, user_id='ada', host='source',
+                node='source.example.org', flavor=instance.Flavor(name='m1'),
+            )
+        )  # fmt: skip
+
+    def _migration(self, number: int, guest: instance.Instance, uuid: str) -> migration_objects.Migration:
+        one = migration_objects.Migration(
+            uuid=uuid, instance_uuid=guest.uuid, project_id=guest.project_id, user_id='ada', source_compute='source',
+            source_node='source.example.org', dest_compute='dest',
+        )  # fmt: skip
+        asked = context.RequestContext(user_id='ada', project_id='blue', request_id=f'req-{number}', overwrite=False)
+        self.database.migrations.accept(asked, one, 'live-migration')
+        if number % 2:
+            table = models.MIGRATIONS
+            with self.database.engine.writer() as session:
+                session.execute(sa.update(table).where(table.c.uuid == uuid).values(status='running'))
+        return self.database.migrations.get(uuid)
+
+
+@dataclasses.dataclass
+class Request:
+    """A request as a WSGI server hands it over: texts are latin-1, each byte a character."""
+
+    method: str
+    path: str
+    query: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def environ(self) -> dict[str, Any]:
+        """Return the WSGI environment."""
+        found = {
+            'REQUEST_METHOD': self.method, 'SCRIPT_NAME': '', 'PATH_INFO': self.path, 'QUERY_STRING': self.query,
+            'SERVER_NAME': 'api.test', 'SERVER_PORT': '80', 'SERVER_PROTOCOL': 'HTTP/1.1', 'REMOTE_ADDR': '127.0.0.1',
+            'CONTENT_LENGTH': str(len(self.body)), 'wsgi.version': (1, 0), 'wsgi.url_scheme': 'http',
+            'wsgi.input': io.BytesIO(self.body), 'wsgi.errors': io.StringIO(), 'wsgi.multithread': True,
+            'wsgi.multiprocess': False, 'wsgi.run_once': False,
+        }  # fmt: skip
+        for name, value in self.headers:
+            name = name.upper().replace('-', '_')
+            found[name if name in ('CONTENT_TYPE', 'CONTENT_LENGTH') else f'HTTP_{name}'] = value
+        return found
+
+    def __str__(self) -> str:
+        headers = [(name, value[:100]) for name, value in self.headers]
+        return f'{self.method!a} {self.path[:300]!a}?{self.query[:300]!a} {headers!a} {self.body[:300]!a}'
+
+
+class Random:
+    """Makes requests.
+
+    :param site: to whose rows most of them refer.
+    """
+
+    def __init__(self, site: Site, seed: int) -> None:
+        self._site = site
+        self._random = random.Random(seed)  # noqa: S311 -- a test's dice
+
+    def request(self) -> Request:
+        """Return the next one."""
+        pick = self._random
+        route = pick.choice(_ROUTES)
+        method = route.method if self._mostly() else pick.choice(METHODS)
+        path = self._path(route.path)
+        headers = self._headers(route)
+        if method in ('POST', 'PUT', 'PATCH') or self._seldom():
+            body = self._body(route)
+        else:
+            body = b''
+        return Request(method, path, self._query(route.path), headers, body)
+
+    def _mostly(self) -> bool:
+        return self._random.random() < 0.95
+
+    def _seldom(self) -> bool:
+        return not self._mostly()
+
+    def _text(self) -> str:
+        pick = self._random
+        if self._mostly():
+            return pick.choice(TEXTS)
+        return ''.join(chr(pick.randrange(0x110000)) for _ in range(pick.randrange(20)))
+
+    def _path(self, template: str) -> str:
+        pick = self._random
+        if self._seldom():
+            parts = [self._text() for _ in range(pick.randrange(6))]
+            return _latin_1('/' + '/'.join(['v2.1', *parts] if pick.random() < 0.8 else parts))
+
+        def part(found: re.Match[str]) -> str:
+            return pick.choice(self._site.ids[found[1]]) if pick.random() < 0.85 else self._text()
+
+        return _latin_1('/v2.1' + re.sub(r'\{(\w+)\}', part, template))
+
+    def _headers(self, route: routes.Route) -> list[tuple[str, str]]:
+        pick = self._random
+        latest = microversions.MAXIMUM.minor
+        # mostly one in which the route is there
+        first, last = (route.since, min(route.until, latest)) if self._mostly() else (1, latest)
+        version = f'2.{pick.randint(first, last)}' if self._mostly() else pick.choice(VERSIONS)
+        name = pick.choice((microversions.STANDARD_HEADER, microversions.LEGACY_HEADER))
+        headers = [(name, f'compute {version}' if name == microversions.STANDARD_HEADER else version)]
+        headers.append(('X-Auth-Token', pick.choice(TOKENS) if self._mostly() else pick.choice(ODD_TOKENS)))
+        if self._seldom():
+            headers.append(('Content-Type', pick.choice(CONTENT_TYPES)))
+        if self._seldom():
+            headers.append(('Content-Length', pick.choice(('', '-1', 'x', '0', '5', str(2**64), '9' * 5000))))
+        if self._seldom():
+            headers.append(pick.choice(HEADERS))
+        return headers
+
+    def _query(self, path: str) -> str:
+        pick = self._random
+        if self._seldom():
+            return ''.join(pick.choice('%&=;+ca0\xff\xed\xa0\x80') for _ in range(pick.randrange(30)))
+        table = _QUERIES.get(path, {1: {'properties': {}}})
+        names = [*{name for schema in table.values() for name in schema['properties']}]
+        names.sort()
+        pairs = []
+        for _ in range(pick.choice((0, 0, 1, 1, 1, 2, 3))):
+            name = pick.choice(names) if names and self._mostly() else pick.choice(PARAMETERS)
+            known = self._site.ids['marker'] if name == 'marker' else self._likely(table, name)
+            value = pick.choice(known) if known and pick.random() < 0.5 else self._text()
+            pairs.append(f'{_quoted(name)}={_quoted(value)}')
+        return '&'.join(pairs)
+
+    @staticmethod
+    def _likely(table: schemas.Table, name: str) -> list[str]:
+        """Return what would do for a parameter, where its schema lists that."""
+        for schema in table.values():
+            values = schema['properties'].get(name, {}).get('items', {}).get('enum')
+            if values:
+                return [str(value) for value in values]
+        return ['2', '100'] if name == 'limit' else []
+
+    def _body(self, route: routes.Route) -> bytes:
+        pick = self._random
+        if self._seldom():
+            return pick.choice(BODIES)
+        document = self._document(route)
+        for _ in range(pick.choice((0, 1, 1, 1, 2))):
+            document = self._spoilt(document)
+        return json.dumps(document).encode()
+
+    def _document(self, route: routes.Route) -> Any:
+        pick = self._random
+        if route.path == '/os-services/{service_id}':
+            wanted = {
+                'host': 'source', 'binary': 'nova-compute', 'disabled_reason': 'why', 'forced_down': True,
+                'status': pick.choice(('enabled', 'disabled')),
+            }  # fmt: skip
+            return {name: wanted[name] for name in wanted if pick.random() < 0.6}
+        if route is _IDENTITY:
+            user, scope = {'name': 'ada', 'password': 'any'}, {'project': {'name': 'blue'}}
+            return {'auth': {'identity': {'methods': ['password'], 'password': {'user': user}}, 'scope': scope}}
+        if route.path.endswith('/migrations/{migration_id}/action'):
+            return {'force_complete': None}
+        arguments = {'host': pick.choice((None, 'dest')), 'block_migration': pick.choice(('auto', False))}
+        if pick.random() < 0.3:
+            arguments |= pick.choice(({'disk_over_commit': False}, {'force': True}))
+        bodies = {'os-migrateLive': arguments, 'lock': {'locked_reason': 'why'}}
+        name = pick.choice([*server_actions.ACTIONS, 'reboot'])
+        return {name: bodies.get(name)}
+
+    def _spoilt(self, document: Any) -> Any:
+        """Return a document with one part of it replaced, added, or renamed."""
+        pick = self._random
+        if isinstance(document, dict) and document and self._mostly():
+            name = pick.choice([*document])
+            what = pick.random()
+            if what < 0.8:
+                return document | {name: self._spoilt(document[name])}
+            if what < 0.9:
+                return document | {self._text(): document[name]}
+            return {self._text() if key == name else key: value for key, value in document.items()}
+        return self._value()
+
+    def _value(self) -> Any:
+        pick = self._random
+        makers: tuple[Callable[[], Any], ...] = (
+            self._text, self._text, self._text, lambda: pick.choice(NUMBERS), lambda: pick.choice((True, False, None)),
+            lambda: [self._text()], lambda: {self._text(): self._text()}, lambda: [[]] * 1000,
+            lambda: _nested(pick.choice((5, 40, 200, 400))),
+        )  # fmt: skip
+        return pick.choice(makers)()
+
+
+def _nested(depth: int) -> Any:
+    document: Any = []
+    for level in range(depth):
+        document = {'a': document} if level % 2 else [document]
+    return document
+
+
+def _latin_1(text: str) -> str:
+    return text.encode('utf-8', 'surrogatepass').decode('latin-1')
+
+
+def _quoted(text: str) -> str:
+    return urllib.parse.quote(text.encode('utf-8', 'surrogatepass'), safe='')
+
+
+class _Errors(logging.Handler):
+    """Keeps the last error that was logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.last = ''
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last = logging.Formatter().format(record)
+
+
+def count(default: int) -> int:
+    """Return how many requests are wanted."""
+    return int(os.environ.get('MIGRATOR_REQUESTS', default))
+
+
+def run(site: Site, seed: int, requests: int) -> Iterator[tuple[Request, int, str]]:
+    """Send requests, and return of each its status and what is wrong with the answer, if anything."""
+    maker, errors = Random(site, seed), _Errors()
+    logging.getLogger().addHandler(errors)
+    try:
+        for number in range(requests):
+            if number % FILL_EVERY == 0:
+                site.fill()
+            request, errors.last = maker.request(), ''
+            status, wrong = _send(site, request)
+            yield request, status, f'{wrong} ... {errors.last[-2000:]}' if wrong else ''
+    finally:
+        logging.getLogger().removeHandler(errors)
+
+
+def _send(site: Site, request: Request) -> tuple[int, str]:
+    started: list[tuple[str, list[tuple[str, str]]]] = []
+    is_identity = request.path.startswith('/v2.1/v3')
+    app = site.identity if is_identity else site.app
+    environ = request.environ()
+    if is_identity:
+        environ['PATH_INFO'] = environ['PATH_INFO'].removeprefix('/v2.1')
+    try:
+        body = b''.join(app(environ, lambda status, headers, *_: started.append((status, headers))))
+    except Exception as error:  # noqa: BLE001 -- that there is one is the finding
+        return 0, f'{type(error).__name__} instead of an answer: {error!a}'
+    status, headers = int(started[-1][0][:3]), dict(started[-1][1])
+    return status, wrong(request, status, headers, body)
+
+
+def wrong(request: Request, status: int, headers: dict[str, str], body: bytes) -> str:
+    """Return what is wrong with an answer, or nothing."""
+    if status >= 500 and status not in NO_FAULTS:
+        return f'{status}: {body[:300]!a}'
+    if any(ord(one) > 255 or one in '\r\n\0' for name, value in headers.items() for one in name + value):
+        return f'{status}: a header that cannot be sent: {headers}'
+    if body and request.method != 'HEAD':
+        try:
+            json.loads(body)
+        except ValueError as error:
+            return f'{status}: it is no JSON ({error}): {body[:300]!a}'
+    return ''

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Random requests on SQLite; ``tests/real/test_random_requests.py`` sends more of them, on PostgreSQL."""
+
+import pytest
+
+from tests import random_requests, templates
+
+
+@pytest.fixture
+def site(tmp_path):
+    made = random_requests.Site(f'sqlite:///{templates.database(tmp_path)}')
+    yield made
+    made.close()
+
+
+@pytest.mark.timeout(1200)
+def test_no_random_request_is_answered_by_a_fault_of_the_service(site):
+    answers = list(random_requests.run(site, seed=1, requests=random_requests.count(600)))
+    assert [f'#{number}: {request}: {wrong}' for number, (request, _, wrong) in enumerate(answers) if wrong] == []
+    # they get past the first checks, too
+    assert {200, 202, 400, 401, 403, 404, 406, 409, 413, 415, 501} <= {status for _, status, _ in answers}
+
+
+def test_the_same_seed_makes_the_same_requests(site):
+    site.fill()
+    first, second, other = (random_requests.Random(site, seed) for seed in (7, 7, 8))
+    assert [first.request() for _ in range(50)] == [second.request() for _ in range(50)]
+    assert first.request() != other.request()
+
+
+@pytest.mark.parametrize(
+    ('status', 'headers', 'body', 'word'),
+    [
+        (500, {}, b'{}', '500'), (502, {}, b'{}', '502'), (200, {}, b'<html>', 'no JSON'),
+        (200, {'Location': 'a\r\nb'}, b'{}', 'cannot be sent'), (200, {'Location': '\u20ac'}, b'{}', 'cannot be sent'),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_a_fault_is_noticed(status, headers, body, word):
+    request = random_requests.Request('GET', '/', '', [], b'')
+    assert word in random_requests.wrong(request, status, headers, body)
+
+
+@pytest.mark.parametrize(
+    ('method', 'status', 'body'), [('GET', 501, b'{}'), ('GET', 503, b'{}'), ('GET', 202, b''), ('HEAD', 200, b'x')]
+)
+def test_an_answer_that_is_none_is_not(method, status, body):
+    request = random_requests.Request(method, '/', '', [], b'')
+    assert random_requests.wrong(request, status, {}, body) == ''
