@@ -28,8 +28,8 @@ class Base(orm.DeclarativeBase):
 
     type_annotation_map = {  # noqa: RUF012 -- SQLAlchemy reads it as it stands
         datetime.datetime: types.UTCDateTime(),
-        dict[str, Any]: sa.JSON(),
-        list[Any]: sa.JSON(),
+        dict[str, Any]: types.Json(),
+        list[Any]: types.Json(),
         bool: sa.Boolean(),
     }
 
@@ -42,7 +42,7 @@ class Times:
 
 
 def _uuid(**options: Any) -> orm.Mapped[str]:
-    return orm.mapped_column(sa.String(36), **options)
+    return orm.mapped_column(types.Text(36), **options)
 
 
 class Instance(Times, Base):
@@ -52,17 +52,17 @@ class Instance(Times, Base):
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
     uuid: orm.Mapped[str] = _uuid(unique=True)
-    name: orm.Mapped[str] = orm.mapped_column(sa.String(255), index=True)
-    project_id: orm.Mapped[str] = orm.mapped_column(sa.String(255), index=True)
-    user_id: orm.Mapped[str] = orm.mapped_column(sa.String(255))
-    host: orm.Mapped[str] = orm.mapped_column(sa.String(255), index=True)
-    node: orm.Mapped[str] = orm.mapped_column(sa.String(255))
+    name: orm.Mapped[str] = orm.mapped_column(types.Text(255), index=True)
+    project_id: orm.Mapped[str] = orm.mapped_column(types.Text(255), index=True)
+    user_id: orm.Mapped[str] = orm.mapped_column(types.Text(255))
+    host: orm.Mapped[str] = orm.mapped_column(types.Text(255), index=True)
+    node: orm.Mapped[str] = orm.mapped_column(types.Text(255))
     flavor: orm.Mapped[dict[str, Any]] = orm.mapped_column()
-    vm_state: orm.Mapped[str] = orm.mapped_column(sa.String(64))
-    power_state: orm.Mapped[int] = orm.mapped_column()
-    task_state: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
-    locked_by: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
-    locked_reason: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    vm_state: orm.Mapped[str] = orm.mapped_column(types.Text(64))
+    power_state: orm.Mapped[int] = orm.mapped_column(types.Whole())
+    task_state: orm.Mapped[str | None] = orm.mapped_column(types.Text(64))
+    locked_by: orm.Mapped[str | None] = orm.mapped_column(types.Text(64))
+    locked_reason: orm.Mapped[str | None] = orm.mapped_column(types.Text(255))
     launched_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     #: Rises with each migration of the instance, and with each cleanup that none of them carries out.
     tenure: orm.Mapped[int] = orm.mapped_column(default=0, server_default='0')
@@ -78,25 +78,25 @@ class Migration(Times, Base):
     instance_uuid: orm.Mapped[str] = _uuid(index=True)
     #: The instance's uuid while in progress, NULL after: so the database holds "at most one in progress" by itself.
     in_progress_instance_uuid: orm.Mapped[str | None] = _uuid(unique=True)
-    project_id: orm.Mapped[str] = orm.mapped_column(sa.String(255))
-    user_id: orm.Mapped[str] = orm.mapped_column(sa.String(255))
-    migration_type: orm.Mapped[str] = orm.mapped_column(sa.String(32))
-    status: orm.Mapped[str] = orm.mapped_column(sa.String(32), index=True)
-    source_compute: orm.Mapped[str] = orm.mapped_column(sa.String(255), index=True)
-    source_node: orm.Mapped[str] = orm.mapped_column(sa.String(255))
-    dest_compute: orm.Mapped[str | None] = orm.mapped_column(sa.String(255), index=True)
-    dest_node: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
-    dest_host: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    project_id: orm.Mapped[str] = orm.mapped_column(types.Text(255))
+    user_id: orm.Mapped[str] = orm.mapped_column(types.Text(255))
+    migration_type: orm.Mapped[str] = orm.mapped_column(types.Text(32))
+    status: orm.Mapped[str] = orm.mapped_column(types.Text(32), index=True)
+    source_compute: orm.Mapped[str] = orm.mapped_column(types.Text(255), index=True)
+    source_node: orm.Mapped[str] = orm.mapped_column(types.Text(255))
+    dest_compute: orm.Mapped[str | None] = orm.mapped_column(types.Text(255), index=True)
+    dest_node: orm.Mapped[str | None] = orm.mapped_column(types.Text(255))
+    dest_host: orm.Mapped[str | None] = orm.mapped_column(types.Text(255))
     hidden: orm.Mapped[bool] = orm.mapped_column(default=False)
 
-    request_id: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
-    requested_host: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    request_id: orm.Mapped[str | None] = orm.mapped_column(types.Text(64))
+    requested_host: orm.Mapped[str | None] = orm.mapped_column(types.Text(255))
     force: orm.Mapped[bool] = orm.mapped_column(default=False)
     block_migration: orm.Mapped[bool | None] = orm.mapped_column()
     disk_over_commit: orm.Mapped[bool] = orm.mapped_column(default=False)
 
-    strategy: orm.Mapped[str] = orm.mapped_column(sa.String(32))
-    outcome: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
+    strategy: orm.Mapped[str] = orm.mapped_column(types.Text(32))
+    outcome: orm.Mapped[str | None] = orm.mapped_column(types.Text(16))
     owner: orm.Mapped[str | None] = _uuid(index=True)
     epoch: orm.Mapped[int] = orm.mapped_column(default=0)
     attempt: orm.Mapped[int] = orm.mapped_column(default=1)
@@ -105,28 +105,28 @@ class Migration(Times, Base):
     checked_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     queued_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     running_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    failure: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
-    stuck_reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
-    waits_for: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
+    failure: orm.Mapped[str | None] = orm.mapped_column(types.Text())
+    stuck_reason: orm.Mapped[str | None] = orm.mapped_column(types.Text())
+    waits_for: orm.Mapped[str | None] = orm.mapped_column(types.Text())
     #: Each status it has had: status, time, owner and epoch of the writer; for readers only.
     history: orm.Mapped[list[Any]] = orm.mapped_column()
 
     abort_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    abort_requested_by: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
-    abort_verdict: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
+    abort_requested_by: orm.Mapped[str | None] = orm.mapped_column(types.Text(255))
+    abort_verdict: orm.Mapped[str | None] = orm.mapped_column(types.Text())
     force_complete_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     retry_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    retry_requested_by: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    retry_requested_by: orm.Mapped[str | None] = orm.mapped_column(types.Text(255))
     abandon_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    abandon_requested_by: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
-    abandon_guest_on: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    abandon_requested_by: orm.Mapped[str | None] = orm.mapped_column(types.Text(255))
+    abandon_guest_on: orm.Mapped[str | None] = orm.mapped_column(types.Text(255))
 
-    memory_total: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger())
-    memory_processed: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger())
-    memory_remaining: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger())
-    disk_total: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger())
-    disk_processed: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger())
-    disk_remaining: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger())
+    memory_total: orm.Mapped[int | None] = orm.mapped_column(types.Whole(64))
+    memory_processed: orm.Mapped[int | None] = orm.mapped_column(types.Whole(64))
+    memory_remaining: orm.Mapped[int | None] = orm.mapped_column(types.Whole(64))
+    disk_total: orm.Mapped[int | None] = orm.mapped_column(types.Whole(64))
+    disk_processed: orm.Mapped[int | None] = orm.mapped_column(types.Whole(64))
+    disk_remaining: orm.Mapped[int | None] = orm.mapped_column(types.Whole(64))
 
 
 class SagaStep(Base):
@@ -137,9 +137,9 @@ class SagaStep(Base):
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
     saga: orm.Mapped[str] = _uuid()
-    step: orm.Mapped[str] = orm.mapped_column(sa.String(64))
-    direction: orm.Mapped[str] = orm.mapped_column(sa.String(8))
-    state: orm.Mapped[str] = orm.mapped_column(sa.String(16))
+    step: orm.Mapped[str] = orm.mapped_column(types.Text(64))
+    direction: orm.Mapped[str] = orm.mapped_column(types.Text(8))
+    state: orm.Mapped[str] = orm.mapped_column(types.Text(16))
     epoch: orm.Mapped[int] = orm.mapped_column()
     owner: orm.Mapped[str | None] = _uuid()
     attempt: orm.Mapped[int] = orm.mapped_column()
@@ -159,7 +159,7 @@ class Conductor(Base):
     __tablename__ = 'conductors'
 
     id: orm.Mapped[str] = _uuid(primary_key=True)
-    server: orm.Mapped[str] = orm.mapped_column(sa.String(255))
+    server: orm.Mapped[str] = orm.mapped_column(types.Text(255))
     lease_until: orm.Mapped[datetime.datetime] = orm.mapped_column()
     #: Since when it cannot reach the broker.
     broker_away_since: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
@@ -173,15 +173,15 @@ class Service(Times, Base):
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
     uuid: orm.Mapped[str] = _uuid(unique=True)
-    host: orm.Mapped[str] = orm.mapped_column(sa.String(255))
-    binary: orm.Mapped[str] = orm.mapped_column(sa.String(64))
-    version: orm.Mapped[int] = orm.mapped_column()
+    host: orm.Mapped[str] = orm.mapped_column(types.Text(255))
+    binary: orm.Mapped[str] = orm.mapped_column(types.Text(64))
+    version: orm.Mapped[int] = orm.mapped_column(types.Whole())
     boot_id: orm.Mapped[str | None] = _uuid()
     last_seen_up: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     #: Since when a conductor that could be reached all the time has heard nothing of it for long.
     down_since: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     disabled: orm.Mapped[bool] = orm.mapped_column(default=False)
-    disabled_reason: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    disabled_reason: orm.Mapped[str | None] = orm.mapped_column(types.Text(255))
     forced_down: orm.Mapped[bool] = orm.mapped_column(default=False)
 
 
@@ -192,11 +192,11 @@ class ComputeNode(Times, Base):
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
     uuid: orm.Mapped[str] = _uuid(unique=True)
-    host: orm.Mapped[str] = orm.mapped_column(sa.String(255), unique=True)
-    node: orm.Mapped[str] = orm.mapped_column(sa.String(255))
-    hypervisor_type: orm.Mapped[str] = orm.mapped_column(sa.String(64))
-    hypervisor_version: orm.Mapped[int] = orm.mapped_column()
-    host_ip: orm.Mapped[str] = orm.mapped_column(sa.String(64))
+    host: orm.Mapped[str] = orm.mapped_column(types.Text(255), unique=True)
+    node: orm.Mapped[str] = orm.mapped_column(types.Text(255))
+    hypervisor_type: orm.Mapped[str] = orm.mapped_column(types.Text(64))
+    hypervisor_version: orm.Mapped[int] = orm.mapped_column(types.Whole())
+    host_ip: orm.Mapped[str] = orm.mapped_column(types.Text(64))
     cpu_info: orm.Mapped[dict[str, Any]] = orm.mapped_column()
     providers: orm.Mapped[list[Any]] = orm.mapped_column()
     #: Whether Placement has been seen to have these providers.
@@ -210,12 +210,12 @@ class HostDebt(Base):
     __table_args__ = (sa.UniqueConstraint('host', 'migration_uuid', 'step', name='uniq_host_debts'),)
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
-    host: orm.Mapped[str] = orm.mapped_column(sa.String(255), index=True)
+    host: orm.Mapped[str] = orm.mapped_column(types.Text(255), index=True)
     migration_uuid: orm.Mapped[str] = _uuid()
     instance_uuid: orm.Mapped[str] = _uuid(index=True)
-    step: orm.Mapped[str] = orm.mapped_column(sa.String(64))
-    reason: orm.Mapped[str] = orm.mapped_column(sa.Text())
-    alarm: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
+    step: orm.Mapped[str] = orm.mapped_column(types.Text(64))
+    reason: orm.Mapped[str] = orm.mapped_column(types.Text())
+    alarm: orm.Mapped[str | None] = orm.mapped_column(types.Text())
     owner: orm.Mapped[str | None] = _uuid()
     epoch: orm.Mapped[int] = orm.mapped_column()
     tenure: orm.Mapped[int] = orm.mapped_column(default=0, server_default='0')
@@ -229,16 +229,16 @@ class InstanceAction(Base):
     __tablename__ = 'instance_actions'
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
-    action: orm.Mapped[str] = orm.mapped_column(sa.String(64))
+    action: orm.Mapped[str] = orm.mapped_column(types.Text(64))
     instance_uuid: orm.Mapped[str] = _uuid(index=True)
     migration_uuid: orm.Mapped[str | None] = _uuid(index=True)
-    request_id: orm.Mapped[str] = orm.mapped_column(sa.String(64), index=True)
-    user_id: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
-    project_id: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
+    request_id: orm.Mapped[str] = orm.mapped_column(types.Text(64), index=True)
+    user_id: orm.Mapped[str | None] = orm.mapped_column(types.Text(255))
+    project_id: orm.Mapped[str | None] = orm.mapped_column(types.Text(255))
     start_time: orm.Mapped[datetime.datetime] = orm.mapped_column(default=types.now())
     finish_time: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    message: orm.Mapped[str | None] = orm.mapped_column(sa.Text())
-    result: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
+    message: orm.Mapped[str | None] = orm.mapped_column(types.Text())
+    result: orm.Mapped[str | None] = orm.mapped_column(types.Text(16))
 
 
 #: What the queries are made of: no session keeps objects of rows, nor looks for what has changed in them.

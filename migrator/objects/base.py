@@ -118,9 +118,9 @@ def from_primitive(value: Any) -> Any:
 def text(value: str, limit: int | None = None) -> str:
     """Return a text as every database can store it: what no encoding has, such as a driver's odd byte, is escaped.
 
-    :param limit: characters after which it is cut; None: it is not.
+    :param limit: characters to which it is cut, the dots at its end included; None: it is not.
     """
     if not value.isascii():
         value = value.encode('utf-8', 'backslashreplace').decode()
     value = value.replace('\0', '\\x00')
-    return value if limit is None or len(value) <= limit else f'{value[:limit]}...'
+    return value if limit is None or len(value) <= limit else f'{value[: limit - 3]}...'

@@ -26,16 +26,19 @@ from oslo_db import exception as db_exception
 
 from migrator import context, exception, executors
 from migrator.db import api as db_api
+from migrator.db import debts, models, sync
 from migrator.db import engine as engines
 from migrator.db import migrations as migration_rows
-from migrator.db import models, sync
+from migrator.objects import command, compute_node
 from migrator.objects import instance as instance_objects
 from migrator.objects import migration as migration_objects
+from migrator.saga import log
 from tests.real.servers import process
 from tests.unit.db import bare
 
 CONTEXT = context.RequestContext(user_id='ada', project_id='blue', overwrite=False)
 RACERS = 6
+ODD = ['nul', 'surrogate', 'long', 'emoji']
 
 
 class WrongClock(executors.SystemClock):
@@ -178,6 +181,48 @@ def test_what_is_written_is_read_with_its_kind(database):
     (listed,) = database.migrations.list({'host': 'source'})
     assert (listed.uuid, listed.force, listed.block_migration) == (one.uuid, False, None)
     assert [entry['status'] for entry in listed.history] == ['accepted']
+
+
+@pytest.mark.parametrize('odd', ['a\0b', 'a\ud800b', 'x' * 100_000, '\U0001f600' * 70_000], ids=ODD)
+def test_what_hosts_and_drivers_say_is_stored_as_far_as_it_can_be(database, odd):
+    """A text that a database cannot hold must keep no host from registering, and no migration from being settled."""
+    provider = compute_node.ProviderInventory(uuid=str(uuid.uuid4()), name=odd, inventory={'VCPU': {'total': odd}})
+    node = compute_node.ComputeNode(
+        uuid=provider.uuid, host='source', node=odd, hypervisor_type=odd, hypervisor_version=2**64, host_ip=odd,
+        cpu_info={odd: [odd, float('nan')]}, providers=[provider],
+    )  # fmt: skip
+    report = command.HostReport(host='source', boot_id=str(uuid.uuid4()), version=2**64, node=node)
+    database.migrations.begin_boot(report, database.services, None)
+    assert database.services.get_compute('source').version == 2**31 - 1
+    (found,) = database.services.list_nodes()
+    assert (found.hypervisor_version, len(found.hypervisor_type)) == (2**31 - 1, min(64, len(found.hypervisor_type)))
+    database.services.update(1, disabled=True, disabled_reason=odd)
+    moved = accepted(database)
+    database.instances.update(moved.instance_uuid, locked_by='admin', locked_reason=odd)
+    known = database.migrations.adopt(moved.uuid, moved.epoch, owner(database)).migration
+    figures = {'memory_total': 2**64, 'disk_remaining': -(2**64), 'waits_for': odd}
+    assert database.migrations.note_progress(known, figures)
+    record = log.StepRecord(
+        step='check', direction=log.DO, attempt=1, state='done', input={odd: odd}, result={'a': odd}
+    )
+    debt = debts.Debt('source', moved.uuid, moved.instance_uuid, 'step', odd, 1, alarm=odd, input={'a': odd})
+    fields = {'status': 'error', 'failure': odd, 'stuck_reason': odd, 'abort_verdict': odd}
+    database.migrations.commit(known, migration_rows.Write(fields, records=[record], debts=[debt]))
+    ended = database.migrations.get(moved.uuid)
+    assert (ended.status, ended.memory_total, ended.disk_remaining) == ('error', 2**63 - 1, -(2**63))
+    for text in (ended.failure, database.debts.list()[0].reason, database.actions.list(moved.instance_uuid)[0].message):
+        assert text[0] == odd[0]
+        assert text.encode('utf-8')
+        assert len(text) < 20_000
+
+
+@pytest.mark.parametrize('odd', ['a\0b', '\ud800', 'x' * 300], ids=ODD[:3])
+def test_what_is_looked_for_and_cannot_be_there_is_not_found(database, odd):
+    instance(database)
+    with pytest.raises(exception.InstanceNotFound):
+        database.instances.get(odd)
+    assert database.instances.list({'host': odd, 'project_id': [odd, 'red']}) == []
+    assert database.services.list(host=odd) == []
 
 
 def test_a_second_migration_of_an_instance_is_refused_and_leaves_nothing(database):

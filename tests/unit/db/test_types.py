@@ -14,12 +14,14 @@
 from __future__ import annotations
 
 import datetime
+import json
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from migrator.db import types
+from migrator import exception
+from migrator.db import models, types
 from tests.unit.db import conftest
 
 COLUMN = sa.table('moments', sa.column('at', types.UTCDateTime()))
@@ -95,3 +97,76 @@ class TestUTCDateTime:
         assert types.aware('2026-01-01 00:00:00.000000') == moment
         assert types.aware(moment.replace(tzinfo=None)) == moment
         assert types.aware(moment) == moment
+
+
+class TestText:
+    @pytest.mark.parametrize(
+        ('given', 'stored'),
+        [
+            ('plain', 'plain'), ('gr\u00fcn \U0001f600', 'gr\u00fcn \U0001f600'), (None, None), ('', ''),
+            ('a\ud800b', 'a\\ud800b'), ('a\0b', 'a\\x00b'), ('x' * 20, 'x' * 20), ('x' * 21, 'x' * 17 + '...'),
+            ('\0' * 6, '\\x00' * 4 + '\\...'), (7, '7'),
+        ],
+    )  # fmt: skip
+    def test_a_text_is_stored_as_every_database_can_hold_it(self, given: object, stored: object) -> None:
+        assert types.Text(20).process_bind_param(given, sqlite.dialect()) == stored
+
+    def test_a_long_text_fits_into_the_text_column_of_mysql_whatever_its_characters(self) -> None:
+        stored = types.Text().process_bind_param('\U0001f600' * 100_000, mysql.dialect())
+        assert stored is not None
+        assert len(stored.encode()) < 2**16
+        assert stored.endswith('...')
+
+    def test_the_schema_has_the_same_columns_as_before(self) -> None:
+        for dialect in (sqlite.dialect(), postgresql.dialect(), mysql.dialect()):
+            assert types.Text(20).compile(dialect) == 'VARCHAR(20)'
+            assert types.Text().compile(dialect) == 'TEXT'
+            assert types.Json().compile(dialect) == 'JSON'
+            assert types.Whole().compile(dialect) == 'INTEGER'
+            assert types.Whole(64).compile(dialect) == 'BIGINT'
+
+    def test_every_column_of_text_and_json_is_of_these_types(self) -> None:
+        odd = [
+            str(column)
+            for table in models.Base.metadata.sorted_tables
+            for column in table.columns
+            if not isinstance(column.type, (types.Text, types.Json, types.Whole, types.UTCDateTime))
+            and not isinstance(column.type, (sa.Boolean, sa.Integer))
+        ]
+        assert odd == []
+
+    def test_a_uuid_with_more_behind_it_is_another(self, scene: conftest.Scene) -> None:
+        """What is cut to fit a column says so, and is found by nobody who looks for the text before the cut."""
+        instance = scene.instance()
+        with pytest.raises(exception.InstanceNotFound):
+            scene.database.instances.get(f'{instance.uuid}0')
+
+
+class TestJson:
+    def test_texts_names_numbers_and_depth_are_what_every_database_can_hold(self) -> None:
+        deep: list[object] = []
+        for _ in range(2000):
+            deep = [deep]
+        given = {'a\0': ['\ud800', float('nan'), float('inf'), 0.5, 2**70, True, None], 'b': {'c': ('\0',)}, 7: deep}
+        stored = types.Json().process_bind_param(given, sqlite.dialect())
+        text = json.dumps(stored, allow_nan=False)
+        assert json.loads(text)['a\\x00'] == ['\\ud800', None, None, 0.5, 2**70, True, None]
+        assert json.loads(text)['b'] == {'c': ['\\x00']}
+        assert '"7": [[[' in text
+        assert len(text) < 500
+
+
+class TestWhole:
+    @pytest.mark.parametrize(
+        ('given', 'stored'),
+        [
+            (5, 5), (-5, -5), (None, None), (2**31 - 1, 2**31 - 1), (2**31, 2**31 - 1), (2**64, 2**31 - 1),
+            (-(2**31) - 1, -(2**31)), (1.9, 1), (float('inf'), 0), (float('nan'), 0), ('7', 7), ('many', 0), ([], 0),
+        ],
+    )  # fmt: skip
+    def test_a_number_is_bounded_by_its_column(self, given: object, stored: object) -> None:
+        assert types.Whole().process_bind_param(given, sqlite.dialect()) == stored
+
+    def test_the_bounds_of_a_big_column_are_wider(self) -> None:
+        assert types.Whole(64).process_bind_param(2**64, sqlite.dialect()) == 2**63 - 1
+        assert types.Whole(64).process_bind_param(2**40, sqlite.dialect()) == 2**40
