@@ -336,6 +336,11 @@ class DatabaseUnreachable(ServiceUnreachable):
     """The database is not reachable: {reason}"""
 
 
+class DatabaseReadOnly(DatabaseUnreachable):
+    """The database is read-only: {reason}: make it take changes again (default_transaction_read_only, read_only, the
+    permissions of the file), or name the server that does in [database] connection."""
+
+
 class SchemaTooOld(MigratorException):
     """The database schema is at {found}, and this release needs {wanted}: run 'migrator-manage db sync'."""
 

@@ -66,7 +66,10 @@ def of(error: Exception, request: api_request.Request) -> webob.Response:
     where = (request.request_id, request.method, request.environ.get('PATH_INFO'))
     if isinstance(error, exception.ServiceUnreachable):
         LOG.warning('%s %s %s: %s', *where, error)
-        what = 'The database' if isinstance(error, exception.DatabaseUnreachable) else 'A service that is needed'
-        return body(503, f'{what} is not reachable at present: try again. ({request.request_id})')
+        what = 'A service that is needed is not reachable'
+        if isinstance(error, exception.DatabaseUnreachable):
+            is_there = isinstance(error, exception.DatabaseReadOnly)
+            what = f'The database is {"read-only" if is_there else "not reachable"}'
+        return body(503, f'{what} at present: try again. ({request.request_id})')
     LOG.error('%s %s %s: %s', *where, error, exc_info=error)
     return body(500, f'Unexpected error: the log of the API has its details under {request.request_id}.')

@@ -34,6 +34,12 @@ R = TypeVar('R')
 #: may come too late. PostgreSQL's codes.
 _LOCK_NOT_AVAILABLE = '55P03'
 _SERIALIZATION_FAILURE = '40001'
+#: The database takes no changes: PostgreSQL's code, MySQL's, and what SQLite's begins with. MySQL has one code for
+#: all options that forbid a statement.
+_READ_ONLY = '25006'
+_READ_ONLY_NUMBERS = (1792, 1836)
+_OPTION_FORBIDS = 1290
+_READ_ONLY_FILE = 'SQLITE_READONLY'
 #: What SQLAlchemy puts before a driver's text.
 _OF_CLASS = re.compile(r'^\([\w.]+\) ')
 
@@ -168,6 +174,7 @@ def translated() -> Iterator[None]:
     """Turn the loss of the database into an error of ours.
 
     :raises migrator.exception.DatabaseUnreachable: it is away, or refuses to serve.
+    :raises migrator.exception.DatabaseReadOnly: it is there, and takes no changes.
     """
     try:
         yield
@@ -180,6 +187,8 @@ def translated() -> Iterator[None]:
         if _sqlstate(inner) == _SERIALIZATION_FAILURE:
             # oslo.db has no name for it, and what helps is the same.
             raise db_exception.DBDeadlock(inner) from error
+        if _is_read_only(inner):
+            raise exception.DatabaseReadOnly(reason=_first_line(inner)) from None
         if _is_away(inner) or _sqlstate(inner) == _LOCK_NOT_AVAILABLE:
             raise exception.DatabaseUnreachable(reason=_first_line(inner)) from None
         raise
@@ -201,6 +210,15 @@ def gives_way_no_more() -> Iterator[None]:
 def _is_away(error: BaseException) -> bool:
     original = getattr(error, 'orig', None) or error
     return type(original).__name__ == 'OperationalError'
+
+
+def _is_read_only(error: BaseException) -> bool:
+    original = getattr(error, 'orig', None) or error
+    number = original.args[0] if original.args else None
+    if number == _OPTION_FORBIDS:
+        return re.search('read.only', str(original), re.IGNORECASE) is not None
+    of_file = str(getattr(original, 'sqlite_errorname', '')).startswith(_READ_ONLY_FILE)
+    return of_file or number in _READ_ONLY_NUMBERS or _sqlstate(error) == _READ_ONLY
 
 
 def _sqlstate(error: BaseException) -> str | None:

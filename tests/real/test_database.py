@@ -494,6 +494,19 @@ def test_a_server_that_is_away_is_unreachable_for_old_and_new_and_then_is_there(
     assert fresh.conductors.renew(one, 60)
 
 
+def test_a_server_that_is_read_only_is_said_to_be_and_then_takes_changes_again(on_postgresql, postgresql):
+    one = owner(on_postgresql)
+    name = on_postgresql.engine.sa_engine.url.database
+    postgresql.administer(f'ALTER DATABASE {name} SET default_transaction_read_only = on')
+    on_postgresql.engine.dispose()
+    with pytest.raises(exception.DatabaseReadOnly, match='The database is read-only: cannot execute UPDATE'):
+        on_postgresql.conductors.renew(one, 60)
+    assert on_postgresql.conductors.server_of(one) == f'conductor-{one}'
+    postgresql.administer(f'ALTER DATABASE {name} RESET default_transaction_read_only')
+    on_postgresql.engine.dispose()
+    assert on_postgresql.conductors.renew(one, 60)
+
+
 @pytest.mark.parametrize(
     ('right', 'wrong', 'reason'),
     [('guessed', 'wrong', 'password authentication failed'), ('test_', 'no_', 'does not exist')],

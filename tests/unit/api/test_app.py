@@ -13,6 +13,7 @@
 """The pipeline: what every answer has, whatever was asked."""
 
 import pytest
+import sqlalchemy as sa
 import webob
 from oslo_config import cfg
 
@@ -48,6 +49,17 @@ def test_an_error_nobody_thought_of_is_a_500_that_tells_no_more_than_where_to_lo
     assert 'secret' not in response.text
     assert 'RuntimeError' not in response.text
     assert 'secret at 10.1.2.3' in caplog.text
+
+
+def test_a_database_that_is_read_only_is_a_503_to_changes_alone(world):
+    guest = world.guest()
+    engine = world.database.engine
+    sa.event.listen(engine.sa_engine, 'connect', lambda connection, _: connection.execute('PRAGMA query_only = ON'))
+    engine.dispose()
+    response = world.ask('POST', f'/servers/{guest.uuid}/action', {'lock': None})
+    world.refuses(response, 503, 'serviceUnavailable', 'The database is read-only at present', 'try again')
+    assert response.headers['Retry-After'] == '5'
+    assert world.ask('GET', f'/servers/{guest.uuid}').status_int == 200
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,34 @@ class TestUnreachable:
         finally:
             other.close()
 
+    def test_a_database_that_is_read_only_is_said_to_be_and_can_be_read(self, scene: conftest.Scene) -> None:
+        conductor = scene.conductor()
+        engine = scene.database.engine
+        sa.event.listen(engine.sa_engine, 'connect', lambda connection, _: connection.execute('PRAGMA query_only = ON'))
+        engine.dispose()
+        with pytest.raises(exception.DatabaseReadOnly, match='The database is read-only') as caught:
+            scene.conductor('conductor2')
+        assert isinstance(caught.value, exception.DatabaseUnreachable)
+        assert scene.database.conductors.server_of(conductor) == 'conductor1'
+
+    @pytest.mark.parametrize(
+        ('number', 'text'),
+        [
+            (1290, 'The MariaDB server is running with the --read-only option so it cannot execute this statement'),
+            (1290, 'Der MariaDB-Server laeuft mit der Option --read-only und kann diese Anweisung nicht ausfuehren'),
+            (1792, 'Cannot execute statement in a READ ONLY transaction'),
+            (1836, 'Running in read-only mode'),
+        ],
+    )
+    def test_what_mariadb_refuses_since_it_is_read_only_is_said_so(self, number: int, text: str) -> None:
+        with pytest.raises(exception.DatabaseReadOnly), engines.translated():
+            raise db_exception.DBError(sa.exc.InternalError('', {}, Exception(number, text)))
+
+    def test_another_option_with_which_mariadb_refuses_is_not_taken_for_that(self) -> None:
+        text = 'The MariaDB server is running with the --skip-grant-tables option so it cannot execute this statement'
+        with pytest.raises(db_exception.DBError), engines.translated():
+            raise db_exception.DBError(sa.exc.InternalError('', {}, Exception(1290, text)))
+
     def test_a_duplicate_and_a_mistake_of_ours_stay_what_they_are(self, scene: conftest.Scene) -> None:
         scene.conductor()
         with pytest.raises(db_exception.DBDuplicateEntry), scene.database.engine.writer() as session:
