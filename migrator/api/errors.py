@@ -24,6 +24,7 @@ from oslo_log import log as logging
 
 from migrator import exception
 from migrator.api import request as api_request
+from migrator.objects import base
 
 LOG = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def of(error: Exception, request: api_request.Request) -> webob.Response:
         return body(error.status_int, error.detail or error.explanation)
     if isinstance(error, exception.MigratorException) and error.code < 500:
         return body(error.code, error.message)
-    where = (request.request_id, request.method, request.environ.get('PATH_INFO'))
+    where = (request.request_id, *(base.printable(text) for text in (request.method, request.environ['PATH_INFO'])))
     if isinstance(error, exception.ServiceUnreachable):
         LOG.warning('%s %s %s: %s', *where, error)
         what = 'A service that is needed is not reachable'
@@ -71,5 +72,5 @@ def of(error: Exception, request: api_request.Request) -> webob.Response:
             is_there = isinstance(error, exception.DatabaseReadOnly)
             what = f'The database is {"read-only" if is_there else "not reachable"}'
         return body(503, f'{what} at present: try again. ({request.request_id})')
-    LOG.error('%s %s %s: %s', *where, error, exc_info=error)
+    LOG.error('%s %s %s: %s', *where, base.printable(str(error)), exc_info=error)
     return body(500, f'Unexpected error: the log of the API has its details under {request.request_id}.')

@@ -23,6 +23,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator.cmd import http_server, logs, service
+from migrator.objects import base
 
 LOG = logging.getLogger(__name__)
 
@@ -73,8 +74,8 @@ def logged(app: App) -> App:
             finally:
                 LOG.info(
                     '%s "%s %s" status: %s time: %.3f',
-                    environ.get('REMOTE_ADDR', '-'),
-                    environ.get('REQUEST_METHOD'),
+                    base.printable(environ.get('REMOTE_ADDR', '-')),
+                    base.printable(environ.get('REQUEST_METHOD', '-')),
                     _path(environ),
                     (seen or ['-'])[-1].partition(' ')[0],
                     time.monotonic() - began,
@@ -86,7 +87,7 @@ def logged(app: App) -> App:
 def _path(environ: dict[str, Any]) -> str:
     query = environ.get('QUERY_STRING')
     path = f'{environ.get("SCRIPT_NAME", "")}{environ.get("PATH_INFO", "")}' + (f'?{query}' if query else '')
-    return path.encode('unicode_escape').decode('ascii')  # a line break in a path must not make a second log line
+    return base.printable(path)  # a line break in a path must not make a second log line
 
 
 def begin(process: service.Process) -> None:

@@ -39,6 +39,7 @@ from oslo_utils import strutils
 from migrator import context as migrator_context
 from migrator import exception
 from migrator.conf import values
+from migrator.objects import base
 
 #: A message that has not been heard for so many seconds is said again.
 OUTAGE_IS_OVER_AFTER = 60.0
@@ -95,6 +96,9 @@ class Annotator(logging.Filter):
             f'[{name}: {uuid}] ' for name, uuid in (('migration', migration), ('instance', instance)) if uuid
         )
         _in_one_line(record)
+        message = record.getMessage()
+        if not message.isprintable():
+            record.msg, record.args = base.printable(message), None
         return True
 
 
@@ -114,7 +118,8 @@ def _in_one_line(record: logging.LogRecord) -> None:
 
 
 class Redactor(logging.Formatter):
-    """Formats by another, and takes from the result, tracebacks included, what no log may hold.
+    """Formats by another, and takes from the result, tracebacks included, what no log may hold: credentials, and what
+    a terminal would obey.
 
     :param inner: oslo.log's.
     """
@@ -125,15 +130,22 @@ class Redactor(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return what is written."""
-        return redacted(_said_once(self._inner.format(record), record))
+        lines = redacted(_said_once(self._inner.format(record), record)).split('\n')
+        # Line breaks are a traceback's own by now; the message has lost its own, and a user's name may have others.
+        return '\n'.join(map(base.printable, lines))
 
 
-def _said_once(line: str, record: logging.LogRecord) -> str:
-    """Cut off the summary of the error being handled, which oslo.log adds, where the message has told it already."""
-    error = sys.exc_info()[1]
-    if error is None or record.exc_info or str(error) not in record.getMessage():
-        return line
-    return line.removesuffix(': ' + traceback.format_exception_only(error)[0].rstrip())
+def _said_once(text: str, record: logging.LogRecord) -> str:
+    """Put the summary of the error being handled, which oslo.log adds, in one line; if the message has told it, cut it
+    off.
+    """
+    error = record.exc_info[1] if record.exc_info else sys.exc_info()[1]
+    if error is None:
+        return text
+    summary = ': ' + traceback.format_exception_only(error)[0].rstrip()
+    if not record.exc_info and base.printable(str(error)) in record.getMessage():
+        return text.removesuffix(summary)
+    return text.replace(summary, base.printable(summary), 1)
 
 
 def redacted(text: str) -> str:

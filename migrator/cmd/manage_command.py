@@ -33,7 +33,7 @@ from oslo_config import cfg
 from oslo_utils import uuidutils
 
 from migrator import executors
-from migrator.objects import times
+from migrator.objects import base, times
 
 if TYPE_CHECKING:  # whatever only some verbs need is imported where they use it, so that the help comes at once
     from migrator import context as migrator_context
@@ -259,8 +259,7 @@ def printable(cell: object) -> str:
     """Return a cell's text in one line: names are their givers', and a terminal obeys what it is sent."""
     if cell is None or cell == '':
         return '-'
-    text = moment(cell) if isinstance(cell, datetime.datetime) else str(cell)
-    return ''.join(one if one.isprintable() else one.encode('unicode_escape').decode('ascii') for one in text)
+    return base.printable(moment(cell) if isinstance(cell, datetime.datetime) else str(cell))
 
 
 def moment(at: datetime.datetime) -> str:

@@ -124,3 +124,10 @@ def text(value: str, limit: int | None = None) -> str:
         value = value.encode('utf-8', 'backslashreplace').decode()
     value = value.replace('\0', '\\x00')
     return value if limit is None or len(value) <= limit else f'{value[: limit - 3]}...'
+
+
+def printable(text: str) -> str:
+    """Return a text for a log line or a terminal: in one line, and with nothing in it that a terminal would obey."""
+    if text.isprintable():
+        return text
+    return ''.join(one if one.isprintable() else one.encode('unicode_escape').decode() for one in text)

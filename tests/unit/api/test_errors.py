@@ -54,3 +54,17 @@ def test_an_error_of_webob_keeps_its_code_and_explanation(make_request):
         'notImplemented': {'code': 501, 'message': 'not known'}
     }
     assert errors.of(webob.exc.HTTPNotFound(), make_request()).status_int == 404
+
+
+@pytest.mark.parametrize(
+    'error', [exception.RPCTimeout(target='a', method='b', timeout=1), RuntimeError('a\nCRITICAL')]
+)
+def test_neither_a_path_nor_a_method_nor_an_error_makes_a_log_line_of_its_own(make_request, caplog, error):
+    request = make_request('/v2.1/a%0ACRITICAL:%20all%20is%20lost%1b[2J')
+    request.method = 'GET\nCRITICAL'
+    errors.of(error, request)
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert message.isprintable()
+    assert '/v2.1/a\\nCRITICAL: all is lost\\x1b[2J' in message
+    assert 'GET\\nCRITICAL' in message

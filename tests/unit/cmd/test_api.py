@@ -59,7 +59,16 @@ def test_an_address_that_is_not_ours_and_one_that_anybody_reaches_are_refused(tm
 
 
 def test_a_line_break_in_a_path_makes_no_line_in_the_log():
-    assert '\n' not in api._path({'PATH_INFO': '/a\nCRITICAL all is lost', 'QUERY_STRING': 'b=\r'})
+    assert api._path({'PATH_INFO': '/a\nCRITICAL', 'QUERY_STRING': 'b=\r\x1b'}) == r'/a\nCRITICAL?b=\r\x1b'
+
+
+def test_neither_a_method_nor_an_address_makes_a_line_in_the_log(caplog):
+    environ = {'REQUEST_METHOD': 'GET\nCRITICAL', 'REMOTE_ADDR': '127.0.0.1\nCRITICAL', 'PATH_INFO': '/'}
+    with caplog.at_level('INFO'):
+        list(api.logged(lambda environ, start: (start('200 OK', []), [b''])[1])(environ, lambda *_: None))
+    (record,) = caplog.records
+    assert record.getMessage().isprintable()
+    assert 'GET\\nCRITICAL' in record.getMessage()
 
 
 def call(app) -> tuple[str, bytes, str]:

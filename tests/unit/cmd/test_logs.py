@@ -54,6 +54,32 @@ def test_a_line_has_the_request_the_migration_and_the_instance_that_it_is_about(
     assert '[migration: mig-2] by its call' in by_call
 
 
+@pytest.mark.parametrize('odd', ['\n', '\r\n', '\x0b', '\x0c', '\x85', '\u2028', '\x1b[2J', '\x00', '\ud800'])
+def test_no_text_from_outside_makes_a_line_of_its_own_or_commands_a_terminal(log, odd):
+    logger, lines = log
+    forged = f'a{odd}2026-01-01 00:00:00 CRITICAL all is lost'
+    user = context.RequestContext(user_id=f'eve{odd.strip()}', request_id='req-1', overwrite=False)
+    with context.about(user):
+        logger.info('Path %s', forged)
+        logger.info(forged)
+        logger.info('last')
+    assert len(lines()) == 3
+    assert all(odd not in line and not line.startswith('2026-01-01 00:00:00') for line in lines())
+    assert lines()[0].endswith('all is lost')
+    assert '\\' in lines()[0]
+
+
+def test_a_traceback_keeps_its_lines_and_none_of_them_can_be_taken_for_another(log):
+    logger, lines = log
+    try:
+        raise ValueError('why\n2026-01-01 00:00:00 CRITICAL all is lost \x1b[2J')
+    except ValueError:
+        logger.exception('It failed')
+        logger.warning('It goes on')
+    assert any('Traceback' in line for line in lines())
+    assert not any(line.startswith('2026-01-01 00:00:00') or '\x1b' in line for line in lines())
+
+
 def test_a_handler_that_is_called_over_rpc_logs_what_its_call_is_about(log):
     logger, lines = log
     served = {}
