@@ -139,7 +139,7 @@ class ActionNotFound(NotFound):
 
 
 class MarkerNotFound(Invalid):
-    """Marker {marker} could not be found."""
+    """marker [{marker}] not found"""
 
 
 # --- the wrong moment ------------------------------------------------------------------------------------------------

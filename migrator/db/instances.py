@@ -79,13 +79,15 @@ class Instances:
         filters: Mapping[str, Any] | None = None,
         limit: int | None = None,
         marker: str | None = None,
+        marker_project: str | None = None,
         changes_since: datetime.datetime | None = None,
     ) -> list[Instance]:
         """Return instances, the newest first.
 
         :param filters: column -> value, or list of values; equality only.
         :param marker: the uuid of the last one of the page before.
-        :raises migrator.exception.MarkerNotFound: no instance has the marker's uuid.
+        :param marker_project: whose that has to be; None: anybody's.
+        :raises migrator.exception.MarkerNotFound: no instance of that project has the marker's uuid.
         """
         query = sa.select(_T).order_by(_T.c.created_at.desc(), _T.c.id.desc())
         for column, value in (filters or {}).items():
@@ -96,7 +98,7 @@ class Instances:
         with self._engine.reader() as session:
             if marker is not None:
                 last = session.execute(sa.select(_T).where(_T.c.uuid == marker)).one_or_none()
-                if last is None:
+                if last is None or marker_project not in (None, last.project_id):
                     raise exception.MarkerNotFound(marker=marker)
                 query = query.where(sa.tuple_(_T.c.created_at, _T.c.id) < sa.tuple_(last.created_at, last.id))
             if limit is not None:

@@ -42,15 +42,22 @@ def index(request: api_request.Request) -> webob.Response:
         raise exception.Forbidden(action=policies.INDEX_HOST)
     filters: dict[str, Any] = {name: given[name] for name in _COLUMNS if given.get(name)}
     filters['hidden'] = _hidden(given)
+    marker_project = None
     if not request.can(policies.INDEX_ALL_PROJECTS):
         own = request.context.project_id
+        marker_project = own or ''
         if filters.setdefault('project_id', own) != own:
             raise exception.Forbidden(action=policies.INDEX_ALL_PROJECTS)
     paged = request.since(59)
     size = common.page_size(request, given) if paged else None
     since, before = times(given)
     found = request.services.database.migrations.list(
-        filters, limit=size, marker=given.get('marker') if paged else None, changes_since=since, changes_before=before
+        filters,
+        limit=size,
+        marker=given.get('marker') if paged else None,
+        marker_project=marker_project,
+        changes_since=since,
+        changes_before=before,
     )
     body: dict[str, Any] = {'migrations': [_view(request, migration, shows_hosts) for migration in found]}
     if size is not None:

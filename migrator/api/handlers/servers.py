@@ -63,7 +63,11 @@ def _list(request: api_request.Request, rule: str, all_rule: str) -> tuple[list[
         found = _look(request, wanted, size, marker)
     else:
         found = request.services.database.instances.list(
-            wanted.columns, limit=size, marker=marker, changes_since=wanted.changes_since
+            wanted.columns,
+            limit=size,
+            marker=marker,
+            marker_project=None if request.context.is_admin else request.context.project_id or '',
+            changes_since=wanted.changes_since,
         )
     further = common.next_link(request, size, [instance.uuid for instance in found])
     return found, {'servers_links': further} if further else {}

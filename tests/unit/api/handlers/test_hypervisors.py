@@ -100,8 +100,8 @@ def test_pages_follow_their_links_to_the_end(world, version):
     ('version', 'query', 'words'),
     [
         ('2.33', 'limit=x', ['limit']),
-        ('2.33', 'marker=99', ['Marker 99']),
-        ('2.53', 'marker=1', ['Marker 1']),
+        ('2.33', 'marker=99', ['marker [99] not found']),
+        ('2.53', 'marker=1', ['marker [1] not found']),
         ('2.53', 'with_servers=perhaps', ['with_servers', 'true or false']),
         ('2.53', 'hypervisor_hostname_pattern=s&limit=1', ['Paging']),
         ('2.75', 'colour=red', ['colour']),

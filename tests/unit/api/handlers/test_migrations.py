@@ -12,6 +12,8 @@
 
 """GET /os-migrations, version by version."""
 
+import uuid
+
 import pytest
 
 FIELDS = {
@@ -137,7 +139,7 @@ def test_a_page_is_never_longer_than_max_limit_but_below_2_59_there_are_none(wor
         ('2.59', 'limit=-1', ['limit']),
         ('2.59', 'limit=x', ['limit', 'a whole number']),
         ('2.59', 'marker=1', ['marker', 'a UUID']),
-        ('2.59', 'marker=11111111-2222-4333-8444-555555555555', ['Marker', 'could not be found']),
+        ('2.59', f'marker={uuid.UUID(int=7)}', [f'marker [{uuid.UUID(int=7)}] not found']),
         ('2.59', 'changes-since=x', ['changes-since']),
         ('2.59', 'changes-since=2026-01-01&changes-since=2026-01-01', ['changes-since', 'once']),
         ('2.59', 'changes-before=2026-01-01', ['changes-before', 'unexpected']),
@@ -166,6 +168,14 @@ def test_a_manager_sees_the_own_project_without_hosts(roles):
         None
     ] * 5
     assert len(listed(roles, token='admin:root:x')) == 2
+
+
+def test_another_projects_migration_is_no_marker_for_a_manager(roles):
+    mine, theirs = (roles.migration(roles.guest(project=project)) for project in ('blue', 'red'))
+    response = roles.ask('GET', f'/os-migrations?marker={theirs.uuid}', token='manager:eve:blue')
+    roles.refuses(response, 400, 'badRequest', f'marker [{theirs.uuid}] not found')
+    assert listed(roles, f'?marker={mine.uuid}', token='manager:eve:blue') == []
+    assert len(listed(roles, f'?marker={theirs.uuid}', token='admin:root:x')) == 1
 
 
 def test_a_manager_may_name_neither_another_project_nor_a_host(roles):
