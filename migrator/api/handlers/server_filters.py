@@ -162,6 +162,10 @@ def _sort(request: api_request.Request) -> list[tuple[str, bool]]:
     keys, directions = request.GET.getall('sort_key'), request.GET.getall('sort_dir')
     if len(directions) > len(keys):
         raise exception.Invalid('There are more sort_dir than sort_key: give one for each key at most.')
+    if not request.context.is_admin:
+        for key in keys:
+            if key in server_schemas.SHOWS_HOSTS:
+                raise exception.Forbidden(f'Only administrators can sort servers by {key}.')
     directions += ['desc'] * (len(keys) - len(directions))
     named = [(server_schemas.SORT_KEYS[key], way == 'desc') for key, way in zip(keys, directions, strict=True)]
     return [(attribute, descending) for attribute, descending in named if attribute is not None]

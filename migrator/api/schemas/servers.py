@@ -55,6 +55,9 @@ SORT_KEYS = {
     'vm_state': 'vm_state',
 }
 
+#: Keys whose order would tell which servers share a host: for administrators, as in nova.
+SHOWS_HOSTS = ('host', 'node')
+
 _V2_1 = {
     **types.PAGE,
     **dict.fromkeys(WITHOUT_NOTION, types.ANY),

@@ -70,8 +70,8 @@ def test_limit_0_is_an_empty_page_without_a_next(world):
     [
         ('limit=-1', ['limit', '-1']),
         ('limit=many', ['limit', 'many', 'a whole number']),
-        ('marker=unknown', ['Marker unknown']),
-        ('name=unknown&marker=unknown', ['Marker unknown']),
+        ('marker=unknown', ['marker [unknown] not found']),
+        ('name=unknown&marker=unknown', ['marker [unknown] not found']),
         ('name=*', ['name', 'regular expression']),
         ('name=(a%2B)%2B', ['name', 'nested']),
         ('name=a*a*a*a*a*a*b', ['name', 'repetitions']),
@@ -164,6 +164,27 @@ def test_a_sorted_list_goes_on_after_its_marker(world):
     guests = [world.guest(name) for name in ('b', 'a', 'c')]
     page = world.get(f'/servers?sort_key=display_name&sort_dir=asc&marker={guests[1].uuid}')
     assert names(page) == ['b', 'c']
+
+
+@pytest.mark.parametrize('path', ['/servers?', '/servers/detail?', '/servers?name=.&', '/servers?sort_key=uuid&'])
+def test_another_projects_server_is_no_marker_but_for_an_administrator(world, path):
+    mine, theirs = world.guest(project='blue'), world.guest(project='red')
+    world.threads.seconds += 1
+    response = world.ask('GET', f'{path}marker={theirs.uuid}', token='ada:blue')
+    world.refuses(response, 400, 'badRequest', f'marker [{theirs.uuid}] not found')
+    assert names(world.get(f'{path}marker={mine.uuid}', token='ada:blue')) == []
+    assert world.ask('GET', f'{path}all_tenants=1&marker={theirs.uuid}').status_int == 200
+
+
+@pytest.mark.parametrize('key', ['host', 'node'])
+@pytest.mark.parametrize('path', ['/servers', '/servers/detail'])
+def test_a_list_is_sorted_by_host_for_administrators_alone_as_in_nova(world, path, key):
+    for name, host in (('b', 'source'), ('a', 'dest')):
+        world.guest(name, host=host)
+    world.guest(project='blue')
+    query = f'{path}?sort_key=display_name&sort_key={key}&sort_dir=asc'
+    world.refuses(world.ask('GET', query, token='ada:blue'), 403, 'forbidden', 'Only administrators', key)
+    assert names(world.get(f'{path}?sort_key={key}&sort_dir=asc')) == ['a', 'b']
 
 
 def test_a_tenants_filter_by_host_is_ignored_as_in_nova(world):
