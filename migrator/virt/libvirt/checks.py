@@ -17,7 +17,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
@@ -30,8 +32,30 @@ from migrator.virt.libvirt import storage
 #: Kinds of network interfaces that are a device of the host, or a part of one.
 _OF_THE_HOST = ('hostdev', 'vdpa')
 
+#: A host name as it may stand in a URI, and in the command line of ssh, to which a hyphen begins an option.
+_HOST_NAME = re.compile('[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}')
+
 Instance = instance_objects.Instance
 LiveMigrateData = migrate_data_objects.LiveMigrateData
+
+
+def uri_host(there: dict[str, Any]) -> str:
+    """Return how a destination is named in a URI: by the address that it reports for migrations, or by its name.
+
+    :raises ValueError: it reports neither a host name nor an IP address.
+    """
+    field = 'inbound_addr' if there.get('inbound_addr') else 'host'
+    text = str(there.get(field) or '')
+    if _HOST_NAME.fullmatch(text):
+        return text
+    try:
+        address = ipaddress.IPv6Address(text[1:-1] if text.startswith('[') and text.endswith(']') else text)
+    except ValueError:
+        address = None
+    if address is None or address.scope_id is not None:
+        option = {'inbound_addr': '[libvirt] live_migration_inbound_addr', 'host': '[DEFAULT] host'}[field]
+        raise ValueError(f'{option} is {text[:100]!r} at the destination: a host name or an IP address would do')
+    return f'[{address}]'
 
 
 def refuse_hypervisor(host: str, facts: dict[str, Any], there: dict[str, Any]) -> None:

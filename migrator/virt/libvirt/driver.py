@@ -201,6 +201,10 @@ class LibvirtDriver(driver.ComputeDriver):
                 reason=f'guest {instance.uuid} is {held} at {self.host}: running or paused would do'
             )
         there = migrate_data.destination
+        try:
+            checks.uri_host(there)
+        except ValueError as error:
+            raise exception.MigrationPreCheckError(reason=str(error)) from None
         check_file = str(there.get('check_file', ''))
         sees = _holds(check_file, str(there.get('check_token', '')))
 

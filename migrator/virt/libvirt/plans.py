@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
 
 import libvirt
@@ -25,8 +24,8 @@ from migrator import exception
 from migrator.objects import command
 from migrator.objects import instance as instance_objects
 from migrator.objects import migrate_data as migrate_data_objects
+from migrator.virt.libvirt import checks, storage
 from migrator.virt.libvirt import connection as connections
-from migrator.virt.libvirt import storage
 
 GuestState = command.GuestState
 Instance = instance_objects.Instance
@@ -73,18 +72,13 @@ def plan(
             phase='live_migration',
             reason=f'{destination} cannot be reached: what is known is how to reach {there.get("host")}',
         )
-    inbound = str(there.get('inbound_addr') or '')
-    address = _in_url(inbound or destination)
-    if address is None:
-        raise exception.DriverError(
-            host=connection.host,
-            phase='live_migration',
-            reason=f'{(inbound or destination)[:255]!r} is no host name or address: look at '
-            f'live_migration_inbound_addr of {destination[:255]}',
-        )
+    try:
+        name = checks.uri_host(there)
+    except ValueError as error:
+        raise exception.DriverError(host=connection.host, phase='live_migration', reason=str(error)) from None
     parameters: dict[str, Any] = {}
-    if inbound:
-        parameters[libvirt.VIR_MIGRATE_PARAM_URI] = f'tcp://{address}'
+    if there.get('inbound_addr'):
+        parameters[libvirt.VIR_MIGRATE_PARAM_URI] = f'tcp://{name}'
     flags = (
         libvirt.VIR_MIGRATE_LIVE
         | libvirt.VIR_MIGRATE_PEER2PEER
@@ -117,7 +111,7 @@ def plan(
     if options.live_migration_with_native_tls:
         flags |= libvirt.VIR_MIGRATE_TLS
     template = options.live_migration_uri or f'qemu+{options.live_migration_scheme or "tcp"}://%s/system'
-    uri = template.replace('%s', address)
+    uri = template.replace('%s', name)
     amounts = [instance.flavor.memory_mb / 1024, *migrate_data.source.get('copied_gib', [])]
     steps = downtimes(
         options.live_migration_downtime,
@@ -156,15 +150,3 @@ def _refuse_other_disks(connection: connections.Connection, instance: Instance, 
             reason=f'the disks of guest {instance.uuid} are others than when it was checked, namely {names}: '
             'ask for the migration again',
         )
-
-
-def _in_url(address: str) -> str | None:
-    """Return an address as a URI has it, or None for what is more than an address.
-
-    The destination reports it, and the daemon of the source opens the URI: a path or a query in it could have that
-    daemon run a program.
-    """
-    if re.fullmatch('[A-Za-z0-9][A-Za-z0-9._-]*', address):
-        return address
-    bare = address[1:-1] if address.startswith('[') else address
-    return f'[{bare}]' if re.fullmatch('(?=.*:)[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?', bare) else None

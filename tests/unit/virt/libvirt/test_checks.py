@@ -121,3 +121,30 @@ def test_disks_that_do_not_fit_are_refused_by_their_size_or_by_what_they_hold():
     # Those that are elsewhere take nothing of instances_path.
     elsewhere = [dataclasses.replace(LOCAL, path=f'/elsewhere/{number}') for number in range(2)]
     assert checks.block_migration(an_instance(), data(None), elsewhere, sees=False)
+
+
+ODD_ADDRESSES = [
+    'b/system?x=', 'b c', 'b@c', 'b:22', 'b\n', '-oProxyCommand', '[b]', 'fe80::1%eth0', '[::1', '::1]', 'b%s',
+    'b\0', '\u00e9', 'a' * 256, '1:2', 'fe80::1/x', '?', '#', '[::1]:22',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('odd', ODD_ADDRESSES)
+@pytest.mark.parametrize(
+    ('field', 'option'), [('host', '[DEFAULT] host'), ('inbound_addr', '[libvirt] live_migration_inbound_addr')]
+)
+def test_what_is_neither_a_host_name_nor_an_address_gets_into_no_uri(field, option, odd):
+    with pytest.raises(ValueError, match='a host name or an IP address would do') as caught:
+        checks.uri_host({**THERE, field: odd})
+    assert f'{option} is {odd[:100]!r}' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ('inbound', 'name'),
+    [
+        ('', 'beta'), ('beta_2.example.org', 'beta_2.example.org'), ('192.0.2.7', '192.0.2.7'), ('b.', 'b.'),
+        ('fd00::2', '[fd00::2]'), ('[fd00::2]', '[fd00::2]'), ('::ffff:192.0.2.7', '[::ffff:192.0.2.7]'),
+    ],
+)  # fmt: skip
+def test_a_name_and_an_address_get_into_a_uri(inbound, name):
+    assert checks.uri_host({**THERE, 'inbound_addr': inbound}).replace('c000:207', '192.0.2.7') == name
