@@ -438,6 +438,13 @@ class Orders:
             return None, self._refuse(command, Refusal.STARTING)
         if command.boot_id != self._boot_id:
             return None, self._refuse(command, Refusal.BOOT)
+        if command.is_odd:
+            # Remembered, it would keep out whatever else comes for the guest.
+            text = (
+                'Refused %s of migration %s with epoch %d and tenure %d, out of range: look at its row in the database'
+            )
+            LOG.error(text, command.step, command.migration_uuid, command.epoch, command.tenure)
+            return None, self._refuse(command, Refusal.EPOCH)
         guest = self._guests.setdefault(command.instance_uuid, _Guest())
         tenure = command.tenure if self._compares_tenure else 0
         if 0 < tenure < guest.tenure or (0 < tenure == guest.tenure and command.migration_uuid != guest.holder):

@@ -24,6 +24,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from oslo_log import log as logging
+
 from migrator import exception, executors
 from migrator.conductor import broker, outage, waits
 from migrator.conductor import hosts as conductor_hosts
@@ -38,8 +40,8 @@ from migrator.placement_client import turns
 from migrator.saga import log
 from migrator.saga.step import Parked, Stuck
 
+LOG = logging.getLogger(__name__)
 Status = migration_objects.MigrationStatus
-
 STUCK = waits.STUCK
 #: Whether a host answers -> how what it waits for begins while that host does not tell of its guest.
 _SILENCES = {False: '{} has not answered ', True: '{} answers, but its hypervisor has not told of the guest '}
@@ -503,9 +505,9 @@ class OwnedMigration:
         :raises migrator.exception.NotOwner: it is another's.
         :raises migrator.exception.OddAnswer: no conductor has given such a one.
         """
-        if max(seen, seen_tenure or 0) >= command.HIGHEST:
-            raise exception.OddAnswer(hosts=' or '.join(self.hosts), seen=max(seen, seen_tenure or 0))
-        epoch = max(self.row.epoch, seen) + 1
+        epoch, told = max(self.row.epoch, seen) + 1, max(seen, seen_tenure or 0)
+        if told >= command.HIGHEST or epoch > command.STORABLE:
+            raise exception.OddAnswer(hosts=' or '.join(self.hosts), seen=max(told, epoch - 1))
         write = migration_rows.Write(raise_epoch=epoch, raise_tenure=seen_tenure, boots_of=self.hosts)
         self.row, boots = self.tools.database.migrations.commit(self.row, write)
         self.boots |= boots
@@ -541,6 +543,10 @@ class OwnedMigration:
 
     def take_report(self, report: command.Report) -> None:
         """Take in what a host reports of a step; an older epoch's does not replace a newer one's."""
+        if report.epoch > max(self.row.epoch, command.HIGHEST):
+            # Kept, it would stand for ever before whatever the host reports next.
+            LOG.warning('Ignoring a report of %s with epoch %d from %s', report.step, report.epoch, report.host)
+            return
         key = (report.host, report.step)
         known = self.reports.get(key)
         newer = known is None or report.epoch > known.epoch

@@ -23,8 +23,11 @@ from migrator.objects import base
 
 #: Characters of a reason that are kept.
 LONGEST_REASON = 4000
-#: The highest epoch or tenure that a database can store; what is higher no conductor has given.
-HIGHEST = 2**31 - 1
+#: The highest epoch or tenure that a database can store.
+STORABLE = 2**31 - 1
+#: From here on an epoch or tenure that a host reports is taken for nonsense: far above what conductors come to by ones,
+#: and far enough below what can be stored for them to go on from it.
+HIGHEST = 2**30
 
 
 class GuestState(enum.StrEnum):
@@ -144,6 +147,11 @@ class Command(base.Versioned):
     reply_to: str
     boot_id: str
     tenure: int = 0
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether its epoch or its tenure is one that no database can have given."""
+        return not (0 <= self.epoch <= STORABLE and 0 <= self.tenure <= STORABLE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

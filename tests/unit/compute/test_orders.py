@@ -53,6 +53,23 @@ class TestFence:
         assert host.call(PRE, epoch=6).refusal == 'epoch'
         assert scene.beta.residue(scene_module.uuid(1, 1)) == []
 
+    @pytest.mark.parametrize('number', [2**31, 2**40, 2**63, 2**64, -1])
+    @pytest.mark.parametrize('field', ['epoch', 'tenure'])
+    def test_an_epoch_or_tenure_that_no_database_can_hold_is_refused_and_keeps_nobody_out(
+        self, scene: Scene, caplog: pytest.LogCaptureFixture, field: str, number: int
+    ) -> None:
+        host = scene.host('beta')
+        odd = {'epoch': 1, 'tenure': 1, field: number}
+        answer, observation = host.call(PRE, **odd), host.poll(**odd)
+        assert (answer.refusal, answer.seen, answer.seen_tenure, answer.report) == ('epoch', 0, 0, None)
+        assert (observation.refusal, observation.epoch) == ('epoch', 0)
+        assert f'{field} {number}' in caplog.text
+        assert 'look at its row in the database' in caplog.text
+        assert host.call(PRE, epoch=1, tenure=1).refusal is None
+
+    def test_the_highest_epoch_that_a_database_can_hold_is_taken(self, scene: Scene) -> None:
+        assert scene.host('beta').call(PRE, epoch=2**31 - 1, tenure=2**31 - 1).refusal is None
+
     def test_a_command_for_another_boot_is_refused_and_the_host_registers_again(self, scene: Scene) -> None:
         host = scene.host('beta')
         assert len(host.events.started) == 1

@@ -154,6 +154,30 @@ class TestEpochs:
         m.raise_epoch(seen=3)
         assert m.row.epoch == 11
 
+    @pytest.mark.parametrize('seen', [command.HIGHEST, 2**31 - 2, 2**31, 2**40, 2**63])
+    def test_what_no_conductor_has_given_raises_nothing(self, still: Stage, seen: int) -> None:
+        m = still.adopt(still.accept())
+        for told in ((seen, None), (0, seen)):
+            with pytest.raises(exception.OddAnswer, match=f'epoch or tenure {seen}'):
+                m.raise_epoch(*told)
+        assert (m.row.epoch, m.row.tenure) == (still.row(m.row).epoch, still.row(m.row).tenure) == (1, 1)
+
+    def test_the_highest_that_a_host_may_tell_of_leaves_room_to_go_on(self, still: Stage) -> None:
+        m = still.adopt(still.accept())
+        m.raise_epoch(command.HIGHEST - 1, command.HIGHEST - 1)
+        for _ in range(3):
+            m.raise_epoch()
+        assert still.row(m.row).epoch == command.HIGHEST + 3
+        assert still.row(m.row).tenure < 2**30 + 10 < 2**31
+
+    def test_one_that_cannot_be_stored_is_not_raised_any_further(self, still: Stage) -> None:
+        m = still.adopt(still.accept())
+        with still.cloud.engine.writer() as session:
+            session.execute(sa.update(models.Migration).values(epoch=2**31 - 1))
+        m.row = still.row(m.row)
+        with pytest.raises(exception.OddAnswer, match=str(2**31 - 1)):
+            m.raise_epoch()
+
     def test_one_that_is_another_ones_cannot_be_raised(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         with still.cloud.engine.writer() as session:
@@ -198,6 +222,19 @@ class TestReports:
             m.take_report(report(epoch=epoch, state=state))
         found = m.reports['host1', 'live_migration']
         assert (found.state, found.epoch) == kept
+
+    @pytest.mark.parametrize('epoch', [2**31 - 2, 2**40, 2**63])
+    def test_a_report_of_an_epoch_that_no_conductor_has_given_is_ignored(
+        self, still: Stage, caplog: pytest.LogCaptureFixture, epoch: int
+    ) -> None:
+        m = still.adopt(still.accept())
+        m.take_report(report(epoch=1, state='running'))
+        m.take_report(report(epoch=epoch, state='failed'))
+        kept = m.reports['host1', 'live_migration']
+        assert (kept.state, kept.epoch) == ('running', 1)
+        assert f'epoch {epoch}' in caplog.text
+        m.take_report(report(epoch=2, state='done'))
+        assert m.reports['host1', 'live_migration'].state == 'done'
 
     def test_an_answer_to_a_poll_brings_its_reports_and_ends_the_doubt_about_its_host(self, still: Stage) -> None:
         m = still.adopt(still.accept())
