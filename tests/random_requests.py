@@ -18,6 +18,7 @@ import os
 import random
 import re
 import urllib.parse
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -112,11 +113,17 @@ _ROUTES = (*routes.ROUTES, *3 * [route for route in routes.ROUTES if route.metho
 
 
 class _Clock(executors.NativeThreads):
-    """Native threads whose sleep takes no time: an answer below 2.34 waits for a conductor, and there is none."""
+    """Native threads whose uuids are the same each time, and whose sleep takes none: below 2.34 an answer waits for a
+    conductor, and there is none here.
+    """
 
     def __init__(self) -> None:
         super().__init__(clock=self)  # type: ignore[arg-type]  # it has what a clock has
         self.seconds = 0.0
+        self._uuids = random.Random(0)  # noqa: S311 -- a test's dice
+
+    def new_uuid(self) -> str:
+        return str(uuid.UUID(int=self._uuids.getrandbits(128), version=4))
 
     def monotonic(self) -> float:
         return self.seconds
@@ -145,7 +152,7 @@ class Site:
     """
 
     def __init__(self, url: str) -> None:
-        threads = _Clock()
+        threads = self._threads = _Clock()
         self.database = db_api.Database(url, threads)
         conf = cfg.ConfigOpts()
         api_conf.register_opts(conf)
@@ -166,11 +173,10 @@ class Site:
         with self.database.engine.writer() as session:
             for table in reversed(models.Base.metadata.sorted_tables):
                 session.execute(sa.delete(table))
-        uuids = (f'00000000-0000-4000-8000-{number:012d}' for number in range(1000))
         for host in ('source', 'dest'):
-            self._host(host, next(uuids))
-        guests = [self._guest(number, next(uuids)) for number in range(8)]
-        moving = [self._migration(number, guest, next(uuids)) for number, guest in enumerate(guests[:4])]
+            self._host(host, self._threads.new_uuid())
+        guests = [self._guest(number, self._threads.new_uuid()) for number in range(8)]
+        moving = [self._migration(number, guest, self._threads.new_uuid()) for number, guest in enumerate(guests[:4])]
         found = self.database.services
         self.ids = {
             'server_id': [guest.uuid for guest in guests],
@@ -182,26 +188,26 @@ class Site:
             'marker': [guests[-1].uuid, moving[0].uuid, 'req-0', found.list_nodes()[0].uuid],
         }
 
-    def _host(self, name: str, uuid: str) -> None:
-        root = compute_node.ProviderInventory(uuid=uuid, name=name, inventory={'VCPU': {'total': 8}})
-        node = compute_node.ComputeNode(uuid=uuid, host=name, node=f'{name}.example.org', providers=[root])
+    def _host(self, name: str, id_: str) -> None:
+        root = compute_node.ProviderInventory(uuid=id_, name=name, inventory={'VCPU': {'total': 8}})
+        node = compute_node.ComputeNode(uuid=id_, host=name, node=f'{name}.example.org', providers=[root])
         services = self.database.services
         with self.database.engine.writer() as session:
-            services.write_report(session, name, service_objects.COMPUTE_BINARY, service_objects.CURRENT_VERSION, uuid)
+            services.write_report(session, name, service_objects.COMPUTE_BINARY, service_objects.CURRENT_VERSION, id_)
             services.write_node(session, node)
 
-    def _guest(self, number: int, uuid: str) -> instance.Instance:
+    def _guest(self, number: int, id_: str) -> instance.Instance:
         project = ('blue', 'red', 'admin')[number % 3]
         return self.database.instances.create(
             instance.Instance(
-                uuid=uuid, name='a' * 60 + str(number), project_id=project, user_id='ada', host='source',
+                uuid=id_, name='a' * 60 + str(number), project_id=project, user_id='ada', host='source',
                 node='source.example.org', flavor=instance.Flavor(name='m1'),
             )
         )  # fmt: skip
 
-    def _migration(self, number: int, guest: instance.Instance, uuid: str) -> migration_objects.Migration:
+    def _migration(self, number: int, guest: instance.Instance, id_: str) -> migration_objects.Migration:
         one = migration_objects.Migration(
-            uuid=uuid, instance_uuid=guest.uuid, project_id=guest.project_id, user_id='ada', source_compute='source',
+            uuid=id_, instance_uuid=guest.uuid, project_id=guest.project_id, user_id='ada', source_compute='source',
             source_node='source.example.org', dest_compute='dest',
         )  # fmt: skip
         asked = context.RequestContext(user_id='ada', project_id='blue', request_id=f'req-{number}', overwrite=False)
@@ -209,8 +215,8 @@ class Site:
         if number % 2:
             table = models.MIGRATIONS
             with self.database.engine.writer() as session:
-                session.execute(sa.update(table).where(table.c.uuid == uuid).values(status='running'))
-        return self.database.migrations.get(uuid)
+                session.execute(sa.update(table).where(table.c.uuid == id_).values(status='running'))
+        return self.database.migrations.get(id_)
 
 
 @dataclasses.dataclass

@@ -122,7 +122,10 @@ class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
             raise webob.exc.HTTPUnsupportedMediaType('Unsupported Content-Type: send application/json.')
         if self.content_length is not None and self.content_length > MAX_BODY:
             raise webob.exc.HTTPRequestEntityTooLarge(f'The body is longer than {MAX_BODY} bytes.')
-        raw = self.body_file.read(MAX_BODY + 1) if self.content_length is None else self.body
+        try:
+            raw = self.body_file.read(MAX_BODY + 1) if self.content_length is None else self.body
+        except OSError:  # WebOb's too
+            raise exception.Invalid('Malformed request body: it ended before its Content-Length.') from None
         if len(raw) > MAX_BODY:
             raise webob.exc.HTTPRequestEntityTooLarge(f'The body is longer than {MAX_BODY} bytes.')
         try:
