@@ -211,6 +211,16 @@ class ComputeServiceUnavailable(Invalid):
     """Compute service of {host} is unavailable at this time: {reason}"""
 
 
+class InvalidHypervisorType(Invalid):
+    """The hypervisor of {host} is of type {there}, and that of {source}, where the guest is, of type {here}: only a
+    host of that type can take it."""
+
+
+class DestinationHypervisorTooOld(Invalid):
+    """The hypervisor of {host} has version {there}, and is older than that of {source}, where the guest is: {here} or
+    newer would do."""
+
+
 class UnableToMigrateToSelf(Invalid):
     """Unable to migrate instance {instance_uuid} to current host {host}: name another host, or none."""
 

@@ -58,6 +58,8 @@ def choose(
     :raises migrator.exception.NoValidHost: there is none (left), and why.
     :raises migrator.exception.ComputeServiceUnavailable: the named host is down.
     :raises migrator.exception.UnableToMigrateToSelf: the named host is the source.
+    :raises migrator.exception.InvalidHypervisorType: the named host has a hypervisor of another type.
+    :raises migrator.exception.DestinationHypervisorTooOld: the named host has an older hypervisor.
     :raises migrator.exception.PlacementUnreachable: ask again later.
     """
     try:
@@ -98,6 +100,7 @@ def _choose(
         if place.host != migration.source_compute
         and place.host not in tried
         and named in (None, place.host)
+        and _hypervisor_of(place, migration.source_compute) is None
         and _why_not(place, by_state, named is not None) is None
     ]
     if not usable:
@@ -133,10 +136,25 @@ def _check_named(
     places = database.services.places(migration.instance_uuid, host=named)
     if not places:
         raise exception.ComputeHostNotFound(host=named)
+    refused = _hypervisor_of(places[0], migration.source_compute)
+    if refused is not None:
+        raise refused
     reason = _why_not(places[0], by_state, True)
     if reason:
         raise exception.ComputeServiceUnavailable(host=named, reason=reason)
     return places[0]
+
+
+def _hypervisor_of(place: service_rows.Place, source: str) -> exception.Invalid | None:
+    """Return why the guest cannot run on a host's hypervisor, or None: as nova compares type and version."""
+    if place.source_hypervisor is None:
+        return None
+    (there, newest), (here, version) = place.hypervisor, place.source_hypervisor
+    if there != here:
+        return exception.InvalidHypervisorType(host=place.host, there=there, source=source, here=here)
+    if newest < version:
+        return exception.DestinationHypervisorTooOld(host=place.host, there=newest, source=source, here=version)
+    return None
 
 
 def _why_not(place: service_rows.Place, by_state: bool, named: bool) -> str | None:
@@ -175,7 +193,8 @@ def _explain(
     reasons = []
     for place in places:
         reason = 'it is the source' if place.host == migration.source_compute else None
-        reason = reason or _why_not(place, by_state, named is not None)
+        refused = _hypervisor_of(place, migration.source_compute)
+        reason = reason or (refused.message if refused is not None else _why_not(place, by_state, named is not None))
         if reason:
             reasons.append(f'{place.host}: {reason}')
     if not reasons:

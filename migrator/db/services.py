@@ -42,6 +42,8 @@ class Place:
     :ivar service: its compute service.
     :ivar inbound: how many migrations in progress are on their way to it.
     :ivar owes: whether it owes a debt for the instance that is to be moved.
+    :ivar hypervisor: its type and version.
+    :ivar source_hypervisor: those of the host where the instance is; None: it has reported none.
     """
 
     host: str
@@ -50,6 +52,8 @@ class Place:
     service: Service
     inbound: int
     owes: bool
+    hypervisor: tuple[str, int]
+    source_hypervisor: tuple[str, int] | None
 
 
 class Services:
@@ -256,15 +260,22 @@ class Services:
         )
         debt = models.HOST_DEBTS
         owes = sa.exists().where(debt.c.host == _N.c.host, debt.c.instance_uuid == instance_uuid)
+        source, guest = _N.alias('source'), models.INSTANCES
+        leaves = sa.select(guest.c.host).where(guest.c.uuid == instance_uuid).scalar_subquery()
         query = (
             sa.select(
                 _T,
                 _N.c.node,
+                _N.c.hypervisor_type,
+                _N.c.hypervisor_version,
+                source.c.hypervisor_type.label('source_type'),
+                source.c.hypervisor_version.label('source_version'),
                 _N.c.uuid.label('root'),
                 inbound.label('inbound'),
                 owes.label('owes'),
             )
             .join(_T, sa.and_(_T.c.host == _N.c.host, _T.c.binary == service_objects.COMPUTE_BINARY))
+            .outerjoin(source, source.c.host == leaves)
             .order_by(_N.c.host)
         )
         if uuids is not None:
@@ -280,6 +291,8 @@ class Services:
                     service=rows.service(row),
                     inbound=int(row.inbound),
                     owes=bool(row.owes),
+                    hypervisor=(row.hypervisor_type, row.hypervisor_version),
+                    source_hypervisor=((row.source_type, row.source_version) if row.source_type is not None else None),
                 )
                 for row in session.execute(query)
             ]

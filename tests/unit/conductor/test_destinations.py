@@ -17,9 +17,11 @@ import datetime
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from migrator import exception
 from migrator.conductor import destinations
+from migrator.db import models
 from migrator.db.migrations import Write
 from migrator.testing.placement_faults import Fault
 from migrator.virt import fake
@@ -55,6 +57,13 @@ def inbound(stage: Stage, host: str) -> None:
     other = stage.cloud.boot('other', 'host1')
     known = stage.adopt(stage.accept(instance=other)).row
     stage.database.migrations.commit(known, Write(fields={'status': 'preparing', 'dest_compute': host}))
+
+
+def change_node(stage: Stage, host: str, **values: Any) -> None:
+    """Have a host have reported something else of its hypervisor."""
+    nodes = models.COMPUTE_NODES
+    with stage.database.engine.writer() as session:
+        session.execute(sa.update(nodes).where(nodes.c.host == host).values(**values))
 
 
 class TestOfItsOwnChoice:
@@ -107,6 +116,20 @@ class TestOfItsOwnChoice:
         assert choose(still, listened=False).host == 'host2', 'it may be back, and nobody has heard it'
         still.database.services.update(still.database.services.get_compute('host2').id, forced_down=True)
         assert choose(still, listened=False).host == 'host3', 'forced down is down for everybody'
+
+    def test_a_host_with_another_or_an_older_hypervisor_is_passed_over(self, still: Stage) -> None:
+        still.cloud.simulation.run_ready()
+        change_node(still, 'host2', hypervisor_type='QEMU')
+        assert choose(still).host == 'host3'
+        change_node(still, 'host3', hypervisor_version=999)
+        said = why_not(still, exception.NoValidHost)
+        assert 'host2: The hypervisor of host2 is of type QEMU, and that of host1' in said
+        assert 'host3: The hypervisor of host3 has version 999, and is older than that of host1' in said
+        why_not(still, exception.InvalidHypervisorType, requested_host='host2')
+        why_not(still, exception.DestinationHypervisorTooOld, requested_host='host3')
+        why_not(still, exception.DestinationHypervisorTooOld, requested_host='host3', force=True)
+        change_node(still, 'host3', hypervisor_version=1001)
+        assert choose(still).host == 'host3', 'a newer one can take it'
 
     def test_a_host_that_owes_a_cleanup_of_this_instance_is_passed_over(self, still: Stage) -> None:
         known = still.adopt(still.accept())
