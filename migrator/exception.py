@@ -291,6 +291,11 @@ class BrokerAway(ServiceUnreachable):
     decided against any. Look at the broker, and fence no host; all goes on by itself when the broker is back."""
 
 
+class HostNotAsked(ServiceUnreachable):
+    """Host {host} could not be asked whether it has guest {instance_uuid}: {reason}. Start its compute service and try
+    again, or use --force to register the guest unasked."""
+
+
 class RPCTimeout(ServiceUnreachable):
     """{target} did not answer {method} within {timeout} s."""
 

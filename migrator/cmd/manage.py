@@ -37,7 +37,7 @@ from migrator import exception, executors
 from migrator.cmd import manage_command, pipes
 
 if TYPE_CHECKING:  # whatever only some verbs need is imported where they use it, so that the help comes at once
-    from migrator.conductor import rpcapi as conductor_rpcapi
+    from migrator import rpc
 
 PROG = manage_command.PROG
 WRONG, USAGE, UNREACHABLE = manage_command.WRONG, manage_command.USAGE, manage_command.UNREACHABLE
@@ -135,12 +135,12 @@ def read_conf(files: Sequence[str]) -> cfg.ConfigOpts:
 def main(
     argv: Sequence[str] | None = None,
     threads: executors.Threads | None = None,
-    door: conductor_rpcapi.ConductorAPI | None = None,
+    client: rpc.RPC | None = None,
 ) -> int:
     """Run the command, and return its exit status.
 
     :param threads: whose clock a SQLite database has; the machine's own, unless given.
-    :param door: the way to the conductors; by the configured broker, unless given.
+    :param client: how it talks to conductors and hosts; by the configured broker, unless given.
     """
     try:
         arguments = make_parser().parse_args(argv, argparse.Namespace(config_file=[], json=False, debug=False))
@@ -153,7 +153,7 @@ def main(
     try:
         conf = read_conf(arguments.config_file)
         run: Callable[[Asked], int] = arguments.run
-        return run(Asked(conf, arguments, threads or executors.NativeThreads(), door))
+        return run(Asked(conf, arguments, threads or executors.NativeThreads(), client))
     except BrokenPipeError:  # no mistake of anybody's: see pipes.quiet
         raise
     except exception.ConfigurationError as error:

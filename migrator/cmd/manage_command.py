@@ -37,7 +37,7 @@ from migrator.objects import base, times
 
 if TYPE_CHECKING:  # whatever only some verbs need is imported where they use it, so that the help comes at once
     from migrator import context as migrator_context
-    from migrator.conductor import rpcapi as conductor_rpcapi
+    from migrator import rpc as migrator_rpc
     from migrator.db import api as db_api
     from migrator.db import conductors
     from migrator.db import engine as engines
@@ -61,13 +61,13 @@ class Asked:
 
     :ivar conf: the configuration, read.
     :ivar threads: whose clock a SQLite database has.
-    :ivar door: the way to the conductors; None: by the configured broker.
+    :ivar client: how it talks to conductors and hosts; None: by the configured broker.
     """
 
     conf: cfg.ConfigOpts
     arguments: argparse.Namespace
     threads: executors.Threads
-    door: conductor_rpcapi.ConductorAPI | None = None
+    client: migrator_rpc.RPC | None = None
 
     def engine(self) -> engines.Engine:
         """Return the engine of the configured database; it gives up at once, for somebody waits for the answer."""
@@ -113,18 +113,27 @@ class Asked:
         :param server: the owner's server name; None: any conductor.
         :raises Exception: whatever the broker, or what is configured of it, is wrong with.
         """
-        if self.door is not None:
-            self.door.wake(context, migration_uuid, server)
-            return
-        from migrator import rpc
-        from migrator.conductor import rpcapi as conductor_rpcapi
+        from migrator.conductor import rpcapi
         from migrator.conf import upgrade_levels
 
-        level = upgrade_levels.pin(self.conf, 'conductor', [*conductor_rpcapi.VERSIONS])
+        level = upgrade_levels.pin(self.conf, 'conductor', [*rpcapi.VERSIONS])
+        with self.talking() as client:
+            rpcapi.ConductorAPI(client, level or rpcapi.VERSION).wake(context, migration_uuid, server)
+
+    @contextlib.contextmanager
+    def talking(self) -> Iterator[migrator_rpc.RPC]:
+        """Talk to conductors and hosts within the block.
+
+        :raises migrator.exception.ConfigurationError: ``transport_url`` cannot be.
+        """
+        if self.client is not None:
+            yield self.client
+            return
+        from migrator import rpc
+
         transport = rpc.get_transport(self.conf)
         try:
-            door = conductor_rpcapi.ConductorAPI(rpc.OsloRPC(transport), level or conductor_rpcapi.VERSION)
-            door.wake(context, migration_uuid, server)
+            yield rpc.OsloRPC(transport, self.threads)
         finally:
             transport.cleanup()
 

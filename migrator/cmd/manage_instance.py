@@ -31,6 +31,8 @@ Asked = manage_command.Asked
 Instance = instance_objects.Instance
 Verb = manage_command.Verb
 
+#: Seconds in which a host has to tell whether it has a guest.
+ANSWER_WITHIN = 10.0
 #: Nova's number for what a guest in a vm_state does.
 POWER_STATES = {'active': 1, 'paused': 3}
 COLUMNS = (
@@ -55,11 +57,48 @@ def create(asked: Asked) -> int:
         vm_state=given.vm_state,
         power_state=POWER_STATES[given.vm_state],
     )
+    if not given.force:
+        _check_guest(asked, given.host, uuid)
     stored = instances.create(asked.database, asked.placement(), instance)
     resources = ', '.join(f'{name} {amount}' for name, amount in stored.flavor.resources().items())
     text = f'Instance {stored.uuid} ({stored.name}) is registered on {stored.host}, which now holds {resources} for it.'
     asked.answer({'instance': dataclasses.asdict(stored)}, manage_command.printable(text))
     return manage_command.RIGHT
+
+
+def _check_guest(asked: Asked, host: str, uuid: str) -> None:
+    """Ask a host whether it has a guest.
+
+    :raises migrator.exception.GuestNotFound: it has none.
+    :raises migrator.exception.HostNotAsked: it cannot be asked, or does not tell.
+    """
+    from migrator import context
+    from migrator.compute import rpcapi
+    from migrator.objects import command
+
+    service = asked.database.services.get_compute(host)
+    about = command.Command(
+        migration_uuid=uuidutils.generate_uuid(),
+        instance_uuid=uuid,
+        step='poll',
+        epoch=0,
+        owner=manage_command.PROG,
+        reply_to='',
+        boot_id=service.boot_id or '',
+    )
+    try:
+        with asked.talking() as client:
+            computes = rpcapi.ComputeAPI(client, version_of=lambda _: service.version)
+            found = computes.poll_live_migrations(context.admin_context(), host, [about], [], timeout=ANSWER_WITHIN)
+    except (exception.ServiceUnreachable, exception.RemoteError) as error:
+        raise exception.HostNotAsked(host=host, instance_uuid=uuid, reason=error.message.rstrip('.')) from None
+    told = next((one for one in found if one.refusal is None and one.guest.told), None)
+    if told is None:
+        reason = 'it does not tell: it may be starting, or its hypervisor not answer'
+        raise exception.HostNotAsked(host=host, instance_uuid=uuid, reason=reason)
+    if not told.guest.present:
+        helps = 'give the uuid and the host of one that is there, or --force to register it before it is'
+        raise exception.GuestNotFound(f'Host {host} has no guest {uuid}: {helps}.', host=host, instance_uuid=uuid)
 
 
 def _node_of(asked: Asked, host: str) -> str:
@@ -149,6 +188,9 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar='KEY=VALUE',
         help="an extra spec of its flavor, such as resources:CUSTOM_GOLD=1, as nova's; may be given again",
+    )
+    parser.add_argument(
+        '--force', action='store_true', help='do not ask the host whether it has the guest; default: it is asked'
     )
     parser.add_argument('--vm-state', choices=sorted(POWER_STATES), default='active', help='default active')
 

@@ -23,7 +23,6 @@ import re
 import pytest
 
 from migrator.cmd import manage
-from migrator.conductor import rpcapi as conductor_rpcapi
 from migrator.conductor.tasks import live_migrate
 from migrator.testing.placement_faults import Fault
 from tests.functional import seen, wishes
@@ -49,10 +48,10 @@ class Operator:
 
     def __call__(self, *words):
         """Run a command; return its exit status, and what it said on stdout."""
-        door = conductor_rpcapi.ConductorAPI(self._cloud._rpc('api', 'manage:manage'))
+        client = self._cloud._rpc('api', 'manage:manage')
         self._capsys.readouterr()
         argv = ['--config-file', str(self._file), *words]
-        status = manage.main(argv, threads=self._cloud.world_threads, door=door)
+        status = manage.main(argv, threads=self._cloud.world_threads, client=client)
         return status, self._capsys.readouterr().out
 
     def tells(self, instance):

@@ -22,7 +22,6 @@ from typing import Any
 
 from migrator.api import server
 from migrator.cmd import manage
-from migrator.conductor import rpcapi as conductor_rpcapi
 from migrator.testing import cloud as clouds
 from migrator.testing import grounds
 
@@ -61,8 +60,8 @@ class Operator:
         return self._run(argv)
 
     def _run(self, argv: list[str]) -> tuple[int, str]:
-        door = conductor_rpcapi.ConductorAPI(self.cloud._rpc('api', 'manage:manage'))
-        status = manage.main(argv, threads=self.cloud.world_threads, door=door)
+        client = self.cloud._rpc('api', 'manage:manage')
+        status = manage.main(argv, threads=self.cloud.world_threads, client=client)
         out, self.err = self._capsys.readouterr()
         return status, out
 

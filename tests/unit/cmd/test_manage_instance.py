@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import pytest
 
+from migrator.objects import instance as instance_objects
 from migrator.placement_client import allocations
 
 UUID = '6ef5d0b8-0d2b-4d36-9d3a-0d7b0a6c3c11'
@@ -37,7 +38,46 @@ def books(operator):
     return books
 
 
+def spawn(operator, host='host1', uuid=UUID):
+    """Have a hypervisor have a guest that nobody knows of."""
+    flavor = instance_objects.Flavor(name='custom', vcpus=2, memory_mb=256, root_gb=1)
+    guest = instance_objects.Instance(
+        uuid=uuid, name='web', host=host, node=host, flavor=flavor, project_id='blue', user_id='ada'
+    )
+    operator.cloud.world.hypervisors[host].spawn(guest)
+
+
+def test_a_host_is_asked_whether_it_has_the_guest(operator, books):
+    create = ('instance', 'create', '--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE)
+    assert operator.status(*create)[0] == 1
+    assert (
+        f'Host host1 has no guest {UUID}: give the uuid and the host of one that is there, or --force' in operator.err
+    )
+    assert books() == ([], {})
+    spawn(operator, 'host2')
+    assert operator.status(*create)[0] == 1
+    spawn(operator, 'host1')
+    assert operator.status(*create)[0] == 0
+    assert books()[0] == ['host1']
+
+
+@pytest.mark.parametrize('away', ['host', 'broker'])
+def test_a_host_that_cannot_be_asked_gets_no_guest_unless_forced(operator, books, away):
+    create = ('instance', 'create', '--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE)
+    spawn(operator)
+    if away == 'host':
+        operator.cloud.kill('host1')
+    else:
+        operator.cloud.bus.faults = lambda message: 'refuse'
+    assert operator.status(*create)[0] == 3
+    assert f'Host host1 could not be asked whether it has guest {UUID}: ' in operator.err
+    assert books() == ([], {})
+    assert operator.status(*create, '--force')[0] == 0
+    assert books()[0] == ['host1']
+
+
 def test_a_guest_that_its_host_has_is_registered_listed_migrated_and_forgotten(operator, books):
+    spawn(operator)
     said = operator.says('instance', 'create', '--uuid', UUID, '--name', 'web', '--host', 'host1', *SIZE, *WHOSE)
     assert said == (
         f'Instance {UUID} (web) is registered on host1, which now holds VCPU 2, MEMORY_MB 256, DISK_GB 1 for it.\n'
@@ -51,7 +91,6 @@ def test_a_guest_that_its_host_has_is_registered_listed_migrated_and_forgotten(o
     }  # fmt: skip
 
     cloud = operator.cloud
-    cloud.world.hypervisors['host1'].spawn(cloud.database.instances.get(UUID))
     assert cloud.live_migrate(UUID, 'host2').status_int == 202
     status, _out = operator.status('instance', 'delete', UUID)
     said = 'has a migration in progress already: migration 1, accepted 0 s ago, is '
@@ -66,7 +105,7 @@ def test_a_guest_that_its_host_has_is_registered_listed_migrated_and_forgotten(o
 
 def test_what_is_not_given_has_its_default_and_what_is_given_is_kept(operator, books):
     document = operator.json(
-        'instance', 'create', '--host', 'host2', *SIZE, *WHOSE, '--vm-state', 'paused', '--flavor', 'tiny',
+        'instance', 'create', '--host', 'host2', *SIZE, *WHOSE, '--force', '--vm-state', 'paused', '--flavor', 'tiny',
         '--ephemeral', 3, '--swap', 1500, '--property', 'resources:VCPU=1', '--property', 'hw:numa=2',
     )  # fmt: skip
     instance = document['instance']
@@ -79,7 +118,7 @@ def test_what_is_not_given_has_its_default_and_what_is_given_is_kept(operator, b
 
 def test_lists_are_filtered_and_say_when_there_is_more(operator):
     for host, project in (('host1', 'blue'), ('host1', 'red'), ('host2', 'red')):
-        operator.says('instance', 'create', '--host', host, *SIZE, '--project', project, '--user', 'ada')
+        operator.says('instance', 'create', '--host', host, *SIZE, '--project', project, '--user', 'ada', '--force')
     assert [row['HOST'] for row in operator.rows('instance', 'list')] == ['host2', 'host1', 'host1']
     assert [row['PROJECT'] for row in operator.rows('instance', 'list', '--host', 'host1')] == ['red', 'blue']
     assert [row['HOST'] for row in operator.rows('instance', 'list', '--project', 'red')] == ['host2', 'host1']
@@ -89,7 +128,7 @@ def test_lists_are_filtered_and_say_when_there_is_more(operator):
 
 
 def test_while_placement_is_away_neither_is_made_and_neither_is_deleted(operator, books, unused_port):
-    create = ('instance', 'create', '--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE)
+    create = ('instance', 'create', '--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE, '--force')
     operator.configure(placement_url=f'http://127.0.0.1:{unused_port}')
     assert operator.status(*create)[0] == 3
     assert operator.err.startswith('migrator-manage: Placement is not reachable')
@@ -120,7 +159,7 @@ def test_while_placement_is_away_neither_is_made_and_neither_is_deleted(operator
     ],
 )
 def test_what_cannot_be_is_one_line_and_leaves_neither(operator, books, changes, status, words):
-    given = ['--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE, *changes]
+    given = ['--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE, '--force', *changes]
     assert operator.status('instance', 'create', *given)[0] == status
     assert words in operator.err
     assert operator.err.count('\n') == 1
@@ -136,8 +175,8 @@ def test_what_must_be_given_is_asked_for(operator, left_out):
 
 
 def test_one_that_is_there_is_refused_and_one_that_is_not_is_said(operator):
-    operator.says('instance', 'create', '--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE)
-    assert operator.status('instance', 'create', '--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE)[0] == 1
+    operator.says('instance', 'create', '--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE, '--force')
+    assert operator.status('instance', 'create', '--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE, '--force')[0] == 1
     assert f'Instance {UUID} already exists' in operator.err
     operator.says('instance', 'delete', UUID.upper())
     assert operator.status('instance', 'delete', UUID)[0] == 1
