@@ -214,7 +214,7 @@ def _end(story: Story) -> Iterator[str]:
     elif migration.status == Status.ERROR:
         yield f'It ended in error{since}{reason}'
         if migration.abandon_guest_on is None:
-            yield 'Its guest was lost: look for it at both hosts.'
+            yield 'Neither of its hosts has the guest: look for it.'
     else:
         yield f'It ended {migration.status}{since}, unwound{reason}'
         if story.is_in_doubt(source):

@@ -336,6 +336,10 @@ def _settled(
             m.will(failure=failure, abort_verdict=f'{Status.FAILED}: {failure}')
         return Back(reason)
     if act is settling.Act.ERROR:
+        if m.record('live_migration') is None:
+            # It may never have been there.
+            where = f'{m.source} has no guest {m.row.instance_uuid}, and it was not to be moved yet'
+            return Lost(f'{where}: look whether another host has it, and whether the books name the right one.')
         return Lost(f'The guest is lost. {decision.reason}')
     if act is settling.Act.STUCK:
         return Stuck(decision.reason)

@@ -40,3 +40,14 @@ def test_a_source_that_does_not_answer_its_check_is_told_as_that(build, named):
     assert 'host3' not in said
     assert 'No valid host' not in said
     assert '1800' not in said
+
+
+@pytest.mark.parametrize('named', ['host2', None])
+def test_a_guest_that_never_was_at_the_source_is_not_said_to_be_lost(stage, named):
+    del stage.host('host1').guests[stage.instance.uuid]
+    migration = stage.begin(named)
+    said = failure(stage, migration)
+    assert f'host1 has no guest {stage.instance.uuid}' in said
+    assert 'lost' not in said
+    steps = stage.database.migrations.steps(migration.uuid)
+    assert [step for step in steps if 'lost' in str((step.result or {}).get('reason'))] == []
