@@ -193,12 +193,12 @@ def test_a_migration_that_is_asked_for_while_no_conductor_lives_is_taken_up_by_t
 
 
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
-def test_below_2_34_the_answer_is_202_when_no_conductor_has_looked_within_a_minute(cloud):
+def test_below_2_34_the_answer_is_202_when_no_conductor_has_looked_within_sync_timeout(cloud):
     instance = cloud.boot('one', 'host1')
     seen.kill(cloud, 'conductor1')
     asked = cloud.simulation.time
     assert cloud.live_migrate(instance, version='2.30').status_int == 202
-    assert cloud.simulation.time - asked >= 60
+    assert cloud.simulation.time - asked >= 20
     assert seen.in_progress(cloud, instance)[0]['status'] == 'accepted', 'the row stands'
     cloud.start_conductor('conductor1')
     cloud.wait()
