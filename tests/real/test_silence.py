@@ -102,7 +102,7 @@ def test_nothing_fails_and_no_host_is_blamed(cloud, rabbitmq, what):
     said = ' '.join(outputs(cloud, asked[-1:]))
     assert ('cannot reach the message broker since' if 'broker' in what else 'o conductor has listened since') in said
     outage.end()
-    cloud.wait(400)
+    cloud.simulation.run_until(cloud.idle, timeout=400)
     rows = cloud.migrations()
     assert {row.status for row in rows} == {'completed'}, [(row.status, row.failure) for row in rows]
     assert not [row.stuck_reason for row in rows if row.stuck_reason]

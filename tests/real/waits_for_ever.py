@@ -14,10 +14,13 @@
 
 import os
 import pathlib
+import signal
 import time
 
 
 def test_waits_for_ever(ground, postgresql, rabbitmq, placement_http):
+    # a shell that starts a command in the background has it ignore Ctrl-C, and its children with it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     note = pathlib.Path(os.environ['MIGRATOR_TEST_NOTE'])
     # renamed into place, so that who waits for it reads all of it
     note.with_suffix('.new').write_text(str(ground.root))
