@@ -72,11 +72,13 @@ class DirectBus:
 
     :param threads: for messages under way, which outlive their sender: a simulation's ``world``.
     :ivar faults: asked for each message: calls, casts, and replies (which know 'lose' and seconds only).
+    :ivar away: the broker is away: what happens to every message, 'lose' or 'refuse'; None: it works.
     """
 
     def __init__(self, threads: executors.Threads | None = None) -> None:
         self.threads: executors.Threads = threads or executors.NativeThreads()
         self.faults: Callable[[Message], Fault] = lambda message: None
+        self.away: Fault = None
         # Native, and never held across a crossing: a paused or killed process must not hold up the others' messages.
         self._lock = threading.Lock()
         self._servers: dict[str, list[Server]] = collections.defaultdict(list)
@@ -113,7 +115,7 @@ class DirectBus:
         :param pending: who waits for the answer.
         :raises migrator.exception.ServiceUnreachable: a fault says so.
         """
-        fault = self.faults(message)
+        fault = self.away or self.faults(message)
         if fault == 'refuse':
             raise exception.ServiceUnreachable(service='The message broker', reason='it refuses the connection')
         if fault == 'lose':
@@ -128,7 +130,7 @@ class DirectBus:
 
     def answer(self, message: Message, pending: Pending) -> None:
         """Send a reply to who waits for it; only the first has an effect."""
-        fault = self.faults(message)
+        fault = 'lose' if self.away else self.faults(message)
         if fault == 'lose':
             return
 

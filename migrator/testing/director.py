@@ -72,6 +72,8 @@ class Director:
         self.vanished: dict[str, set[str]] = {}
         self._down: set[str] = set()
         self._starved = 0
+        #: What outages were taken for that they are not.
+        self._blamed: list[invariants.Violation] = []
         self._over = False
         self._rows: list[migration_objects.Migration] = []
         self._rows_at = -1
@@ -116,6 +118,24 @@ class Director:
             self._starved -= 1
 
         self.later(seconds, feed)
+
+    def take_broker_away(self, fault: str, seconds: float) -> None:
+        """Have no message arrive for so long; no host that lives may be down for that."""
+        bus, services = self.cloud.bus, self.cloud.database.services
+        if bus.away:
+            return
+        bus.away = fault
+        alive = {host for host in self.cloud.computes if host not in self._down}
+        known = {service.host for service in services.list() if service.down_since is not None}
+
+        def back() -> None:
+            bus.away = None
+            for service in services.list():
+                if service.down_since is not None and service.host in alive - known - self._down:
+                    what = f'{service.host} is down, since the broker was away'
+                    self._blamed.append(invariants.Violation('I7', what, self.simulation.time))
+
+        self.later(seconds, back)
 
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         """Have something done at a later time; nothing that happens to a process keeps it from being done."""
@@ -344,6 +364,8 @@ class Director:
             self.kill(name, deed.more)
         elif deed.name == 'no thread to be had':
             self.starve(name, deed.more)
+        elif deed.name == 'broker away':
+            self.take_broker_away(*deed.more)
         elif deed.name == 'slow link':
             self.cloud.world.hypervisors[name].set_link(64.0 * deed.more)
         elif deed.name == 'hypervisor hangs':
@@ -461,7 +483,7 @@ class Director:
         self.settle()
         self._over = True
         self._deliver()
-        self.until(lambda: not self._down - self.gone and not self._starved, PATIENCE)
+        self.until(lambda: not self._down - self.gone and not self._starved and not self.cloud.bus.away, PATIENCE)
         self.until(lambda: not self.cloud.can_pay(), PATIENCE)
         with contextlib.suppress(sim.TimedOut):
             self.simulation.run(PATIENCE)
@@ -514,7 +536,7 @@ class Director:
         """
         world = watcher.snapshot()
         seen = [one for one in invariants.check(world) if not self._has_merely_vanished(world, one)]
-        found = dict.fromkeys([*watcher.violations, *seen])
+        found = dict.fromkeys([*watcher.violations, *self._blamed, *seen])
         for row in world.migrations.values():
             if row.instance_uuid in self.vanished:
                 continue

@@ -233,6 +233,25 @@ def of_a_bad_night(seed: int) -> Plan:
     )
 
 
+def of_outages(seed: int) -> Plan:
+    """Return the plan of a seed in which the broker goes away, or every conductor, for short or for long."""
+    plan = of(seed)
+    dice = random.Random(f'outages of {seed}')  # noqa: S311 -- to be repeated, not secret
+    deeds, at = list(plan.deeds), 0.0
+    for _ in range(dice.choice((1, 1, 2))):
+        at += round(dice.uniform(0, 8), 3)
+        lasts = dice.choice((3.0, 12.0, 40.0, 90.0, 200.0))
+        if dice.random() < 0.7:
+            deeds.append(Deed(at, 'broker away', 'broker', (dice.choice(('lose', 'refuse')), lasts)))
+        else:
+            deeds += [Deed(at, 'kill', name, lasts) for name in ('conductor1', 'conductor2')]
+        if dice.random() < 0.5:
+            deeds.append(Deed(round(at + dice.uniform(0, lasts), 3), 'migrate', dice.randrange(len(plan.guests))))
+        at += lasts
+    deeds.sort(key=lambda deed: deed.at)
+    return dataclasses.replace(plan, deeds=tuple(deeds), horizon=at + HORIZON)
+
+
 #: What a user does in the middle of it.
 _INTERFERES = ('abort', 'force complete', 'migrate', 'shut the guest off', 'resume the guest')
 _ROLLBACK_HERE, _ROLLBACK_THERE = 'rollback_live_migration_at_source', 'rollback_live_migration_at_destination'
@@ -362,6 +381,7 @@ KINDS: Mapping[str, Callable[[int], Plan]] = {
     'upgrades': of_an_upgrade,
     'bad-nights': of_a_bad_night,
     'second-migrations': of_second_migrations,
+    'outages': of_outages,
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from migrator.compute import orders as compute_orders
-from migrator.conductor import debts, settle, waits
+from migrator.conductor import broker, debts, settle, waits
 from migrator.conductor.tasks import live_migrate
 from migrator.db import debts as debt_rows
 from tests.simulation.plant import Shelf, patched
@@ -112,4 +112,21 @@ def a_turn_in_line_begins_a_wait_anew() -> Iterator[object]:
         return wait_for(m, pause)
 
     with patched(waits, 'wait_for', forgetful) as there:
+        yield there
+
+
+@SHELF.plant('I7', 'outages seed 1')
+def hosts_are_called_down_right_after_an_outage() -> Iterator[object]:
+    """A conductor that has just heard of the broker again calls every host down that it has not heard meanwhile."""
+    with patched(broker.Broker, 'unbroken_for', lambda self: 1e9) as there:
+        yield there
+
+
+@SHELF.plant('I7', 'outages seed 45')
+def nobody_notices_that_the_broker_is_away() -> Iterator[object]:
+    """A conductor takes a broker that is away for hosts that are silent."""
+    with (
+        patched(broker.Broker, 'check', lambda self: None),
+        patched(broker.Broker, 'away_for', lambda self: 0.0) as there,
+    ):
         yield there

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Random runs in which the broker goes away, or every conductor, for seconds or for minutes.
+
+Nothing may fail for that, and no host that lives may be called down. MIGRATOR_OUTAGE_SEEDS=N runs so many.
+"""
+
+import os
+
+import pytest
+
+from migrator.testing import plans, simulate
+
+SEEDS, CHUNK = int(os.environ.get('MIGRATOR_OUTAGE_SEEDS', '30')), 5
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+@pytest.mark.parametrize('first', range(1, 1 + SEEDS, CHUNK))
+def test_an_outage_of_the_broker_or_of_all_conductors_ends_in_order(first, ground, record_property):
+    seeds = range(first, min(first + CHUNK, 1 + SEEDS))
+    for seed in seeds:
+        plan = plans.of_outages(seed)
+        found = simulate.run(ground, plan)
+        assert not found.violations, simulate.told(*simulate.shorten(ground, plan, found))
+    record_property('seeds', len(seeds))
