@@ -22,7 +22,7 @@ from typing import Any
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from migrator.cmd import http_server, logs, service
+from migrator.cmd import logs, service
 from migrator.objects import base
 
 LOG = logging.getLogger(__name__)
@@ -92,6 +92,7 @@ def _path(environ: dict[str, Any]) -> str:
 
 def begin(process: service.Process) -> None:
     """Wire the API, and serve it."""
+    from migrator.cmd import http_server
     from migrator.conf import api as api_conf
 
     conf = process.conf
@@ -105,9 +106,8 @@ def begin(process: service.Process) -> None:
         'listen_port',
         name='migrator-api',
         max_body=MAX_BODY,
-        numthreads=conf.api.threads,
-        request_queue_size=128,
-        shutdown_timeout=conf.api.shutdown_timeout,
+        count=conf.api.threads,
+        patience=conf.api.shutdown_timeout,
     )
     LOG.info('The API is at %s/v2.1', url)
 

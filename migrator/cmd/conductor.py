@@ -22,9 +22,10 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import exception
-from migrator.cmd import http_server, service
+from migrator.cmd import service
 
 if TYPE_CHECKING:  # imported when it is settled what threads are
+    from migrator.cmd import http_server
     from migrator.objects import command
     from migrator.placement_client import client
 
@@ -70,6 +71,8 @@ def begin(process: service.Process) -> None:
 
 
 def _serve_metrics(process: service.Process, app: http_server.App) -> None:
+    from migrator.cmd import http_server
+
     url = http_server.serve(
         process,
         app,
@@ -78,7 +81,7 @@ def _serve_metrics(process: service.Process, app: http_server.App) -> None:
         'metrics_port',
         name='migrator-conductor',
         max_body=_MAX_BODY,
-        numthreads=_METRICS_THREADS,
+        count=_METRICS_THREADS,
     )
     LOG.info('The metrics are at %s/metrics', url)
 

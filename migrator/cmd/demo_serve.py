@@ -15,14 +15,12 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from migrator.api import devidentity, server
-from migrator.cmd import demo_cloud, demo_options
+from migrator.api import devidentity
+from migrator.cmd import demo_cloud, demo_options, http_server, signals
 
 _IDENTITY = '/identity'
 
@@ -54,12 +52,10 @@ Ctrl-C stops it.
 
 def serve(settings: demo_options.Settings, address: demo_options.Address, directory: str) -> int:
     """Serve until SIGINT or SIGTERM; return the exit status."""
-    asked_to_stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # Set here and not left to the caller's: a shell starts what is in the background with SIGINT ignored.
-        signal.signal(number, lambda *_: asked_to_stop.set())
-    cloud = demo_cloud.DemoCloud(directory, settings)
     with contextlib.ExitStack() as stack:
+        # Taken here and not left to the caller's: a shell starts what is in the background with SIGINT ignored.
+        asked_to_stop = stack.enter_context(signals.Signals())
+        cloud = demo_cloud.DemoCloud(directory, settings)
         stack.callback(cloud.close)
         stack.callback(cloud.stop_services)
         endpoints: dict[str, str] = {}
@@ -77,14 +73,14 @@ def serve(settings: demo_options.Settings, address: demo_options.Address, direct
             return demo_options.USAGE
         cloud.populate()
         print(_say(cloud, endpoints, f'{compute.url}{_IDENTITY}'), flush=True)
-        asked_to_stop.wait()
+        asked_to_stop.next()
         print('Stopping.', flush=True)
     return 0
 
 
-def _listen(option: str, address: demo_options.Address, app: Callable[..., Any]) -> server.Running:
+def _listen(option: str, address: demo_options.Address, app: Callable[..., Any]) -> http_server.Server:
     try:
-        return server.serve(app, address.host.strip('[]'), address.port)
+        return http_server.listen(app, address.host.strip('[]'), address.port)
     except OSError as error:
         raise OSError(f'{option} is {address}: {error.strerror or error}: name another port, or 0 for any') from None
 

@@ -66,8 +66,9 @@ A whole number from 0 to 65535; default 8774, as nova's. With 0 the system choos
         help="""
 How many requests migrator-api answers at once.
 
-A whole number of threads, 1 or more; default 32. Further requests wait. Below microversion 2.34 a request for a live
-migration holds its thread until the pre-checks are done (sync_timeout), so that many such clients need many threads.
+A whole number of threads, 1 or more; default 32. Further requests wait. A request takes a thread when all of it has
+arrived. Below microversion 2.34 a request for a live migration holds its thread until the pre-checks are done
+(sync_timeout), so that many such clients need many threads.
 A thread that waits costs a few hundred KiB and may hold a connection to the database.
 """,
     ),

@@ -16,12 +16,11 @@ import contextlib
 import json
 import pathlib
 import sys
-import threading
 from typing import NamedTuple
 
 import pytest
-from cheroot import wsgi
 
+from migrator.cmd import http_server
 from migrator.virt import fake
 from tests import grounds
 from tests.functional import commands, seen, wishes
@@ -35,15 +34,11 @@ HOSTS = ('host1', 'host2')
 @contextlib.contextmanager
 def served(app):
     """Serve a WSGI application on a port of its own; yield its URL."""
-    server = wsgi.Server(('127.0.0.1', 0), app, numthreads=2)
-    server.prepare()
-    thread = threading.Thread(target=server.serve, name='placement')
-    thread.start()
+    server = http_server.listen(app, '127.0.0.1', 0)
     try:
-        yield 'http://{}:{}'.format(*server.bind_addr)
+        yield server.url
     finally:
         server.stop()
-        thread.join()
 
 
 @pytest.fixture

@@ -26,7 +26,6 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 
@@ -36,72 +35,14 @@ import sqlalchemy as sa
 from tests import grounds
 from tests.real import cloud as clouds
 from tests.real import site as sites
+from tests.real import starts
 from tests.real.servers import process
 from tests.unit.cmd import processes
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-#: What stands for every password that must not be told.
-HUSH = 'hush-hush'
-
-
-class Start:
-    """One service, configured on this session's servers, with what a test changes of it."""
-
-    def __init__(self, directory: pathlib.Path, **options: str) -> None:
-        self.directory = directory
-        self.options: dict[str, object] = {
-            'host': 'h1',
-            'transport_url': 'fake://',
-            'database.connection': f'sqlite:///{directory}/migrator.sqlite',
-            'placement.auth_type': 'none',
-            'placement.endpoint_override': 'http://127.0.0.1:1',
-            'api.auth_strategy': 'noauth2',
-            'api.listen_port': 0,
-            'compute.driver': 'fake',
-            **options,
-        }
-
-    def file(self, **changes: object) -> list[str]:
-        """Write the configuration, and return the arguments that name it; ``database__connection`` is its option."""
-        changed = {name.replace('__', '.'): value for name, value in changes.items()}
-        file = self.directory / 'migrator.conf'
-        file.write_text(sites.render({**self.options, **changed}))
-        return ['--config-file', str(file)]
-
-    def manage(self, *words: str, **changes: object) -> subprocess.CompletedProcess[str]:
-        """Run migrator-manage."""
-        return subprocess.run(
-            [sys.executable, '-m', 'migrator.cmd.manage', *self.file(**changes), *words],
-            cwd=self.directory, env={'PYTHONPATH': str(TREE)}, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-
-    def sync(self) -> None:
-        """Make the schema."""
-        done = self.manage('db', 'sync')
-        assert done.returncode == 0, done.stderr
-
-    def refused(self, kind: str, **changes: object) -> str:
-        """Start a service that cannot; return the one line that it says, and see that its status says so too."""
-        status, line = processes.refused(self.directory, kind, *self.file(**changes))
-        assert status == 2, line
-        assert line.startswith(f'migrator-{kind}: Option ') or 'schema' in line
-        assert HUSH not in line
-        return line
-
-    def running(self, kind: str, **changes: object) -> contextlib.AbstractContextManager[processes.Service]:
-        """Start a service that runs, and kill it in the end."""
-        return processes.running(self.directory, kind, *self.file(**changes))
-
-
-def said(service: processes.Service, *levels: str) -> list[str]:
-    """Return what a service has said that was not as it should be."""
-    levels = levels or ('WARNING', 'ERROR', 'CRITICAL')
-    return [line for line in service.lines() if any(f' {level} ' in line for level in levels)]
-
 
 @pytest.fixture
-def start(tmp_path: pathlib.Path) -> Start:
-    return Start(tmp_path)
+def start(tmp_path: pathlib.Path) -> starts.Start:
+    return starts.Start(tmp_path)
 
 
 # --- the broker ------------------------------------------------------------------------------------------------------
@@ -111,7 +52,7 @@ def start(tmp_path: pathlib.Path) -> Start:
 @pytest.mark.parametrize(
     ('user', 'password', 'where', 'words'),
     [
-        ('guest', HUSH, '{vhost}', 'ACCESS_REFUSED'),
+        ('guest', starts.HUSH, '{vhost}', 'ACCESS_REFUSED'),
         ('nobody', 'guest', '{vhost}', 'ACCESS_REFUSED'),
         ('guest', 'guest', 'nowhere', 'vhost nowhere not found'),
     ],
@@ -135,9 +76,9 @@ def test_a_broker_that_refuses_is_a_configuration_to_be_mended(
         ('rabbit', "is 'rabbit': No scheme"),
         ('127.0.0.1:5672', "is '127.0.0.1:5672'"),
         ('', "is '': No scheme"),
-        (f'rabbit://u:{HUSH}@h:port/', "is 'rabbit://***@h:port/'"),
-        (f'rabbit://u:{HUSH}@[::1/', "is 'rabbit://***@[::1/'"),
-        (f'carrier-pigeon://u:{HUSH}@h/', "is 'carrier-pigeon://***@h/'"),
+        (f'rabbit://u:{starts.HUSH}@h:port/', "is 'rabbit://***@h:port/'"),
+        (f'rabbit://u:{starts.HUSH}@[::1/', "is 'rabbit://***@[::1/'"),
+        (f'carrier-pigeon://u:{starts.HUSH}@h/', "is 'carrier-pigeon://***@h/'"),
     ],
 )
 def test_a_transport_url_that_is_none_is_named_with_how_one_looks(start, kind, url, words):
@@ -148,19 +89,19 @@ def test_a_transport_url_that_is_none_is_named_with_how_one_looks(start, kind, u
 
 
 def test_a_port_that_only_the_driver_finds_wrong_is_not_waited_for(start):
-    line = start.refused('compute', transport_url=f'rabbit://u:{HUSH}@127.0.0.1:5672:1/')
+    line = start.refused('compute', transport_url=f'rabbit://u:{starts.HUSH}@127.0.0.1:5672:1/')
     assert "is 'rabbit://***@127.0.0.1:5672:1/'" in line
     assert 'is how it looks' in line
 
 
 def test_a_broker_that_is_away_is_named_once_and_waited_for(start):
-    url = f'rabbit://u:{HUSH}@127.0.0.1:{process.free_port()}/'
+    url = f'rabbit://u:{starts.HUSH}@127.0.0.1:{process.free_port()}/'
     with start.running('compute', transport_url=url) as service:
         line = service.wait_for('The message broker is not reachable: rabbit://***@127.0.0.1:')
         assert line.endswith('migrator-compute waits for it.')
         service.signal(signal.SIGTERM)
         assert service.status() == 0
-        assert len(said(service)) == 1
+        assert len(starts.said(service)) == 1
 
 
 @pytest.mark.slow
@@ -172,7 +113,7 @@ def test_a_compute_that_no_conductor_has_answered_yet_stops_as_it_should(start, 
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert 'conductor failed in' not in service.text()
-        assert [line for line in said(service) if '[fake] world is not set' not in line] == []
+        assert [line for line in starts.said(service) if '[fake] world is not set' not in line] == []
 
 
 @pytest.mark.slow
@@ -183,7 +124,7 @@ def test_an_api_that_the_broker_refuses_says_so_once_and_its_requests_are_taken_
         site = cloud.site
         api = site.services['api1']
         api.stop()
-        site.configure('api1', transport_url=rabbitmq.url(site.vhost, site.user('api1'), HUSH))
+        site.configure('api1', transport_url=rabbitmq.url(site.vhost, site.user('api1'), starts.HUSH))
         api.start()
         instances = [cloud.boot(f'guest{number}', 'host1', memory_mb=64) for number in range(2)]
         for instance in instances:
@@ -192,7 +133,7 @@ def test_an_api_that_the_broker_refuses_says_so_once_and_its_requests_are_taken_
         assert {cloud.migrations(instance)[0].status for instance in instances} == {'completed'}
         lines = api.tail(api._since, lines=1000).splitlines()
         assert len([line for line in lines if 'the broker refuses it' in line]) == 1
-        assert not [line for line in lines if HUSH in line or 'Traceback' in line]
+        assert not [line for line in lines if starts.HUSH in line or 'Traceback' in line]
         assert len([line for line in lines if ' ERROR ' in line or ' WARNING ' in line]) == 2, lines
         api.stop()
         assert api.status == 0
@@ -203,7 +144,7 @@ def test_an_api_that_the_broker_refuses_says_so_once_and_its_requests_are_taken_
 
 @pytest.mark.parametrize('kind', ['api', 'conductor'])
 def test_a_database_that_lets_nobody_in_is_a_configuration_to_be_mended(start, database_url, kind):
-    wrong = sa.engine.make_url(database_url).set(password=HUSH).render_as_string(hide_password=False)
+    wrong = sa.engine.make_url(database_url).set(password=starts.HUSH).render_as_string(hide_password=False)
     line = start.refused(kind, database__connection=wrong)
     assert 'Option [database] connection is ' in line
     assert 'password authentication failed' in line
@@ -227,17 +168,17 @@ def test_a_schema_of_another_release_says_what_to_do(start, database_url, kind):
 
 def test_a_database_server_that_is_away_is_named_once_and_waited_for(start):
     port = process.free_port()
-    url = f'postgresql+psycopg2://migrator:{HUSH}@127.0.0.1:{port}/migrator'
+    url = f'postgresql+psycopg2://migrator:{starts.HUSH}@127.0.0.1:{port}/migrator'
     with start.running('conductor', database__connection=url) as service:
         line = service.wait_for('The database is not reachable')
         assert f'port {port} failed' in line
         service.signal(signal.SIGTERM)
         assert service.status() == 0
-        assert len(said(service)) == 1
-        assert HUSH not in service.text()
+        assert len(starts.said(service)) == 1
+        assert starts.HUSH not in service.text()
     done = start.manage('service', 'list', database__connection=url)
     assert (done.returncode, done.stdout, done.stderr.count('\n')) == (3, '', 1)
-    assert HUSH not in done.stderr
+    assert starts.HUSH not in done.stderr
 
 
 # --- Placement -------------------------------------------------------------------------------------------------------
@@ -297,7 +238,7 @@ def test_a_placement_that_is_none_or_lets_nobody_in_is_said_once_and_the_conduct
         process.wait_until(lambda: server.asked['/resource_classes'] >= 3, 'Placement to be asked again')
         one.signal(signal.SIGTERM)
         assert one.status() == 0
-        (line,) = said(one)
+        (line,) = starts.said(one)
         assert words in line
         assert line.endswith('migrator-conductor waits for it.')
 
@@ -306,16 +247,16 @@ def test_an_identity_service_that_refuses_the_credentials_is_said_once(start):
     start.sync()
     with answering(401) as server:
         options = {
-            'auth_type': 'v3password', 'auth_url': f'{server.url}/v3', 'username': 'migrator', 'password': HUSH,
+            'auth_type': 'v3password', 'auth_url': f'{server.url}/v3', 'username': 'migrator', 'password': starts.HUSH,
             'user_domain_id': 'default', 'project_name': 'service', 'project_domain_id': 'default',
         }  # fmt: skip
         with start.running('conductor', **{f'placement__{name}': value for name, value in options.items()}) as one:
             process.wait_until(lambda: server.asked['/v3/auth/tokens'] >= 3, 'Keystone to be asked again')
             one.signal(signal.SIGTERM)
             assert one.status() == 0
-            (line,) = said(one)
+            (line,) = starts.said(one)
             assert 'look at auth_type and the credentials in [placement]' in line
-            assert HUSH not in one.text()
+            assert starts.HUSH not in one.text()
 
 
 def test_a_real_placement_that_does_not_know_the_user_is_said_and_one_that_does_is_not(start, placement_http):
@@ -329,7 +270,7 @@ def test_a_real_placement_that_does_not_know_the_user_is_said_and_one_that_does_
         one.wait_for('migrator-conductor serves')
         one.signal(signal.SIGTERM)
         assert one.status() == 0
-        assert said(one) == []
+        assert starts.said(one) == []
 
 
 def test_an_address_of_placement_that_is_none_is_a_configuration_to_be_mended(start):
@@ -414,12 +355,14 @@ def test_a_port_in_use_is_one_line_and_who_has_it_goes_on(start):
     with start.running('api') as first:
         url = next(word for word in first.wait_for('The API is at').split() if word.startswith('http://'))
         port = int(url.split(':')[2].partition('/')[0])
-        second = Start(start.directory / 'second', **{'database.connection': start.options['database.connection']})
+        second = starts.Start(
+            start.directory / 'second', **{'database.connection': start.options['database.connection']}
+        )
         second.directory.mkdir()
         line = second.refused('api', api__listen_port=port)
         assert f'Option [api] listen_port is {port}: something else listens there' in line
         assert first.child.poll() is None
-        assert said(first) == []
+        assert starts.said(first) == []
 
 
 @pytest.mark.skipif(importlib.util.find_spec('libvirt') is not None, reason='libvirt can be imported here')
@@ -533,7 +476,7 @@ def test_a_service_that_starts_on_a_full_disk_says_so_once_and_goes_on_when_ther
         service.wait_for(f'migrator-{kind} serves')
         service.signal(signal.SIGTERM)
         assert service.status() == 0
-        assert len([one for one in said(service) if 'database' in one.lower()]) == 1
+        assert len([one for one in starts.said(service) if 'database' in one.lower()]) == 1
 
 
 @pytest.mark.slow

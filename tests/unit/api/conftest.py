@@ -25,8 +25,9 @@ from tempest.lib.services.compute import hypervisor_client, migrations_client, s
 from migrator import context as migrator_context
 from migrator import executors
 from migrator.api import app as api_app
-from migrator.api import devidentity, server
+from migrator.api import devidentity
 from migrator.api import request as api_request
+from migrator.cmd import http_server
 from migrator.conf import api as api_conf
 from migrator.conf import conductor as conductor_conf
 from migrator.db import api as db_api
@@ -288,8 +289,8 @@ def check_schema():
 @pytest.fixture
 def served(world):
     """The world over HTTP on loopback, with a development identity beside it."""
-    api = server.serve(world.app, '127.0.0.1', 0)
-    identity = server.serve(devidentity.make_app({'compute': f'{api.url}/v2.1'}), '127.0.0.1', 0)
+    api = http_server.listen(world.app, '127.0.0.1', 0)
+    identity = http_server.listen(devidentity.make_app({'compute': f'{api.url}/v2.1'}), '127.0.0.1', 0)
     world.url, world.auth_url = f'{api.url}/v2.1', f'{identity.url}/v3'
     yield world
     identity.stop()

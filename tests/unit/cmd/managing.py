@@ -20,8 +20,7 @@ import re
 import shlex
 from typing import Any
 
-from migrator.api import server
-from migrator.cmd import manage
+from migrator.cmd import http_server, manage
 from migrator.testing import cloud as clouds
 from migrator.testing import grounds
 
@@ -38,7 +37,7 @@ class Operator:
     def __init__(self, directory: pathlib.Path, backend: grounds.Ground, capsys: Any, **options: Any) -> None:
         self.cloud = clouds.SimulatedCloud(backend.directory, ground=backend, **options)
         self._capsys = capsys
-        self._placement = server.serve(self.cloud.placement.app, '127.0.0.1', 0)
+        self._placement = http_server.listen(self.cloud.placement.app, '127.0.0.1', 0)
         self.err = ''
         self.file = directory / 'migrator.conf'
         self.configure()

@@ -15,8 +15,8 @@ from tests.unit.cmd.processes import ROOT
 
 #: Packages that cost more time than the rest of a help text together.
 HEAVY = {
-    'alembic', 'cheroot', 'eventlet', 'greenlet', 'jsonschema', 'keystoneauth1', 'kombu', 'oslo_db', 'oslo_messaging',
-    'oslo_policy', 'placement', 'requests', 'rich', 'sqlalchemy', 'webob',
+    'alembic', 'eventlet', 'greenlet', 'jsonschema', 'keystoneauth1', 'kombu', 'oslo_db', 'oslo_messaging',
+    'oslo_policy', 'placement', 'requests', 'rich', 'sqlalchemy', 'waitress', 'webob',
 }  # fmt: skip
 
 #: Imports a module, has its command print one help after another, and prints what they were and all packages it has.

@@ -19,8 +19,7 @@ import sqlite3
 import pytest
 
 from migrator import executors
-from migrator.api import server
-from migrator.cmd import status
+from migrator.cmd import http_server, status
 from migrator.db import api as db_api
 from migrator.objects import service
 from tests.unit.cmd.processes import configure
@@ -43,7 +42,7 @@ def placement():
     running = []
 
     def at(version):
-        running.append(server.serve(placement_of(version), '127.0.0.1', 0))
+        running.append(http_server.listen(placement_of(version), '127.0.0.1', 0))
         return f'[placement]\nendpoint_override = {running[-1].url}\n'
 
     yield at
