@@ -77,7 +77,7 @@ test-long:
 	$(MAKE) test-real
 	$(MAKE) test-libvirt
 	$(MAKE) test-mutants
-	$(VENV)/bin/python -m migrator.testing.simulate --seeds $(LONG_SEEDS) --jobs $(JOBS)
+	$(VENV)/bin/python -m migrator.simulator --seeds $(LONG_SEEDS) --jobs $(JOBS)
 
 # The same files as in the native run, and a few of its own.
 test-eventlet:

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Moves real guests by migrator, with its services in processes of their own, and by virsh, and takes the time."""
 
@@ -23,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import on_services
-from tests.real.libvirt import site as sites
 from tests.real.libvirt.lab import guests, hosts, machine
+from tests.real.libvirt.site import Cloud, LibvirtSite
 from tests.real.servers import placement, postgresql, process, rabbitmq
 
 #: MiB of the guest, how much of that is noise, how much of it the guest rewrites a second, and how much is copied.
@@ -56,9 +46,9 @@ def servers() -> Iterator[Bench]:
         for name in ('alpha', 'beta'):
             lab.start_host(name)
         options = {'service_down_time': 60, 'libvirt.live_migration_bandwidth': BANDWIDTH, **DOWNTIME}
-        site = sites.LibvirtSite(lab, options, broker, database, store)
+        site = LibvirtSite(lab, options, broker, database, store)
         site.start()
-        cloud = sites.Cloud(site)
+        cloud = Cloud(site)
         cloud.wait(cloud.up, 'the computes to be up')
         yield Bench(cloud)
         cloud.close()
@@ -72,7 +62,7 @@ class Bench:
     :param cloud: up.
     """
 
-    def __init__(self, cloud: sites.Cloud) -> None:
+    def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
         self._alpha, self._beta = (cloud.lab.hosts[name] for name in ('alpha', 'beta'))
         self._number = 0

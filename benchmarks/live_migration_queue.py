@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What a queue of live migrations costs its compute host, as JSON on stdout.
 
@@ -49,7 +39,7 @@ if str(TREE) not in sys.path:
     sys.path.insert(0, str(TREE))
 
 if TYPE_CHECKING:
-    from migrator.objects import command as command_objects
+    from migrator.objects import Command
 
 STOP_SECONDS = 2.0
 #: Seconds after which what has not come about will not.
@@ -114,30 +104,31 @@ class Host:
 
         from migrator import executors
         from migrator.compute import manager
-        from migrator.conf import compute as compute_conf
-        from migrator.virt import fake
+        from migrator.conf import compute
+        from migrator.virt.fake.driver import FakeDriver
+        from migrator.virt.fake.hypervisor import FakeWorld
 
         conf = cfg.ConfigOpts()
-        compute_conf.register_opts(conf)
+        compute.register_opts(conf)
         conf([], default_config_files=[], default_config_dirs=[])
         threads = executors.NativeThreads()
-        self.world = fake.FakeWorld(threads)
+        self.world = FakeWorld(threads)
         hypervisor = self.world.add('alpha')
         self.driver_hangs = hypervisor.faults.stall('get_guest', sticky=True)
         self.events = _Events()
         self.released = threads.event()
         wire: Any = _Wire()
-        driver = fake.FakeDriver(hypervisor, threads)
+        driver = FakeDriver(hypervisor, threads)
         self.manager = manager.ComputeManager(conf, 'alpha', driver, threads, self.events, wire)
         self.manager.start()
         while self.manager._orders.starting:
             threads.sleep(0.001)
 
-    def command(self, step: str, number: int) -> command_objects.Command:
+    def command(self, step: str, number: int) -> Command:
         """Return the head of a call."""
-        from migrator.objects import command as command_objects
+        from migrator.objects import Command
 
-        return command_objects.Command(
+        return Command(
             migration_uuid=uuid(2, number),
             instance_uuid=uuid(1, number),
             step=step,
@@ -150,11 +141,10 @@ class Host:
     def call(self, method: str, number: int, **more: Any) -> Any:
         """Do what a call that has come over the wire does; every object of it is made anew."""
         from migrator import context as migrator_context
-        from migrator.objects import base
-        from migrator.objects import instance as instance_objects
+        from migrator.objects import Flavor, Instance, base
 
-        flavor = instance_objects.Flavor(name='m1.large', vcpus=4, memory_mb=8192, root_gb=80)
-        instance = instance_objects.Instance(
+        flavor = Flavor(name='m1.large', vcpus=4, memory_mb=8192, root_gb=80)
+        instance = Instance(
             uuid=uuid(1, number),
             name=f'web-server-{number}',
             project_id=uuid(4, 1).replace('-', ''),

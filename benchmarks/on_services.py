@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The services as an operator runs them: counted from outside, at the broker, in PostgreSQL and in Placement's log.
 
@@ -31,10 +21,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from benchmarks import runs
-from migrator.db import api as db_api
-from tests.real import cloud as clouds
-from tests.real import site as sites
+from migrator.db.api import Database
+from tests.real.cloud import ProcessCloud
 from tests.real.servers import placement, postgresql, process, rabbitmq, reaper
+from tests.real.site import Shape, Site
 
 #: Who reads what the benchmark itself wants to know.
 OBSERVER = 'observer'
@@ -63,15 +53,15 @@ class Services:
     :param servers: name -> what it stands on, each running.
     """
 
-    def __init__(self, site: sites.Site, servers: dict[str, process.Process]) -> None:
+    def __init__(self, site: Site, servers: dict[str, process.Process]) -> None:
         self._site = site
         self._processes: dict[str, process.Process] = {**site.services, 'fake-world': site.world_process, **servers}
         self._log = servers['placement'].log
-        self.cloud: Any = clouds.ProcessCloud(site, site.tap())
+        self.cloud: Any = ProcessCloud(site, site.tap())
         self.cloud.database.close()
         observer = sa.make_url(site.database_url).set(username=OBSERVER)
         url = observer.render_as_string(hide_password=False)
-        self.cloud.database = db_api.Database(url, self.cloud.world_threads)
+        self.cloud.database = Database(url, self.cloud.world_threads)
         self._engine = sa.create_engine(url, isolation_level='AUTOCOMMIT')
         with self._engine.connect() as connection:
             connection.execute(sa.text('CREATE EXTENSION IF NOT EXISTS pg_stat_statements'))
@@ -177,8 +167,8 @@ def servers() -> Iterator[runs.Maker]:
             store = placement.Placement(ground, database.create_database(f'placement_{time.monotonic_ns()}'), workers=2)
             store.start()
             words = [word for value, option in runs.room_for(guests).values() for word in (option, str(value))]
-            shape = sites.Shape(hosts=runs.HOSTS, conductors=CONDUCTORS, world=(*words, '--link', str(runs.LINK)))
-            site = sites.Site(ground, shape, broker, database, store)
+            shape = Shape(hosts=runs.HOSTS, conductors=CONDUCTORS, world=(*words, '--link', str(runs.LINK)))
+            site = Site(ground, shape, broker, database, store)
             site.start()
             made = Services(site, {'rabbitmq': broker, 'postgresql': database, 'placement': store})
             try:

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What migrations that wait cost the conductor that has them, as JSON on stdout.
 
@@ -71,11 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure(number: int, hosts: int, seconds: int) -> dict[str, Any]:
     """Return what so many parked migrations cost."""
-    from migrator.testing import cloud as clouds
-    from migrator.testing import matrix
+    from migrator.simulator import matrix
+    from migrator.testing.cloud import SimulatedCloud
 
     with matrix.ground() as ground:
-        cloud = clouds.SimulatedCloud(ground.directory, hosts=0, ground=ground)
+        cloud = SimulatedCloud(ground.directory, hosts=0, ground=ground)
         try:
             simulation, conductor = cloud.simulation, cloud.conductors['conductor1']
             assert simulation is not None
@@ -152,24 +142,25 @@ def _answer_polls(conductor: Any) -> list[str]:
 
 def _waits(host: str, order: Any) -> Any:
     """Return what a host says of a migration that waits for its turn."""
-    from migrator.objects import command
+    from migrator.objects import protocol
 
-    return command.Observation(
+    return protocol.Observation(
         migration_uuid=order.migration_uuid,
         host=host,
         boot_id=order.boot_id,
         epoch=order.epoch,
-        guest=command.Guest(instance_uuid=order.instance_uuid, state=command.GuestState.RUNNING.value),
-        entry=command.Entry.QUEUED.value,
+        guest=protocol.Guest(instance_uuid=order.instance_uuid, state=protocol.GuestState.RUNNING.value),
+        entry=protocol.Entry.QUEUED.value,
     )
 
 
 def _park(conductor: Any, migration_uuid: str) -> None:
     """Have a conductor hold a migration that waits for its turn at its source."""
-    from migrator.conductor import owned, runner
+    from migrator.conductor import runner
+    from migrator.conductor.migration import context
 
     rows = conductor.tools.database.migrations.load(migration_uuid, conductor.tools.owner)
-    subject = owned.OwnedMigration(conductor.tools, rows, settling=False)
+    subject = context.OwnedMigration(conductor.tools, rows, settling=False)
     subject.waits_on = {subject.source}
     subject.seen[subject.source] = _waits(subject.source, subject.order(subject.source, 'poll'))
     conductor.runner._tales[migration_uuid] = runner._Tale(subject)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What is done to a cloud to find out what it costs: the same on every database."""
 
@@ -23,9 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from migrator.objects import instance as instance_objects
-from migrator.objects import migration as migration_objects
-from migrator.testing import rpc as testing_rpc
+from migrator.objects import Instance, Migration, MigrationStatus
+from migrator.testing.rpc import Recorded
 
 HOSTS = 4
 #: MiB. It is copied in no time.
@@ -44,9 +33,7 @@ PATIENCE = 600.0
 _TABLE = re.compile(r'(?:\bFROM|\bUPDATE|\bINTO)\s+"?(\w+)', re.IGNORECASE)
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
-Instance = instance_objects.Instance
-Migration = migration_objects.Migration
-_S = migration_objects.MigrationStatus
+_S = MigrationStatus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +75,7 @@ class Costs:
 
     seconds: float
     cpu: dict[str, float]
-    messages: list[testing_rpc.Recorded]
+    messages: list[Recorded]
     wire: list[int] | None
     statements: dict[str, float]
     commits: float
@@ -323,14 +310,14 @@ def _report(costs: Costs, number: float, name: str) -> dict[str, Any]:
     def each(value: float, digits: int = 2) -> float:
         return round(value / number, digits)
 
-    def counted(messages: list[tuple[testing_rpc.Recorded, int]]) -> dict[str, float]:
+    def counted(messages: list[tuple[Recorded, int]]) -> dict[str, float]:
         found = {'messages': each(len(messages)), 'bytes': each(sum(one.size for one, _wire in messages), 1)}
         if costs.wire is not None:
             found['bytes_on_the_wire'] = each(sum(wire for _one, wire in messages), 1)
         return found
 
     said = list(zip(costs.messages, costs.wire or [0] * len(costs.messages), strict=True))
-    parts: dict[str, list[tuple[testing_rpc.Recorded, int]]] = {'counted': [], 'polls': [], 'heartbeats': []}
+    parts: dict[str, list[tuple[Recorded, int]]] = {'counted': [], 'polls': [], 'heartbeats': []}
     for one, wire in said:
         parts['polls' if one.poll else 'heartbeats' if one.heartbeat else 'counted'].append((one, wire))
     methods = collections.Counter(f'{one.method} {one.kind}' for one, _wire in said)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """RPC: one Protocol, and its oslo.messaging form.
 
@@ -33,9 +23,9 @@ import oslo_messaging
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from migrator import context as migrator_context
 from migrator import exception, executors
 from migrator.conf import values
+from migrator.context import RequestContext
 from migrator.objects import base
 
 LOG = logging.getLogger(__name__)
@@ -162,7 +152,7 @@ class RPC(Protocol):
 
     def call(
         self,
-        context: migrator_context.RequestContext,
+        context: RequestContext,
         target: Target,
         method: str,
         timeout: float,
@@ -180,7 +170,7 @@ class RPC(Protocol):
         :raises TypeError: an argument cannot go over the wire.
         """
 
-    def cast(self, context: migrator_context.RequestContext, target: Target, method: str, **args: Any) -> None:
+    def cast(self, context: RequestContext, target: Target, method: str, **args: Any) -> None:
         """Send a message that has no answer. It may be lost.
 
         :raises migrator.exception.ServiceUnreachable: it could not be sent.
@@ -201,13 +191,13 @@ class ObjectSerializer(oslo_messaging.Serializer):  # type: ignore[misc]  # oslo
         """Return what :meth:`serialize_entity` was given."""
         return base.from_primitive(entity)
 
-    def serialize_context(self, ctxt: migrator_context.RequestContext) -> dict[str, Any]:
+    def serialize_context(self, ctxt: RequestContext) -> dict[str, Any]:
         """Return the JSON-safe form of a context; it holds no token."""
         return ctxt.to_primitive()
 
-    def deserialize_context(self, ctxt: dict[str, Any]) -> migrator_context.RequestContext:
+    def deserialize_context(self, ctxt: dict[str, Any]) -> RequestContext:
         """Return the context that was sent."""
-        return migrator_context.RequestContext.from_primitive(ctxt)
+        return RequestContext.from_primitive(ctxt)
 
 
 def fit_to_travel(error: Exception, target: Target, method: str) -> exception.MigratorException:
@@ -240,7 +230,7 @@ def handler(endpoint: object, target: Target, method: str) -> Callable[..., Any]
         raise AttributeError(f'{method} is not exposed')
 
     @functools.wraps(function)
-    def handle(context: migrator_context.RequestContext, **args: Any) -> Any:
+    def handle(context: RequestContext, **args: Any) -> Any:
         try:
             return function(context, **args)
         except Exception as error:
@@ -276,7 +266,7 @@ class OsloRPC:
 
     def call(
         self,
-        context: migrator_context.RequestContext,
+        context: RequestContext,
         target: Target,
         method: str,
         timeout: float,
@@ -309,7 +299,7 @@ class OsloRPC:
             kind, reason = type(error).__name__, str(error).partition('\n')[0]
         raise exception.RemoteError(target=str(target), method=method, kind=kind, reason=reason)
 
-    def cast(self, context: migrator_context.RequestContext, target: Target, method: str, **args: Any) -> None:
+    def cast(self, context: RequestContext, target: Target, method: str, **args: Any) -> None:
         """Send a message that has no answer; see :meth:`RPC.cast`. One that is given up may arrive yet."""
         client = self._client(target, retry=_RETRIES)
         try:
@@ -328,7 +318,7 @@ class OsloRPC:
             raise exception.ServiceUnreachable(service='The message broker', reason=reason)
         sent.result()
 
-    def _reach(self, context: migrator_context.RequestContext, retries: int) -> None:
+    def _reach(self, context: RequestContext, retries: int) -> None:
         """Find out whether there is a broker, by a message to nobody.
 
         The first call of a transport makes the queue for the answers to all, and for that oslo.messaging waits without
@@ -375,7 +365,7 @@ class _Door:
         handle = self._made(name)
 
         @functools.wraps(handle)
-        def expected(context: migrator_context.RequestContext, **args: Any) -> Any:
+        def expected(context: RequestContext, **args: Any) -> Any:
             try:
                 return handle(context, **args)
             except exception.MigratorException as error:

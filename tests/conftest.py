@@ -2,9 +2,9 @@
 
 """Where the simulated clouds of the tests keep their data: ``backend``, as if new for each test.
 
-A :class:`~migrator.testing.grounds.SharedGround` keeps its engines from test to test, and with them all that SQLAlchemy
-has compiled, which costs more than a migration does. Its Placement is the fake one, which
-``tests/unit/testing/test_fake_placement.py`` holds to the real one. The real one is there:
+A :class:`~migrator.testing.backends.SharedGround` keeps its engines from test to test, and with them all that
+SQLAlchemy has compiled, which costs more than a migration does. Its Placement is the fake one, which
+``tests/unit/testing/fake_placement/test_service.py`` holds to the real one. The real one is there:
 
 - in a test that is marked ``@pytest.mark.real_placement``, always;
 - with ``--real-placement``, in every test that has a cloud of these; the others, and those that are marked, are left
@@ -24,17 +24,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from migrator.testing import grounds, placement
+from migrator.testing import backends, placement
 
 
 class Backends:
     """The backends of one test process, by what their Placement is."""
 
     def __init__(self) -> None:
-        self._free: dict[bool, list[grounds.SharedGround]] = {False: [], True: []}
+        self._free: dict[bool, list[backends.SharedGround]] = {False: [], True: []}
         self._exits = contextlib.ExitStack()
 
-    def take(self, real_placement: bool) -> grounds.SharedGround:
+    def take(self, real_placement: bool) -> backends.SharedGround:
         """Return one that nobody else uses, made if there is none.
 
         :param real_placement: whether its clouds get the real Placement.
@@ -42,14 +42,14 @@ class Backends:
         free = self._free[real_placement]
         if free:
             return free.pop()
-        directory = self._exits.enter_context(tempfile.TemporaryDirectory(dir=grounds.in_memory()))
+        directory = self._exits.enter_context(tempfile.TemporaryDirectory(dir=backends.in_memory()))
         # looked up when it is called: tests.real.over_http puts another one in its place
         real = (lambda at: placement.InProcessPlacement(at)) if real_placement else None
-        made = grounds.SharedGround(directory, real)
+        made = backends.SharedGround(directory, real)
         self._exits.callback(made.close)
         return made
 
-    def give_back(self, backend: grounds.SharedGround, real_placement: bool) -> None:
+    def give_back(self, backend: backends.SharedGround, real_placement: bool) -> None:
         """Take back what :meth:`take` has returned."""
         self._free[real_placement].append(backend)
 
@@ -99,13 +99,13 @@ def _backends() -> Iterator[Backends]:
 
 
 @pytest.fixture
-def new_backend(request: pytest.FixtureRequest, _backends: Backends) -> Iterator[Callable[[], grounds.SharedGround]]:
+def new_backend(request: pytest.FixtureRequest, _backends: Backends) -> Iterator[Callable[[], backends.SharedGround]]:
     """Return a function that returns a backend of this test's own, a new one at each call."""
     marked = request.node.get_closest_marker('real_placement') is not None
     real = marked or request.config.getoption('--real-placement')
-    taken: list[grounds.SharedGround] = []
+    taken: list[backends.SharedGround] = []
 
-    def take() -> grounds.SharedGround:
+    def take() -> backends.SharedGround:
         taken.append(_backends.take(real))
         return taken[-1]
 
@@ -115,6 +115,6 @@ def new_backend(request: pytest.FixtureRequest, _backends: Backends) -> Iterator
 
 
 @pytest.fixture
-def backend(new_backend: Callable[[], grounds.SharedGround]) -> grounds.SharedGround:
+def backend(new_backend: Callable[[], backends.SharedGround]) -> backends.SharedGround:
     """Return what the cloud of this test stands on."""
     return new_backend()

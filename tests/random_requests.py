@@ -30,14 +30,12 @@ from migrator.api import app as api_app
 from migrator.api import devidentity, microversions, routes, schemas
 from migrator.api.handlers import server_actions
 from migrator.api.schemas import hypervisors, instance_actions, migrations, servers, services
-from migrator.cmd import api as api_command
+from migrator.cmd import api
 from migrator.conf import api as api_conf
-from migrator.conf import conductor as conductor_conf
-from migrator.db import api as db_api
+from migrator.conf import conductor
 from migrator.db import models
-from migrator.objects import compute_node, instance
-from migrator.objects import migration as migration_objects
-from migrator.objects import service as service_objects
+from migrator.db.api import Database
+from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, Migration, compute_node, instance
 
 #: After so many requests the database is filled anew: a guest that is locked or migrating refuses all that follows.
 FILL_EVERY = 250
@@ -153,14 +151,14 @@ class Site:
 
     def __init__(self, url: str) -> None:
         threads = self._threads = _Clock()
-        self.database = db_api.Database(url, threads)
+        self.database = Database(url, threads)
         conf = cfg.ConfigOpts()
         api_conf.register_opts(conf)
-        conductor_conf.register_opts(conf)
+        conductor.register_opts(conf)
         conf([], project='migrator', default_config_files=[], default_config_dirs=[])
         conf.set_override('auth_strategy', 'noauth2', group='api')
         made = api_app.make_app(conf, self.database, _Conductor(), threads)  # type: ignore[arg-type]  # a stand-in
-        self.app = api_command.logged(made)
+        self.app = api.logged(made)
         self.identity = devidentity.make_app({'compute': 'http://api.test/v2.1'})
         self.ids: dict[str, list[str]] = {}
 
@@ -193,7 +191,7 @@ class Site:
         node = compute_node.ComputeNode(uuid=id_, host=name, node=f'{name}.example.org', providers=[root])
         services = self.database.services
         with self.database.engine.writer() as session:
-            services.write_report(session, name, service_objects.COMPUTE_BINARY, service_objects.CURRENT_VERSION, id_)
+            services.write_report(session, name, COMPUTE_BINARY, CURRENT_VERSION, id_)
             services.write_node(session, node)
 
     def _guest(self, number: int, id_: str) -> instance.Instance:
@@ -205,8 +203,8 @@ class Site:
             )
         )  # fmt: skip
 
-    def _migration(self, number: int, guest: instance.Instance, id_: str) -> migration_objects.Migration:
-        one = migration_objects.Migration(
+    def _migration(self, number: int, guest: instance.Instance, id_: str) -> Migration:
+        one = Migration(
             uuid=id_, instance_uuid=guest.uuid, project_id=guest.project_id, user_id='ada', source_compute='source',
             source_node='source.example.org', dest_compute='dest',
         )  # fmt: skip

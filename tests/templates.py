@@ -9,8 +9,8 @@ import pathlib
 import tempfile
 
 from migrator import executors
-from migrator.db import engine as engines
 from migrator.db import sync
+from migrator.db.engine import Engine
 
 
 def database(directory: pathlib.Path) -> pathlib.Path:
@@ -24,7 +24,7 @@ def database(directory: pathlib.Path) -> pathlib.Path:
 def _empty_database() -> bytes:
     with tempfile.TemporaryDirectory() as directory:
         file = pathlib.Path(directory, 'migrator.sqlite')
-        engine = engines.Engine(f'sqlite:///{file}', executors.NativeThreads())
+        engine = Engine(f'sqlite:///{file}', executors.NativeThreads())
         sync.sync(engine)
         engine.dispose()
         return file.read_bytes()

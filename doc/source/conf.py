@@ -1,36 +1,35 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The documentation, built by `make docs` or `tox -e docs`."""
 
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / '_ext'))
+
 project = 'migrator'
 copyright = 'the migrator developers, Apache License 2.0'
+version = release = ''
 
 extensions = [
-    'openstackdocstheme',
+    'from_code',
     'oslo_config.sphinxext',
     'oslo_policy.sphinxext',
 ]
 
-html_theme = 'openstackdocs'
+html_theme = 'alabaster'
 html_theme_options = {
-    # this is no deliverable of the OpenStack release team: no other releases to switch to, no bug tracker of theirs
-    'show_other_versions': False,
-    'display_badge': False,
+    'description': 'A live-migration control plane',
+    'page_width': '1200px',
+    'sidebar_width': '260px',
+    'body_max_width': 'auto',
+    'fixed_sidebar': True,
+    'sidebar_collapse': True,
+    'sidebar_includehidden': True,
 }
-openstackdocs_auto_name = False
-openstackdocs_auto_version = False
-openstackdocs_use_storyboard = False
-version = release = ''
+html_sidebars = {'**': ['about.html', 'searchfield.html', 'navigation.html']}
+html_title = 'migrator'
+html_show_sourcelink = False
 
 highlight_language = 'text'
 nitpicky = True

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A driver for a toy hypervisor; `toyhv` stands for the binding of yours."""
 
@@ -17,17 +7,15 @@ import contextlib
 import toyhv
 
 from migrator import exception
-from migrator.objects import command, compute_node
+from migrator.objects import LiveMigrateData, compute_node, protocol
 from migrator.virt import driver
-
-LiveMigrateData = driver.LiveMigrateData
 
 #: The hypervisor's words, and migrator's.
 STATES = {
-    toyhv.RUNNING: command.GuestState.RUNNING,
-    toyhv.PAUSED: command.GuestState.PAUSED,
-    toyhv.STOPPED: command.GuestState.SHUTDOWN,
-    toyhv.RECEIVING: command.GuestState.WAITING,
+    toyhv.RUNNING: protocol.GuestState.RUNNING,
+    toyhv.PAUSED: protocol.GuestState.PAUSED,
+    toyhv.STOPPED: protocol.GuestState.SHUTDOWN,
+    toyhv.RECEIVING: protocol.GuestState.WAITING,
 }
 VERDICTS = {
     toyhv.COMPLETED: driver.Verdict.COMPLETED,
@@ -90,8 +78,8 @@ class ToyDriver(driver.ComputeDriver):
 
     def _guest(self, uuid, state):
         if state is None:
-            return command.Guest(instance_uuid=uuid)  # absent, which is no error
-        return command.Guest(instance_uuid=uuid, state=STATES[state].value, job=self.toy.moving(uuid))
+            return protocol.Guest(instance_uuid=uuid)  # absent, which is no error
+        return protocol.Guest(instance_uuid=uuid, state=STATES[state].value, job=self.toy.moving(uuid))
 
     def settle(self, instance_uuid):
         # A migration is there as soon as start_migration has returned, and a process that died in the call has not

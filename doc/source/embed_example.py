@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 # --- the example
 """Runs migrator's compute manager in a service that has its own configuration, transport and driver.
@@ -21,7 +11,7 @@ from oslo_config import cfg
 from migrator import executors, rpc
 from migrator.compute.manager import ComputeManager
 from migrator.conductor.rpcapi import ConductorEvents
-from migrator.conf import compute as compute_conf
+from migrator.conf import compute
 
 
 def read_configuration(arguments):
@@ -30,9 +20,9 @@ def read_configuration(arguments):
     :raises migrator.exception.ConfigurationError: an option is not right.
     """
     conf = cfg.ConfigOpts()
-    compute_conf.register_opts(conf)
+    compute.register_opts(conf)
     conf(arguments, project='importer')
-    compute_conf.check(conf)
+    compute.check(conf)
     return conf
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The WSGI application: from a request to its answer, in one function."""
 
@@ -25,18 +15,16 @@ from oslo_context import context as oslo_context
 from migrator import exception, executors
 from migrator.api import auth as api_auth
 from migrator.api import errors, microversions, policies, routes
-from migrator.api import request as api_request
 from migrator.api.handlers import versions
-from migrator.api.policies import base as policy_base
+from migrator.api.policies.base import CONTEXT_IS_ADMIN
+from migrator.api.request import Handler, Request, Services
 from migrator.conductor import rpcapi
-from migrator.db import api as db_api
-
-Handler = api_request.Handler
+from migrator.db.api import Database
 
 
 def make_app(
     conf: cfg.ConfigOpts,
-    database: db_api.Database,
+    database: Database,
     conductor_api: rpcapi.ConductorAPI,
     threads: executors.Threads,
     *,
@@ -49,7 +37,7 @@ def make_app(
     :param threads: where uuids, the clock and sleep come from.
     :param auth: another way to find out who asks, instead of the one that ``[api] auth_strategy`` names.
     """
-    services = api_request.Services(conf, database, conductor_api, threads, policies.make_enforcer(conf))
+    services = Services(conf, database, conductor_api, threads, policies.make_enforcer(conf))
 
     # What a request meets first is at the bottom.
     handle: Handler = routes.dispatch
@@ -63,11 +51,11 @@ def make_app(
 
     # No middleware of oslo.middleware here: its import registers options on the global configuration. A process of
     # our own that stands behind a proxy puts HTTPProxyToWSGI around this.
-    return webob.dec.wsgify(handle, RequestClass=api_request.Request)  # type: ignore[no-any-return]  # WebOb has no types
+    return webob.dec.wsgify(handle, RequestClass=Request)  # type: ignore[no-any-return]  # WebOb has no types
 
 
-def _with_request_id(handle: Handler, services: api_request.Services) -> Handler:
-    def identified(request: api_request.Request) -> webob.Response:
+def _with_request_id(handle: Handler, services: Services) -> Handler:
+    def identified(request: Request) -> webob.Response:
         request_id = oslo_context.generate_request_id()
         request.environ['openstack.request_id'] = request_id
         request.environ['migrator.services'] = services
@@ -81,7 +69,7 @@ def _with_request_id(handle: Handler, services: api_request.Services) -> Handler
 
 def _with_errors(handle: Handler) -> Handler:
     # Twice in the pipeline: once so that keystonemiddleware never sees an error of ours, once for what is outside it.
-    def answered(request: api_request.Request) -> webob.Response:
+    def answered(request: Request) -> webob.Response:
         try:
             return handle(request)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the asker gets an answer and the log the rest
@@ -91,7 +79,7 @@ def _with_errors(handle: Handler) -> Handler:
 
 
 def _or_discovery(handle: Handler) -> Handler:
-    def discovered(request: api_request.Request) -> webob.Response:
+    def discovered(request: Request) -> webob.Response:
         try:
             path = request.path_info
         except UnicodeDecodeError:
@@ -104,16 +92,16 @@ def _or_discovery(handle: Handler) -> Handler:
 
 
 def _with_its_rights(handle: Handler) -> Handler:
-    def judged(request: api_request.Request) -> webob.Response:
+    def judged(request: Request) -> webob.Response:
         # Who is an administrator is a policy too; the whole API then goes by this one answer.
-        request.context.is_admin = request.can(policy_base.CONTEXT_IS_ADMIN)
+        request.context.is_admin = request.can(CONTEXT_IS_ADMIN)
         return handle(request)
 
     return judged
 
 
 def _in_its_version(handle: Handler) -> Handler:
-    def versioned(request: api_request.Request) -> webob.Response:
+    def versioned(request: Request) -> webob.Response:
         version = microversions.MINIMUM
         try:
             version = request.environ['migrator.version'] = microversions.of_request(request)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Who asks: two ways to find out, chosen by ``[api] auth_strategy``."""
 
@@ -21,12 +11,12 @@ from typing import Any
 import webob.dec
 from oslo_config import cfg
 
-from migrator import context as migrator_context
 from migrator import exception
-from migrator.api import request as api_request
+from migrator.api.request import Handler, Request
+from migrator.context import RequestContext
 
 #: Puts the finding out before a handler.
-Auth = Callable[[api_request.Handler], api_request.Handler]
+Auth = Callable[[Handler], Handler]
 
 #: What Keystone implies for an administrator, highest first.
 ADMIN_ROLES = ['admin', 'manager', 'member', 'reader']
@@ -38,16 +28,16 @@ def of_conf(conf: cfg.ConfigOpts) -> Auth:
     return noauth2 if conf.api.auth_strategy == 'noauth2' else keystone(conf)
 
 
-def noauth2(handle: api_request.Handler) -> api_request.Handler:
+def noauth2(handle: Handler) -> Handler:
     """Take the token at its word: ``user:project``, or ``user`` alone; user ``admin`` is an administrator."""
 
-    def authenticated(request: api_request.Request) -> webob.Response:
+    def authenticated(request: Request) -> webob.Response:
         token = request.headers.get('X-Auth-Token', '')
         user, _, project = token.partition(':')
         if not user:
             raise exception.Unauthorized()
         roles = ADMIN_ROLES if user == 'admin' else USER_ROLES
-        request.environ['migrator.context'] = migrator_context.RequestContext(
+        request.environ['migrator.context'] = RequestContext(
             user_id=user,
             project_id=project or user,
             roles=list(roles),
@@ -66,14 +56,14 @@ def keystone(conf: cfg.ConfigOpts) -> Auth:
     :param conf: its section ``[keystone_authtoken]`` is registered and read at the first request, not before.
     """
 
-    def wrap(handle: api_request.Handler) -> api_request.Handler:
-        def validated(request: api_request.Request) -> webob.Response:
-            request.environ['migrator.context'] = migrator_context.RequestContext.from_environ(
+    def wrap(handle: Handler) -> Handler:
+        def validated(request: Request) -> webob.Response:
+            request.environ['migrator.context'] = RequestContext.from_environ(
                 request.environ, request_id=request.request_id, overwrite=False
             )
             return handle(request)
 
-        inner = webob.dec.wsgify(validated, RequestClass=api_request.Request)
+        inner = webob.dec.wsgify(validated, RequestClass=Request)
 
         @functools.lru_cache(maxsize=1)
         def middleware() -> Any:
@@ -82,7 +72,7 @@ def keystone(conf: cfg.ConfigOpts) -> Auth:
 
             return auth_token.AuthProtocol(inner, {'oslo_config_config': conf})
 
-        def authenticated(request: api_request.Request) -> webob.Response:
+        def authenticated(request: Request) -> webob.Response:
             return request.get_response(middleware())
 
         return authenticated

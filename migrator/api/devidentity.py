@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A development identity: a catalog for clients that insist on one. It checks no password: anybody is who they say.
 
@@ -30,7 +20,7 @@ from oslo_context import context as oslo_context
 from migrator import exception
 from migrator.api import auth, errors
 from migrator.api import request as api_request
-from migrator.conf import api as api_conf
+from migrator.conf import api
 
 MARK = 'development only: no password is checked'
 _FOR_EVER = datetime.datetime(2999, 12, 31, tzinfo=datetime.UTC).strftime('%Y-%m-%dT%H:%M:%S.%fZ')
@@ -60,7 +50,7 @@ def make_app(endpoints: Mapping[str, str]) -> Callable[..., Any]:
 
 
 def _answer(request: Any, endpoints: Mapping[str, str]) -> webob.Response:
-    if not api_conf.is_loopback(request.remote_addr or ''):
+    if not api.is_loopback(request.remote_addr or ''):
         raise exception.Forbidden('The development identity answers requests from its own machine only.')
     try:
         path = request.path_info.rstrip('/')

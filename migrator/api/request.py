@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A request on its way through the API: who asks, in which version, and what there is to answer with."""
 
@@ -25,10 +15,10 @@ import webob
 from oslo_config import cfg
 from oslo_policy import policy
 
-from migrator import context as migrator_context
 from migrator import exception, executors
 from migrator.conductor import rpcapi
-from migrator.db import api as db_api
+from migrator.context import RequestContext
+from migrator.db.api import Database
 from migrator.objects import base
 
 #: Longer bodies are not read; nova's limit.
@@ -45,7 +35,7 @@ class Services:
     """What the handlers work with."""
 
     conf: cfg.ConfigOpts
-    database: db_api.Database
+    database: Database
     conductor: rpcapi.ConductorAPI
     threads: executors.Threads
     enforcer: policy.Enforcer
@@ -64,9 +54,9 @@ class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
         return found
 
     @property
-    def context(self) -> migrator_context.RequestContext:
+    def context(self) -> RequestContext:
         """Who asks, once that is known."""
-        found: migrator_context.RequestContext = self.environ['migrator.context']
+        found: RequestContext = self.environ['migrator.context']
         return found
 
     @property

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Every URL under /v2.1, with the minor versions in which it is there, and the one function that looks one up.
 
@@ -23,7 +13,6 @@ import re
 import webob
 
 from migrator import exception
-from migrator.api import request as api_request
 from migrator.api.handlers import (
     aggregates,
     hypervisors,
@@ -35,6 +24,7 @@ from migrator.api.handlers import (
     servers,
     services,
 )
+from migrator.api.request import Handler, Request
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +37,7 @@ class Route:
 
     method: str
     path: str
-    handler: api_request.Handler
+    handler: Handler
     since: int = 1
     until: int = 1000
 
@@ -83,7 +73,7 @@ ROUTES = (
 LEFT_TO_NOVA = tuple(Route(method, path, not_served.refuse) for method, path in not_served.URLS)
 
 
-def dispatch(request: api_request.Request) -> webob.Response:
+def dispatch(request: Request) -> webob.Response:
     """Have a request answered by its handler.
 
     :raises migrator.exception.NotFound: the compute API has no such URL, or not in this version.
@@ -104,11 +94,11 @@ def dispatch(request: api_request.Request) -> webob.Response:
     raise _no_such_url(request)
 
 
-def _no_such_url(request: api_request.Request) -> exception.NotFound:
+def _no_such_url(request: Request) -> exception.NotFound:
     return exception.NotFound(f'There is no such URL in the compute API: {request.method} {request.path_info}')
 
 
-def _below_version(request: api_request.Request) -> str:
+def _below_version(request: Request) -> str:
     """Return the path after the version, without the project that old catalogs put there."""
     path: str = request.path_info
     if '\x00' in path or not path.startswith('/v2.1/'):

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """migrator-api: the REST API in a process of its own."""
 
@@ -22,8 +12,9 @@ from typing import Any
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from migrator.cmd import logs, service
 from migrator.objects import base
+from migrator.runtime import logs, service
+from migrator.runtime.process import Process
 
 LOG = logging.getLogger(__name__)
 
@@ -42,7 +33,7 @@ def register(conf: cfg.ConfigOpts) -> None:
     options.register_opts(conf)
 
 
-def make_app(process: service.Process) -> App:
+def make_app(process: Process) -> App:
     """Return the WSGI application, wired to the configured database and broker."""
     from migrator.api import app
     from migrator.conductor import rpcapi
@@ -90,13 +81,13 @@ def _path(environ: dict[str, Any]) -> str:
     return base.printable(path)  # a line break in a path must not make a second log line
 
 
-def begin(process: service.Process) -> None:
+def begin(process: Process) -> None:
     """Wire the API, and serve it."""
-    from migrator.cmd import http_server
-    from migrator.conf import api as api_conf
+    from migrator.conf import api
+    from migrator.runtime import http_server
 
     conf = process.conf
-    api_conf.check_bind(conf, conf.api.listen)
+    api.check_bind(conf, conf.api.listen)
     app = make_app(process)
     url = http_server.serve(
         process,

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """migrator-compute: one host's half of the story."""
 
@@ -24,8 +14,8 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import exception
-from migrator.cmd import process as processes
-from migrator.cmd import service
+from migrator.runtime import service
+from migrator.runtime.process import Process, Stopping
 
 if TYPE_CHECKING:  # imported when it is settled what threads are
     from migrator.conductor import rpcapi
@@ -46,23 +36,24 @@ NAMESAKE_TIMEOUT = 4.0
 NAMESAKE_TRIES = 2
 
 
-def _fake(process: service.Process) -> Driver:
-    from migrator.virt import fake
+def _fake(process: Process) -> Driver:
+    from migrator.virt.fake.driver import FakeDriver
+    from migrator.virt.fake.hypervisor import FakeWorld
 
     conf = process.conf
     if conf.fake.world:
-        from migrator.testing import fake_world_driver
+        from migrator.testing.fake_world.driver import FakeWorldDriver
 
         return process.wait_for(
             'The world of fake hypervisors',
-            lambda: fake_world_driver.FakeWorldDriver(conf.fake.world, conf.host, process.threads),
+            lambda: FakeWorldDriver(conf.fake.world, conf.host, process.threads),
         )
     LOG.warning('[fake] world is not set: this hypervisor ends with the service, and no other host can reach it')
-    world = fake.FakeWorld(process.threads)
-    return fake.FakeDriver(world.add(conf.host), process.threads)
+    world = FakeWorld(process.threads)
+    return FakeDriver(world.add(conf.host), process.threads)
 
 
-def _libvirt(process: service.Process) -> Driver:
+def _libvirt(process: Process) -> Driver:
     # By its name, for it is an extra.
     module: Any = importlib.import_module(LIBVIRT)
     made: Driver = module.LibvirtDriver(process.conf, process.threads)
@@ -70,7 +61,7 @@ def _libvirt(process: service.Process) -> Driver:
 
 
 #: What ``[compute] driver`` can name. Each returns the driver of the configured host, not yet connected.
-DRIVERS: dict[str, Callable[[service.Process], Driver]] = {'fake': _fake, 'libvirt': _libvirt}
+DRIVERS: dict[str, Callable[[Process], Driver]] = {'fake': _fake, 'libvirt': _libvirt}
 
 #: Where libvirt's driver is.
 LIBVIRT = 'migrator.virt.libvirt.driver'
@@ -90,11 +81,11 @@ def check_driver(name: str) -> None:
     raise exception.ConfigurationError(option='[compute] driver', value=name, detail=detail)
 
 
-def check_name(process: service.Process, events: rpcapi.ConductorEvents) -> None:
+def check_name(process: Process, events: rpcapi.ConductorEvents) -> None:
     """Raise if another compute service answers under our name; before it is disturbed by any act of ours.
 
     :raises migrator.exception.ConfigurationError: it does.
-    :raises migrator.cmd.process.Stopping: the process was told to stop meanwhile.
+    :raises migrator.runtime.process.Stopping: the process was told to stop meanwhile.
     """
     host = process.conf.host
     for _ in range(NAMESAKE_TRIES):
@@ -117,7 +108,7 @@ def check_name(process: service.Process, events: rpcapi.ConductorEvents) -> None
             )
         return
     if process.stopping.is_set():
-        raise processes.Stopping(host)
+        raise Stopping(host)
 
 
 def register(conf: cfg.ConfigOpts) -> None:
@@ -129,9 +120,9 @@ def register(conf: cfg.ConfigOpts) -> None:
     upgrade_levels.register_opts(conf)
 
 
-def begin(process: service.Process) -> None:
+def begin(process: Process) -> None:
     """Wire a compute host, and start it."""
-    from migrator.compute import manager as compute_manager
+    from migrator.compute.manager import ComputeManager
     from migrator.conductor import rpcapi
     from migrator.conf import upgrade_levels
 
@@ -144,7 +135,7 @@ def begin(process: service.Process) -> None:
     if not process.in_memory:
         check_name(process, events)
     driver = DRIVERS[conf.compute.driver](process)
-    manager = compute_manager.ComputeManager(conf, conf.host, driver, process.threads, events, client)
+    manager = ComputeManager(conf, conf.host, driver, process.threads, events, client)
     process.wait_for('The hypervisor', manager.start)
     process.on_stop(manager.cleanup_host)
 

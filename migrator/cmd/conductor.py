@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """migrator-conductor: the storyteller."""
 
@@ -22,12 +12,13 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import exception
-from migrator.cmd import service
+from migrator.runtime import service
+from migrator.runtime.process import Process
 
 if TYPE_CHECKING:  # imported when it is settled what threads are
-    from migrator.cmd import http_server
-    from migrator.objects import command
+    from migrator.objects import protocol
     from migrator.placement_client import client
+    from migrator.runtime import http_server
 
 LOG = logging.getLogger(__name__)
 
@@ -46,16 +37,16 @@ def register(conf: cfg.ConfigOpts) -> None:
     options.register_opts(conf)
 
 
-def begin(process: service.Process) -> None:
+def begin(process: Process) -> None:
     """Wire a conductor, and start it."""
-    from migrator.conductor import manager as conductor_manager
+    from migrator.conductor.manager import ConductorManager
     from migrator.placement_client import client
 
     conf = process.conf
     placement, engine, transport = process.placement(), process.engine(), process.transport()
     database = process.database(engine)
     rpc: Any = _Watched(process.rpc(transport))
-    manager = conductor_manager.ConductorManager(conf, conf.host, database, placement, rpc, process.threads)
+    manager = ConductorManager(conf, conf.host, database, placement, rpc, process.threads)
     # First: a port that is taken is said before anybody is told of this conductor.
     if conf.conductor.metrics_port is not None:
         _serve_metrics(process, manager.metrics.make_app())
@@ -70,8 +61,8 @@ def begin(process: service.Process) -> None:
     process.watch('Placement', lambda: look_at(probe))
 
 
-def _serve_metrics(process: service.Process, app: http_server.App) -> None:
-    from migrator.cmd import http_server
+def _serve_metrics(process: Process, app: http_server.App) -> None:
+    from migrator.runtime import http_server
 
     url = http_server.serve(
         process,
@@ -146,7 +137,7 @@ class _WatchedEndpoint:
         if name != 'compute_started':
             return method
 
-        def compute_started(context: Any, report: command.HostReport) -> Any:
+        def compute_started(context: Any, report: protocol.HostReport) -> Any:
             if self._boots.began(report.host, report.boot_id):
                 LOG.error(
                     'Two compute services call themselves %s, and neither can be relied on: stop one of them, or '

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """``migrator-demo``: a whole cloud in one process, which empties one of its hosts while you watch, or serves."""
 
@@ -24,9 +14,9 @@ import warnings
 from collections.abc import Sequence
 
 from migrator import exception
-from migrator.cmd import demo_options
+from migrator.demo import options
+from migrator.demo.options import PROG
 
-PROG = demo_options.PROG
 WRONG, UNREACHABLE, INTERRUPTED = 1, 3, 130
 
 
@@ -40,7 +30,7 @@ class _LogHandler(logging.Handler):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo, and return its exit status."""
     try:
-        settings = demo_options.parse(argv)
+        settings = options.parse(argv)
     except SystemExit as stop:  # argparse has said what there is to say
         return int(stop.code or 0)
     if importlib.util.find_spec('placement') is None:
@@ -50,12 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         choose_threads()
         # Imported here: a wrong option is told at once, and oslo.messaging has to come after the choice of threads.
-        from migrator.cmd import demo_run, demo_serve
+        from migrator.demo import run, serve
 
         with tempfile.TemporaryDirectory(prefix='migrator-demo-') as directory:
             if settings.serve:
-                return demo_serve.serve(settings, settings.serve, directory)
-            return demo_run.run(settings, directory)
+                return serve.serve(settings, settings.serve, directory)
+            return run.run(settings, directory)
     except KeyboardInterrupt as stop:  # before there was anything to tell of
         print(f'{PROG}: interrupted', file=sys.stderr)
         return getattr(stop, 'status', INTERRUPTED)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """``migrator-manage``: what an operator does to migrator's own data.
 
@@ -34,23 +24,23 @@ from typing import TYPE_CHECKING, Any
 from oslo_config import cfg
 
 from migrator import exception, executors
-from migrator.cmd import manage_command, pipes
+from migrator.cli import command
+from migrator.cli.command import PROG, Asked
+from migrator.runtime import pipes
 
 if TYPE_CHECKING:  # whatever only some verbs need is imported where they use it, so that the help comes at once
     from migrator import rpc
 
-PROG = manage_command.PROG
-WRONG, USAGE, UNREACHABLE = manage_command.WRONG, manage_command.USAGE, manage_command.UNREACHABLE
-Asked = manage_command.Asked
+WRONG, USAGE, UNREACHABLE = command.WRONG, command.USAGE, command.UNREACHABLE
 
 #: Noun -> its help, and the module whose ``VERBS`` it has.
 NOUNS: dict[str, tuple[str, str]] = {
-    'db': ('the database schema', 'migrator.cmd.manage_db'),
-    'service': ('the services that report: computes and conductors', 'migrator.cmd.manage_service'),
-    'instance': ('the guests that migrator keeps the books of', 'migrator.cmd.manage_instance'),
-    'migration': ('the migrations', 'migrator.cmd.manage_migration'),
-    'cleanup': ('the cleanups that hosts could not do for migrations', 'migrator.cmd.manage_cleanup'),
-    'placement': ('the allocations in Placement', 'migrator.cmd.manage_placement'),
+    'db': ('the database schema', 'migrator.cli.db'),
+    'service': ('the services that report: computes and conductors', 'migrator.cli.service'),
+    'instance': ('the guests that migrator keeps the books of', 'migrator.cli.instance'),
+    'migration': ('the migrations', 'migrator.cli.migration'),
+    'cleanup': ('the cleanups that hosts could not do for migrations', 'migrator.cli.cleanup'),
+    'placement': ('the allocations in Placement', 'migrator.cli.placement'),
 }
 
 
@@ -69,7 +59,7 @@ class _NounParser(_Parser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as usual, with the verbs."""
-        verbs: Sequence[manage_command.Verb] = importlib.import_module(self._module).VERBS
+        verbs: Sequence[command.Verb] = importlib.import_module(self._module).VERBS
         choices: Any = self.add_subparsers(metavar='VERB', required=True, dest='verb', parser_class=_Parser)
         for verb in verbs:
             one = choices.add_parser(
@@ -118,13 +108,13 @@ def read_conf(files: Sequence[str]) -> cfg.ConfigOpts:
 
     :raises migrator.exception.ConfigurationError: a file is not there or cannot be read, or a value is not right.
     """
-    from migrator.cmd import settings
     from migrator.conf import opts
-    from migrator.db import options as db_options
+    from migrator.db import options
+    from migrator.runtime import settings
 
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
-    db_options.register_opts(conf)
+    options.register_opts(conf)
     settings.parse(conf, PROG, [f'--config-file={file}' for file in files])
     for problem in settings.problems(conf):
         raise problem
@@ -159,9 +149,9 @@ def main(
     except exception.ConfigurationError as error:
         return _fail(USAGE, error)
     except exception.DatabaseUnreachable as error:
-        from migrator.db import options as db_options
+        from migrator.db import options
 
-        refused = db_options.refusal(conf, error) if conf is not None else None
+        refused = options.refusal(conf, error) if conf is not None else None
         return _fail(UNREACHABLE, _line(error)) if refused is None else _fail(USAGE, _line(refused))
     except cfg.Error as error:
         return _fail(USAGE, _line(error))
@@ -182,10 +172,10 @@ def _fail(status: int, error: object) -> int:
 
 
 def _line(error: object) -> str:
-    from migrator.db import options as db_options
+    from migrator.db import options
 
     # Further lines of a database's error quote the statement and its parameters; the first may quote the URL.
-    return db_options.without_password((str(error).strip().splitlines() or ['an error without a text'])[0])
+    return options.without_password((str(error).strip().splitlines() or ['an error without a text'])[0])
 
 
 if __name__ == '__main__':

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """migrator-status: whether this installation is ready for this release.
 
@@ -26,12 +16,12 @@ from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
 
 from migrator import exception, executors
-from migrator.cmd import pipes, settings
-from migrator.objects import service as service_objects
+from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION
+from migrator.runtime import pipes, settings
 
 if TYPE_CHECKING:  # what the checks need is imported where they use it, so that the help comes at once
-    from migrator.db import api as db_api
-    from migrator.db import engine as engines
+    from migrator.db.api import Database
+    from migrator.db.engine import Engine
 
 PROG = 'migrator-status'
 USAGE = 2
@@ -57,19 +47,19 @@ class Checks(upgradecheck.UpgradeCommands):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
 
-    def _engine(self) -> engines.Engine:
+    def _engine(self) -> Engine:
         from migrator.db import options
 
         return options.engine_from_conf(self._conf, executors.NativeThreads(), max_retries=0)
 
-    def _database(self) -> db_api.Database:
+    def _database(self) -> Database:
         """Return the database, of a schema that this release knows."""
-        from migrator.db import api as db_api
         from migrator.db import sync
+        from migrator.db.api import Database
 
         engine = self._engine()
         sync.check(engine)
-        return db_api.Database('', executors.NativeThreads(), engine=engine)
+        return Database('', executors.NativeThreads(), engine=engine)
 
     def _schema(self) -> Result:
         """Whether the schema is this release's."""
@@ -95,8 +85,8 @@ class Checks(upgradecheck.UpgradeCommands):
     def _services(self) -> Result:
         """Whether every compute service is of this release; older ones work, with what they can do."""
         database = self._database()
-        found = database.services.list(binary=service_objects.COMPUTE_BINARY)
-        newest = service_objects.CURRENT_VERSION
+        found = database.services.list(binary=COMPUTE_BINARY)
+        newest = CURRENT_VERSION
         older = [f'{service.host} ({service.version})' for service in found if service.version < newest]
         if older:
             return Result(

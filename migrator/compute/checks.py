@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The two checks before a live migration: questions, answered when the driver has answered.
 
@@ -18,13 +8,8 @@ A refusal is a :class:`~migrator.exception.MigrationPreCheckError`, whose messag
 from __future__ import annotations
 
 from migrator import exception
-from migrator.objects import command as command_objects
-from migrator.virt import driver as virt_driver
-
-ComputeDriver = virt_driver.ComputeDriver
-GuestState = command_objects.GuestState
-Instance = virt_driver.Instance
-LiveMigrateData = virt_driver.LiveMigrateData
+from migrator.objects import GuestState, Instance, LiveMigrateData
+from migrator.virt.driver import ComputeDriver
 
 
 def check_can_live_migrate_destination(

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What a host reports of itself: its service, its hypervisor, its inventory, its guests."""
 
@@ -19,10 +9,8 @@ from collections.abc import Callable, Sequence
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.objects import command as command_objects
-from migrator.objects import compute_node
-from migrator.objects import instance as instance_objects
-from migrator.virt import driver as virt_driver
+from migrator.objects import Guest, HostReport, Instance, compute_node
+from migrator.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
 
@@ -42,7 +30,7 @@ class HostInventory:
 
     def __init__(
         self,
-        driver: virt_driver.ComputeDriver,
+        driver: ComputeDriver,
         host: str,
         boot_id: str,
         version: int,
@@ -65,15 +53,15 @@ class HostInventory:
 
     def report(
         self,
-        guests: Sequence[command_objects.Guest] = (),
-        adoptable: Sequence[instance_objects.Instance] = (),
-    ) -> command_objects.HostReport:
+        guests: Sequence[Guest] = (),
+        adoptable: Sequence[Instance] = (),
+    ) -> HostReport:
         """Return the host's report, with the node as last seen.
 
         :param guests: every guest that the driver knows; only at start.
         :param adoptable: those of them that the books are to take in if they do not know them.
         """
-        return command_objects.HostReport(
+        return HostReport(
             host=self._host,
             boot_id=self._boot_id,
             version=self._version,

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The live migrations that wait on their source for a slot.
 
@@ -16,7 +6,7 @@ Registering an entry and submitting its work happen under one lock, and the work
 the same lock. Done without (a placeholder, submit, then store the Future) a worker may look for its entry before it
 is there: the entry then stays for ever, and an abort finds a Future that is not the one that runs.
 
-*Lock order*, for the whole of a compute host: :class:`~migrator.compute.orders.Orders`, then this queue, then
+*Lock order*, for the whole of a compute host: :class:`~migrator.compute.work.Orders`, then this queue, then
 :class:`~migrator.executors.BoundedExecutor` (a Future's own lock is taken within any of them). Every other lock -- the
 manager's, the outbox's, the observer's, the time-outs' -- is held for a look at its own object, and nothing else is
 taken meanwhile. No driver call and no message is ever made while holding one of them.

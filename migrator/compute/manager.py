@@ -1,20 +1,10 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The RPC endpoint of a compute host.
 
 It is told what to do by conductors, and only by them. A call is answered at once, except for the checks; the work is
 done by a pool, one step of a migration after the other, and its end is told by an event and by every poll until it is
-acknowledged (:mod:`migrator.compute.orders`). Moves wait in a bounded queue
+acknowledged (:mod:`migrator.compute.work`). Moves wait in a bounded queue
 (:mod:`migrator.compute.live_migration_queue`).
 """
 
@@ -31,36 +21,29 @@ from oslo_log import log as logging
 from migrator import context as migrator_context
 from migrator import exception, executors
 from migrator import rpc as migrator_rpc
-from migrator.compute import (
-    checks,
-    inventory,
-    live_migration,
-    live_migration_queue,
-    observations,
-    orders,
-    packing,
-    registration,
-    rpcapi,
-    timeouts,
+from migrator.compute import checks, inventory, live_migration_queue, packing, registration, rpcapi, status, timeouts
+from migrator.compute import steps as live_migration
+from migrator.compute.work import LIVE_MIGRATION, Orders, Outcome, Work
+from migrator.conf import compute
+from migrator.objects import (
+    COMPARES_TENURE,
+    CURRENT_VERSION,
+    LIGHTWEIGHT,
+    Answer,
+    Command,
+    EventClient,
+    Instance,
+    LiveMigrateData,
+    Observation,
+    Report,
+    WorkState,
+    protocol,
 )
-from migrator.conf import compute as compute_conf
-from migrator.objects import command as command_objects
-from migrator.objects import events as events_objects
-from migrator.objects import service as service_objects
-from migrator.virt import driver as virt_driver
+from migrator.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
 
-Answer = command_objects.Answer
-Command = command_objects.Command
 Context = migrator_context.RequestContext
-Instance = virt_driver.Instance
-LiveMigrateData = virt_driver.LiveMigrateData
-Observation = command_objects.Observation
-Outcome = orders.Outcome
-Report = command_objects.Report
-Work = orders.Work
-WorkState = command_objects.WorkState
 
 #: How many driver calls and messages may be under way at once, moves aside: enough that calls which hang do not
 #: hold up the others, and few enough that a hypervisor which hangs altogether does not exhaust the process.
@@ -142,16 +125,16 @@ class ComputeManager:
         self,
         conf: cfg.ConfigOpts,
         host: str,
-        driver: virt_driver.ComputeDriver,
+        driver: ComputeDriver,
         threads: executors.Threads,
-        events: events_objects.EventClient,
+        events: EventClient,
         rpc: migrator_rpc.RPC | None = None,
         version: int | None = None,
     ) -> None:
-        limit = compute_conf.max_concurrent_live_migrations(conf)
-        cap = compute_conf.service_version(conf, service_objects.CURRENT_VERSION)
+        limit = compute.max_concurrent_live_migrations(conf)
+        cap = compute.service_version(conf, CURRENT_VERSION)
         # Those, too, that are read much later: a stop that finds one wrong would stop nothing.
-        compute_conf.check(conf)
+        compute.check(conf)
         self.conf = conf
         self.host = host
         self.driver = driver
@@ -170,13 +153,11 @@ class ComputeManager:
         self._queue = live_migration_queue.LiveMigrationQueue(
             host, self._live_migration_executor, self._waiting_live_migrations, threads
         )
-        compares_tenure = self.version >= service_objects.COMPARES_TENURE
-        self._orders = orders.Orders(
-            host, self.boot_id, threads, events, self._pool, self._foreign_boot, compares_tenure
-        )
-        self._observer = observations.Observer(driver, host, self.boot_id, threads, self._orders, self._pool)
+        compares_tenure = self.version >= COMPARES_TENURE
+        self._orders = Orders(host, self.boot_id, threads, events, self._pool, self._foreign_boot, compares_tenure)
+        self._observer = status.Observer(driver, host, self.boot_id, threads, self._orders, self._pool)
         self._timeouts = timeouts.Timeouts(
-            host, self.boot_id, lambda: compute_conf.live_migration_timeout(conf), threads, events, self._pool
+            host, self.boot_id, lambda: compute.live_migration_timeout(conf), threads, events, self._pool
         )
         self._inventory = inventory.HostInventory(
             driver, host, self.boot_id, self.version, lambda: self._queue.limit, threads, self._pool
@@ -227,7 +208,7 @@ class ComputeManager:
 
         :raises migrator.exception.ConfigurationError: an option is not right; the old value goes on.
         """
-        self._queue.resize(compute_conf.max_concurrent_live_migrations(self.conf))
+        self._queue.resize(compute.max_concurrent_live_migrations(self.conf))
 
     def cleanup_host(self) -> None:
         """Stop as planned: take no new moves, treat those that wait and those that run as configured, and say so.
@@ -285,7 +266,7 @@ class ComputeManager:
         """Register again: the database may have the boot of an earlier life, whose call was committed late."""
         self._registration.register()
 
-    def _apply(self, assignments: Sequence[command_objects.Assignment]) -> None:
+    def _apply(self, assignments: Sequence[protocol.Assignment]) -> None:
         """Take over the migrations that this host has a part in, in their order."""
         for assignment in assignments:
             command = assignment.command
@@ -293,8 +274,8 @@ class ComputeManager:
                 self._apply_one(assignment)
         self._forget_inherited()
 
-    def _apply_one(self, assignment: command_objects.Assignment) -> None:
-        command = assignment.command.replace(step=orders.LIVE_MIGRATION, boot_id=self.boot_id)
+    def _apply_one(self, assignment: protocol.Assignment) -> None:
+        command = assignment.command.replace(step=LIVE_MIGRATION, boot_id=self.boot_id)
         if not self._orders.adopt(command) or assignment.role != 'source':
             return
         inherited = self._inherited.get(command.instance_uuid)
@@ -493,7 +474,7 @@ class ComputeManager:
     def poll_live_migrations(
         self, context: Context, commands: list[Command], acks: list[dict[str, Any]], wait: float
     ) -> list[Observation]:
-        """Tell what is known of some migrations; see :class:`migrator.compute.observations.Observer`."""
+        """Tell what is known of some migrations; see :class:`migrator.compute.status.Observer`."""
         return self._observer.poll(commands, acks, wait)
 
     # --- below -----------------------------------------------------------------------------------------------------
@@ -514,7 +495,7 @@ class ComputeManager:
         or after some seconds as still running.
         """
         answer = self._orders.accept(command, body, stop=stop)
-        lightweight = self.version >= service_objects.LIGHTWEIGHT
+        lightweight = self.version >= LIGHTWEIGHT
         if lightweight or answer.report is None or answer.report.state != WorkState.RUNNING:
             return answer
         return self._orders.wait(command, rpcapi.PLAIN_WAIT)
@@ -542,7 +523,7 @@ class ComputeManager:
 
     def _stop_work(self, work: Work, instance: Instance) -> None:
         """Make a cancelled work end soon; one that has a token alone looks at it by itself."""
-        if work.step == orders.LIVE_MIGRATION:
+        if work.step == LIVE_MIGRATION:
             self._end_move(work, work.uuid, instance)
 
     def _end_move(self, work: Work | None, migration_uuid: str, instance: Instance) -> None:

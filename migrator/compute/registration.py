@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """How this host makes itself known: compute_started until it is answered, then a heartbeat."""
 
@@ -19,11 +9,10 @@ from collections.abc import Callable, Sequence
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.compute import inventory as inventory_module
-from migrator.compute import orders as orders_module
-from migrator.objects import command as command_objects
-from migrator.objects import events as events_objects
-from migrator.virt import driver as virt_driver
+from migrator.compute.inventory import HostInventory
+from migrator.compute.work import Orders
+from migrator.objects import Assignment, EventClient, Guest, GuestState, Instance
+from migrator.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
 
@@ -48,11 +37,11 @@ class Registration:
     def __init__(
         self,
         threads: executors.Threads,
-        events: events_objects.EventClient,
-        driver: virt_driver.ComputeDriver,
-        inventory: inventory_module.HostInventory,
-        orders: orders_module.Orders,
-        apply: Callable[[Sequence[command_objects.Assignment]], None],
+        events: EventClient,
+        driver: ComputeDriver,
+        inventory: HostInventory,
+        orders: Orders,
+        apply: Callable[[Sequence[Assignment]], None],
         interval: float,
         pools: Sequence[executors.BoundedExecutor] = (),
         adopts: bool = False,
@@ -110,7 +99,7 @@ class Registration:
                 self._orders.starting = False
             return
 
-    def _adoptable(self, guests: Sequence[command_objects.Guest], left_out: set[str]) -> list[virt_driver.Instance]:
+    def _adoptable(self, guests: Sequence[Guest], left_out: set[str]) -> list[Instance]:
         """Return those of this host's guests that can be adopted, if they are to be.
 
         :param left_out: the guests that are not asked any more in this registration; more are added.
@@ -119,7 +108,7 @@ class Registration:
             return []
         asked = [guest.instance_uuid for guest in guests if guest.instance_uuid not in left_out]
         # What only waits for a guest is none yet, and no driver can describe it.
-        waits = {guest.instance_uuid for guest in guests if guest.state == command_objects.GuestState.WAITING}
+        waits = {guest.instance_uuid for guest in guests if guest.state == GuestState.WAITING}
         found, silent = [], 0
         untold: list[str] = []
         clock = self._threads.clock

@@ -1,18 +1,8 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The door to a compute host: one method for each call. Only a conductor knocks here, never another compute host.
 
-Every method returns the host's :class:`~migrator.objects.command.Answer`; a host that did not take the command says
+Every method returns the host's :class:`~migrator.objects.protocol.Answer`; a host that did not take the command says
 so in ``refusal``. All of them raise what :meth:`migrator.rpc.RPC.call` raises, and a call that timed out may have been
 executed: the same call again, in the same epoch, re-attaches to the work and never does it twice at once. What the
 host's version cannot do for a migration that stands where it does is refused here, before anything is sent.
@@ -23,21 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from migrator import context as migrator_context
 from migrator import exception
-from migrator import rpc as migrator_rpc
-from migrator.objects import command as command_objects
-from migrator.objects import instance as instance_objects
-from migrator.objects import migrate_data as migrate_data_objects
-from migrator.objects import migration as migration_objects
-from migrator.objects import service as service_objects
+from migrator.context import RequestContext
+from migrator.objects import (
+    ABORTS_QUEUED,
+    CURRENT_VERSION,
+    LIGHTWEIGHT,
+    Answer,
+    Command,
+    Instance,
+    LiveMigrateData,
+    Migration,
+    MigrationStatus,
+    protocol,
+)
+from migrator.rpc import RPC, Target
 
-Answer = command_objects.Answer
-Command = command_objects.Command
-Context = migrator_context.RequestContext
-Instance = instance_objects.Instance
-LiveMigrateData = migrate_data_objects.LiveMigrateData
-Migration = migration_objects.Migration
+Context = RequestContext
 
 TOPIC = 'compute'
 #: version -> what is new in it.
@@ -57,7 +49,7 @@ PLAIN_WAIT = 5.0
 
 def served_by(service_version: int) -> str:
     """Return the newest of :data:`VERSIONS` that a host of a service version knows."""
-    return _LIGHTWEIGHT if service_version >= service_objects.LIGHTWEIGHT else _PLAIN
+    return _LIGHTWEIGHT if service_version >= LIGHTWEIGHT else _PLAIN
 
 
 class ComputeAPI:
@@ -76,11 +68,11 @@ class ComputeAPI:
 
     def __init__(
         self,
-        rpc: migrator_rpc.RPC,
+        rpc: RPC,
         timeout: float = 60.0,
         long_timeout: float = 1800.0,
         monitor: float | None = 60.0,
-        version_of: Callable[[str], int] = lambda host: service_objects.CURRENT_VERSION,
+        version_of: Callable[[str], int] = lambda host: CURRENT_VERSION,
         pin: str | None = None,
     ) -> None:
         self._rpc = rpc
@@ -99,7 +91,7 @@ class ComputeAPI:
         return known[1]
 
     def _call(self, context: Context, host: str, method: str, **args: Any) -> Any:
-        target = migrator_rpc.Target(topic=TOPIC, server=host, version=_PLAIN)
+        target = Target(topic=TOPIC, server=host, version=_PLAIN)
         return self._rpc.call(context, target, method, self._timeout, **args)
 
     def _end_of_move(self, context: Context, host: str, method: str, command: Command, **args: Any) -> Answer:
@@ -108,7 +100,7 @@ class ComputeAPI:
         A plain call holds its caller's thread until the host has done it, or for :data:`PLAIN_WAIT` seconds.
         """
         plain = _PLAIN in (self._pin, served_by(self._version(host, command.boot_id)))
-        target = migrator_rpc.Target(topic=TOPIC, server=host, version=_PLAIN if plain else _LIGHTWEIGHT)
+        target = Target(topic=TOPIC, server=host, version=_PLAIN if plain else _LIGHTWEIGHT)
         answer: Answer = self._rpc.call(context, target, method, self._timeout, command=command, **args)
         return answer
 
@@ -120,7 +112,7 @@ class ComputeAPI:
             )
 
     def _long_call(self, context: Context, host: str, method: str, **args: Any) -> Any:
-        target = migrator_rpc.Target(topic=TOPIC, server=host, version=_PLAIN)
+        target = Target(topic=TOPIC, server=host, version=_PLAIN)
         # The host is told how long somebody waits, so that a hung check does not hold its thread for ever.
         return self._rpc.call(context, target, method, self.long_timeout, self._monitor, wait=CHECK_WAIT, **args)
 
@@ -206,8 +198,8 @@ class ComputeAPI:
         :raises migrator.exception.ServiceTooOld: it does not run yet, and the host lets go only of what runs; nothing
             was sent.
         """
-        if migration.status != migration_objects.MigrationStatus.RUNNING:
-            self._need(host, command, service_objects.ABORTS_QUEUED, 'live_migration_abort', migration)
+        if migration.status != MigrationStatus.RUNNING:
+            self._need(host, command, ABORTS_QUEUED, 'live_migration_abort', migration)
         answer: Answer = self._call(context, host, 'live_migration_abort', command=command, instance=instance)
         return answer
 
@@ -264,7 +256,7 @@ class ComputeAPI:
         commands: list[Command],
         acks: list[dict[str, Any]],
         timeout: float,
-    ) -> list[command_objects.Observation]:
+    ) -> list[protocol.Observation]:
         """Ask one host about many migrations at once.
 
         :param commands: whom it is about and in which epoch; their step does not matter.
@@ -273,8 +265,8 @@ class ComputeAPI:
             driver says nothing in time.
         :returns: one observation a migration, in any order; those of which the host knows nothing certain are missing.
         """
-        target = migrator_rpc.Target(topic=TOPIC, server=host, version=_PLAIN)
-        observations: list[command_objects.Observation] = self._rpc.call(
+        target = Target(topic=TOPIC, server=host, version=_PLAIN)
+        observations: list[protocol.Observation] = self._rpc.call(
             context, target, 'poll_live_migrations', timeout, commands=commands, acks=acks, wait=timeout / 2
         )
         return observations

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Tells the conductor of moves that take longer than they may. Nothing is aborted here: a time-out is a wish.
 
@@ -24,11 +14,9 @@ from collections.abc import Callable
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.compute import orders
-from migrator.conf import compute as compute_conf
-from migrator.objects import events as events_objects
-from migrator.objects import instance as instance_objects
-from migrator.objects import migrate_data as migrate_data_objects
+from migrator.compute.work import Work
+from migrator.conf.compute import Timeout
+from migrator.objects import EventClient, Instance, LiveMigrateData
 
 LOG = logging.getLogger(__name__)
 
@@ -38,7 +26,7 @@ LOOK = 1.0
 LEAST = 2.0
 
 
-def data_gib(instance: instance_objects.Instance, migrate_data: migrate_data_objects.LiveMigrateData) -> float:
+def data_gib(instance: Instance, migrate_data: LiveMigrateData) -> float:
     """Return how much a move has to transfer, in GiB, as nova reckons it: what the time that it may take grows with.
 
     A guest that nova has not made may have disks of which its flavor says nothing: what its driver's check has told of
@@ -61,7 +49,7 @@ class _Running:
 
     __slots__ = ('gib', 'since', 'telling', 'told', 'work')
 
-    def __init__(self, work: orders.Work, gib: float, since: float) -> None:
+    def __init__(self, work: Work, gib: float, since: float) -> None:
         self.work = work
         self.gib = gib
         self.since = since
@@ -83,9 +71,9 @@ class Timeouts:
         self,
         host: str,
         boot_id: str,
-        options: Callable[[], compute_conf.Timeout],
+        options: Callable[[], Timeout],
         threads: executors.Threads,
-        events: events_objects.EventClient,
+        events: EventClient,
         pool: executors.BoundedExecutor,
     ) -> None:
         self._host = host
@@ -100,7 +88,7 @@ class Timeouts:
         self._watch: executors.Periodic | None = None
         self._stopped = False
 
-    def begin(self, work: orders.Work, gib: float, already: float = 0.0) -> None:
+    def begin(self, work: Work, gib: float, already: float = 0.0) -> None:
         """Count from now on; until the work has its outcome.
 
         :param gib: how much it has to transfer; see :func:`data_gib`.

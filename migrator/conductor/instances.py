@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Registering instances: the row and the allocation, or neither.
 
@@ -26,11 +16,10 @@ from oslo_log import log as logging
 
 from migrator import exception, executors
 from migrator.conductor import trees
-from migrator.db import api as db_api
-from migrator.objects import command
-from migrator.objects import instance as instance_objects
-from migrator.placement_client import allocations, candidates, pairs, providers
-from migrator.placement_client import client as placement
+from migrator.db.api import Database
+from migrator.objects import Flavor, Instance, protocol
+from migrator.placement_client import allocation_state, allocations, candidates, providers
+from migrator.placement_client.client import PlacementClient
 
 LOG = logging.getLogger(__name__)
 
@@ -42,9 +31,7 @@ _AGAIN = 2.0
 _TRIES = 5
 
 
-def create(
-    database: db_api.Database, client: placement.PlacementClient, instance: instance_objects.Instance
-) -> instance_objects.Instance:
+def create(database: Database, client: PlacementClient, instance: Instance) -> Instance:
     """Register a guest that runs on its host, with its allocation there.
 
     :returns: the instance as stored.
@@ -80,9 +67,9 @@ def create(
 
 
 def adopt(
-    database: db_api.Database,
-    client: placement.PlacementClient,
-    report: command.HostReport,
+    database: Database,
+    client: PlacementClient,
+    report: protocol.HostReport,
     stopping: executors.Event,
 ) -> list[str]:
     """Take in the guests that a host has and the database does not know, as its driver tells of them.
@@ -95,7 +82,7 @@ def adopt(
     :returns: the uuids of those that were taken in.
     """
     adopted: list[str] = []
-    left = [instance for instance in report.adoptable if isinstance(instance, instance_objects.Instance)]
+    left = [instance for instance in report.adoptable if isinstance(instance, Instance)]
     uuids = [instance.uuid for instance in left]
     why = 'the conductor stops'
     try:
@@ -130,9 +117,7 @@ def adopt(
     return adopted
 
 
-def _adopt(
-    database: db_api.Database, client: placement.PlacementClient, instance: instance_objects.Instance, host: str
-) -> bool:
+def _adopt(database: Database, client: PlacementClient, instance: Instance, host: str) -> bool:
     """Take in one guest, or tell in the log why not; return whether it was taken in.
 
     :raises migrator.exception.ServiceUnreachable: Placement or the database is away.
@@ -168,9 +153,7 @@ def _patiently(function: Callable[[], T], stopping: executors.Event) -> T:
     return function()
 
 
-def _is_half_done(
-    client: placement.PlacementClient, stored: instance_objects.Instance, instance: instance_objects.Instance
-) -> bool:
+def _is_half_done(client: PlacementClient, stored: Instance, instance: Instance) -> bool:
     """Whether an instance is what a process that was lost has made of this very call: a row without an allocation."""
     same = ('name', 'project_id', 'user_id', 'host', 'node', 'flavor', 'task_state')
     if any(getattr(stored, name) != getattr(instance, name) for name in same):
@@ -178,9 +161,7 @@ def _is_half_done(
     return not allocations.read(client, stored.uuid).allocations
 
 
-def placed(
-    client: placement.PlacementClient, flavor: instance_objects.Flavor, root: str
-) -> candidates.Candidate | None:
+def placed(client: PlacementClient, flavor: Flavor, root: str) -> candidates.Candidate | None:
     """Return how Placement would place a guest of a flavor on a host, or None: the host has no room for it.
 
     :param root: uuid of the host's root provider.
@@ -190,36 +171,39 @@ def placed(
     return found[0] if found else None
 
 
-def _claim(client: placement.PlacementClient, instance: instance_objects.Instance, root: str) -> None:
-    wanted: pairs.Allocations = {root: instance.flavor.resources()}
+def _claim(client: PlacementClient, instance: Instance, root: str) -> None:
+    wanted: allocation_state.Allocations = {root: instance.flavor.resources()}
     try:
         _claim_all(client, instance, wanted, root)
     except exception.PlacementRefused:
         # Not everything may be had at the root; which children have the rest, Placement knows.
         found = placed(client, instance.flavor, root)
-        if found is None or pairs.normal(found.allocations) == pairs.normal(wanted):
+        if found is None or allocation_state.normal(found.allocations) == allocation_state.normal(wanted):
             raise
         _claim_all(client, instance, found.allocations, root)
 
 
 def _is_there(
-    client: placement.PlacementClient,
-    instance: instance_objects.Instance,
-    held: pairs.ConsumerAllocations,
+    client: PlacementClient,
+    instance: Instance,
+    held: allocation_state.ConsumerAllocations,
     root: str,
 ) -> bool:
     """Whether what an instance holds is its flavor, somewhere in the tree of its host."""
     total: dict[str, int] = {}
-    for amounts in pairs.normal(held.allocations).values():
+    for amounts in allocation_state.normal(held.allocations).values():
         for name, amount in amounts.items():
             total[name] = total.get(name, 0) + amount
     if total != instance.flavor.resources():
         return False
-    return set(pairs.normal(held.allocations)) <= {one.uuid for one in providers.read_tree(client, root)}
+    return set(allocation_state.normal(held.allocations)) <= {one.uuid for one in providers.read_tree(client, root)}
 
 
 def _claim_all(
-    client: placement.PlacementClient, instance: instance_objects.Instance, wanted: pairs.Allocations, root: str
+    client: PlacementClient,
+    instance: Instance,
+    wanted: allocation_state.Allocations,
+    root: str,
 ) -> None:
     consumer = consumer_of(instance)
     try:
@@ -229,7 +213,9 @@ def _claim_all(
         refusal = error
     # It was there before, or it was done and the answer was lost.
     held = allocations.read(client, consumer.uuid)
-    if pairs.normal(held.allocations) == pairs.normal(wanted) or _is_there(client, instance, held, root):
+    if allocation_state.normal(held.allocations) == allocation_state.normal(wanted) or _is_there(
+        client, instance, held, root
+    ):
         return
     if held.allocations:
         raise exception.AllocationExists(consumer=consumer.uuid, held=held.allocations, wanted=wanted)
@@ -239,7 +225,7 @@ def _claim_all(
     allocations.claim(client, consumer, wanted, generation=allocations.GHOST_GENERATION)
 
 
-def delete(database: db_api.Database, client: placement.PlacementClient, uuid: str) -> None:
+def delete(database: Database, client: PlacementClient, uuid: str) -> None:
     """Forget a guest, and what it holds.
 
     :raises migrator.exception.InstanceNotFound: there is none.
@@ -264,11 +250,11 @@ def delete(database: db_api.Database, client: placement.PlacementClient, uuid: s
     database.instances.delete(uuid)
 
 
-def consumer_of(instance: instance_objects.Instance) -> pairs.Consumer:
+def consumer_of(instance: Instance) -> allocation_state.Consumer:
     """Return the instance as Placement's consumer."""
-    return pairs.Consumer(
+    return allocation_state.Consumer(
         uuid=instance.uuid,
-        consumer_type=pairs.INSTANCE,
+        consumer_type=allocation_state.INSTANCE,
         project_id=instance.project_id,
         user_id=instance.user_id,
     )

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """ConductorManager: the RPC endpoint of the storyteller, thin."""
 
@@ -21,17 +11,16 @@ from oslo_log import log as logging
 
 from migrator import context as migrator_context
 from migrator import exception, executors, rpc
-from migrator.compute import rpcapi as compute_rpcapi
-from migrator.conductor import audits, broker, debts, instances, metrics, owned, periodics, recovery, rpcapi, trees
-from migrator.conductor import hosts as conductor_hosts
-from migrator.conductor import runner as runners
+from migrator.compute.rpcapi import VERSIONS, ComputeAPI
+from migrator.conductor import audit, broker, cleanups, instances, metrics, periodics, rpcapi, takeover, trees
+from migrator.conductor.compute_client import HostBusy, Hosts
+from migrator.conductor.migration.context import Options, OwnedMigration, Tools
+from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import live_migrate
 from migrator.conf import upgrade_levels
-from migrator.db import api as db_api
-from migrator.objects import command
-from migrator.objects import migration as migration_objects
-from migrator.objects import service as service_objects
-from migrator.placement_client import client as placement
+from migrator.db.api import Database
+from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, CURRENT_VERSION, MigrationType, protocol
+from migrator.placement_client.client import PlacementClient
 from migrator.saga.saga import Saga
 
 LOG = logging.getLogger(__name__)
@@ -62,8 +51,8 @@ class ConductorManager:
         self,
         conf: cfg.ConfigOpts,
         server: str,
-        database: db_api.Database,
-        placement_client: placement.PlacementClient,
+        database: Database,
+        placement_client: PlacementClient,
         client: rpc.RPC,
         threads: executors.Threads,
     ) -> None:
@@ -72,52 +61,52 @@ class ConductorManager:
         self._threads = threads
         self._served: list[rpc.Served] = []
         self._periodics: list[executors.Periodic] = []
-        self._stories = {migration_objects.MigrationType.LIVE_MIGRATION.value: live_migrate.story()}
+        self._stories = {MigrationType.LIVE_MIGRATION.value: live_migrate.story()}
         self._pool = executors.BoundedExecutor(_RUNS, threads, f'{server}-story')
         self._poll_pool = executors.BoundedExecutor(conf.conductor.poll_concurrency, threads, f'{server}-poll')
         self._adopt_pool = executors.BoundedExecutor(_ADOPTIONS, threads, f'{server}-adopt')
         self._pools = (self._pool, self._poll_pool, self._adopt_pool)
         self._stopping = threads.event()
-        api = compute_rpcapi.ComputeAPI(
+        api = ComputeAPI(
             client,
             version_of=lambda host: database.services.get_compute(host).version,
-            pin=upgrade_levels.pin(conf, 'compute', [*compute_rpcapi.VERSIONS]),
+            pin=upgrade_levels.pin(conf, 'compute', [*VERSIONS]),
         )
         # Half a dozen in the time after which a host counts as down, and another half dozen for those that are lost.
         self._knocks = lambda: float(conf.service_down_time) / 12
         reached = broker.Broker(server, self._send_to_itself, threads, self._knocks)
-        self.tools = owned.Tools(
+        self.tools = Tools(
             owner='',
             server=server,
             database=database,
             placement=placement_client,
-            hosts=conductor_hosts.Hosts(api, threads, lambda: float(conf.conductor.poll_interval), reached),
+            hosts=Hosts(api, threads, lambda: float(conf.conductor.poll_interval), reached),
             broker=reached,
             threads=threads,
             options=self._options(),
         )
-        self.runner = runners.Runner(threads, self._pool, self._story_of, self._reload)
+        self.runner = Runner(threads, self._pool, self._story_of, self._reload)
         self.metrics = metrics.Metrics(self.runner.held, reached.away_for)
-        self._watch: audits.Watch | None = None
+        self._watch: audit.Watch | None = None
         if conf.conductor.audit_interval:
             told = metrics.Audits(self.metrics.registry)
-            self._watch = audits.Watch(database, placement_client, threads.clock, told)
+            self._watch = audit.Watch(database, placement_client, threads.clock, told)
         self.tools.hosts.on_free = self.runner.wake
         reached.on_change = self.runner.wake_all
 
-    def _options(self) -> owned.Options:
-        return owned.Options(
+    def _options(self) -> Options:
+        return Options(
             migrate_max_retries=self.conf.migrate_max_retries,
             service_down_time=self.conf.service_down_time,
             poll_interval=self.conf.conductor.poll_interval,
             post_max_attempts=self.conf.conductor.post_max_attempts,
         )
 
-    def _story_of(self, migration_type: str) -> Saga[owned.OwnedMigration]:
+    def _story_of(self, migration_type: str) -> Saga[OwnedMigration]:
         return self._stories[migration_type]
 
-    def _reload(self, uuid: str) -> owned.OwnedMigration | None:
-        return recovery.reload(self.tools, uuid)
+    def _reload(self, uuid: str) -> OwnedMigration | None:
+        return takeover.reload(self.tools, uuid)
 
     # --- its life ----------------------------------------------------------------------------------------------------
 
@@ -131,9 +120,7 @@ class ConductorManager:
 
     def report_alive(self) -> None:
         """Report itself among the services."""
-        self.tools.database.services.report(
-            self.tools.server, service_objects.CONDUCTOR_BINARY, service_objects.CURRENT_VERSION
-        )
+        self.tools.database.services.report(self.tools.server, CONDUCTOR_BINARY, CURRENT_VERSION)
 
     def start(self) -> None:
         """Begin a life, listen, and start the periodics.
@@ -249,7 +236,7 @@ class ConductorManager:
         """Adopt a migration that nobody living owns, and run it, unless this conductor has let everything go."""
         if not self.tools.owner:
             return
-        subject = recovery.adopt(self.tools, uuid, epoch)
+        subject = takeover.adopt(self.tools, uuid, epoch)
         if subject is not None:
             self.runner.take(subject)
 
@@ -284,15 +271,15 @@ class ConductorManager:
     # --- from the compute hosts --------------------------------------------------------------------------------------
 
     @rpc.expose
-    def step_ended(self, context: migrator_context.RequestContext, report: command.Report) -> None:
+    def step_ended(self, context: migrator_context.RequestContext, report: protocol.Report) -> None:
         """Take in an event. One that is not for this conductor is dropped: the owner's poll stands behind it."""
         if not self.runner.wake(report.migration_uuid, report=report):
-            debts.take_report(self.tools, report)
+            cleanups.take_report(self.tools, report)
 
     @rpc.expose
     def compute_answers(self, context: migrator_context.RequestContext, host: str) -> bool:
         """Tell one that is about to start whether a compute service of its name answers; nothing is changed."""
-        if not self.tools.database.services.list(binary=service_objects.COMPUTE_BINARY, host=host):
+        if not self.tools.database.services.list(binary=COMPUTE_BINARY, host=host):
             return False
         try:
             # About nothing: that there is an answer is the answer.
@@ -303,15 +290,15 @@ class ConductorManager:
 
     @rpc.expose
     def compute_started(
-        self, context: migrator_context.RequestContext, report: command.HostReport
-    ) -> list[command.Assignment]:
+        self, context: migrator_context.RequestContext, report: protocol.HostReport
+    ) -> list[protocol.Assignment]:
         """Take in a host's new boot, and answer what it is to do; its tree in Placement follows.
 
         :raises migrator.exception.BootReplaced: another boot of the host was taken in while this lasted; of ours
             nothing is changed, and the one that lives calls again.
         """
-        replaces = recovery.known_boot(self.tools, report.host)
-        assignments, raised = recovery.compute_started(self.tools, report, replaces)
+        replaces = takeover.known_boot(self.tools, report.host)
+        assignments, raised = takeover.compute_started(self.tools, report, replaces)
         for uuid in raised:
             self.runner.wake(uuid, reread=True)
         if report.node is not None:
@@ -330,7 +317,7 @@ class ConductorManager:
         finally:
             placed.set()
 
-    def _adopt_guests(self, report: command.HostReport) -> None:
+    def _adopt_guests(self, report: protocol.HostReport) -> None:
         try:
             instances.adopt(self.tools.database, self.tools.placement, report, self._stopping)
         except Exception:  # nobody asks what came of it
@@ -339,7 +326,7 @@ class ConductorManager:
             )
 
     @rpc.expose
-    def compute_heartbeat(self, context: migrator_context.RequestContext, report: command.HostReport) -> None:
+    def compute_heartbeat(self, context: migrator_context.RequestContext, report: protocol.HostReport) -> None:
         """Take in that a host is alive; where the books have another boot, and that one is silent, have it register.
 
         Its service may have been deleted, or the call of a boot before it have been committed after its own.
@@ -347,7 +334,7 @@ class ConductorManager:
         services = self.tools.database.services
         if services.heartbeat(report.host, report.boot_id):
             return
-        found = services.list(binary=service_objects.COMPUTE_BINARY, host=report.host)
+        found = services.list(binary=COMPUTE_BINARY, host=report.host)
         if found:
             known = found[0]
             if known.boot_id == report.boot_id:
@@ -361,7 +348,7 @@ class ConductorManager:
         self._poll_pool.submit(self._call_back, report.host)
 
     def _call_back(self, host: str) -> None:
-        nobody = command.Command(
+        nobody = protocol.Command(
             migration_uuid=_NO_UUID,
             instance_uuid=_NO_UUID,
             step='poll',
@@ -372,7 +359,7 @@ class ConductorManager:
         )
         try:
             self.tools.hosts.ask(host, [nobody])
-        except conductor_hosts.HostBusy:
+        except HostBusy:
             LOG.debug('%s is busy, and will beat again', host)
 
     @rpc.expose
@@ -400,7 +387,7 @@ class ConductorManager:
             boot = self.tools.database.services.get_compute(host).boot_id
             if (migration.source_compute, boot) != (host, boot_id):
                 raise exception.MigrationNotFound(migration_id=migration_uuid)
-            recovery.wish_by_timeout(self.tools, migration, action, seconds)
+            takeover.wish_by_timeout(self.tools, migration, action, seconds)
         except (exception.NotFound, exception.InvalidMigrationState) as error:
             LOG.info('The time-out of migration %s comes too late: %s', migration_uuid, error)
             return

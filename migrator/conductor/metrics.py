@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What a conductor tells of itself in the format of Prometheus: numbers that somebody fetches now and then.
 
@@ -24,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import prometheus_client
 
-from migrator.placement_client import audit as books_audit
+from migrator.placement_client.audit import VERDICTS, Finding
 
 if TYPE_CHECKING:  # who audits by a command needs nothing of RPC
-    from migrator.conductor import owned
-    from migrator.db import debts
+    from migrator.conductor.migration import context
+    from migrator.db import cleanups
 
 #: What a WSGI server calls.
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -48,7 +38,7 @@ class Metrics:
     """
 
     def __init__(
-        self, held: Callable[[], Collection[owned.OwnedMigration]], broker_away: Callable[[], float] = lambda: 0.0
+        self, held: Callable[[], Collection[context.OwnedMigration]], broker_away: Callable[[], float] = lambda: 0.0
     ) -> None:
         self.registry = prometheus_client.CollectorRegistry()
         prometheus_client.Gauge(
@@ -82,7 +72,7 @@ class Metrics:
         """Take in how many compute services are down."""
         self._down.set(number)
 
-    def count_debts(self, owed: Iterable[debts.Debt]) -> None:
+    def count_debts(self, owed: Iterable[cleanups.Debt]) -> None:
         """Take in what is owed.
 
         :param owed: all debts that there are.
@@ -156,7 +146,7 @@ class Audits:
             self._audits.labels(result)
         self._tell({})
 
-    def done(self, findings: Iterable[books_audit.Finding], ended_at: datetime.datetime, seconds: float) -> None:
+    def done(self, findings: Iterable[Finding], ended_at: datetime.datetime, seconds: float) -> None:
         """Take in what an audit has found.
 
         :param ended_at: aware.
@@ -172,5 +162,5 @@ class Audits:
         self._audits.labels(_FAILED).inc()
 
     def _tell(self, number_of: dict[str, int]) -> None:
-        for verdict in books_audit.VERDICTS:
+        for verdict in VERDICTS:
             self._findings.labels(verdict).set(number_of.get(verdict, 0))

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What the conductor does on a clock: sweep, and ask hosts that have been silent."""
 
@@ -24,18 +14,17 @@ from typing import Any
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.conductor import debts, recovery, runner
-from migrator.conductor import hosts as conductor_hosts
-from migrator.conductor.owned import OwnedMigration, Tools
-from migrator.db import migrations as migration_rows
-from migrator.db.debts import Debt
-from migrator.objects import command
-from migrator.objects import service as service_objects
+from migrator.conductor import cleanups, runner, takeover
+from migrator.conductor.compute_client import HostBusy
+from migrator.conductor.migration.context import OwnedMigration, Tools
+from migrator.db.cleanups import Debt
+from migrator.db.migrations import WISHES
+from migrator.objects import COMPUTE_BINARY, protocol
 
 LOG = logging.getLogger(__name__)
 
 #: What a host says of a migration, its progress aside.
-_told = operator.attrgetter(*sorted({field.name for field in dataclasses.fields(command.Observation)} - {'progress'}))
+_told = operator.attrgetter(*sorted({field.name for field in dataclasses.fields(protocol.Observation)} - {'progress'}))
 #: Seconds between two looks at what waits for a host that has long been silent, and between two questions to it.
 _LOOK_AT_SILENCE = 5.0
 #: Seconds between two looks at what is stuck for such a host: where its other host has the guest by now.
@@ -61,17 +50,17 @@ def sweep(
     with tools.database.one_session() as database:
         orphans = database.migrations.orphans()
         owned = database.migrations.owned_by(tools.owner)
-        services = database.services.list(binary=service_objects.COMPUTE_BINARY)
+        services = database.services.list(binary=COMPUTE_BINARY)
         owed = database.debts.list()
     count(owed)
     for uuid, epoch in orphans:
-        _take_up(stories, uuid, functools.partial(recovery.adopt, tools, uuid, epoch))
+        _take_up(stories, uuid, functools.partial(takeover.adopt, tools, uuid, epoch))
     held = {subject.row.uuid: subject.row for subject in stories.held()}
     for uuid, epoch, wishes in owned:
         row = held.get(uuid)
         if row is None:
-            _take_up(stories, uuid, functools.partial(recovery.reload, tools, uuid))
-        elif (epoch, wishes) != (row.epoch, tuple(getattr(row, name) is not None for name in migration_rows.WISHES)):
+            _take_up(stories, uuid, functools.partial(takeover.reload, tools, uuid))
+        elif (epoch, wishes) != (row.epoch, tuple(getattr(row, name) is not None for name in WISHES)):
             # A wish, or the restart of a host, whose message was lost.
             stories.wake(uuid, reread=True)
     now = tools.threads.clock.monotonic()
@@ -83,7 +72,7 @@ def sweep(
             stories.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
     stories.look_after(tools.options.service_down_time / 2)
     if not tools.broker.away_for():
-        debts.pay_all(tools, pool, owed)
+        cleanups.pay_all(tools, pool, owed)
 
 
 def _take_up(stories: runner.Runner, uuid: str, read: Callable[[], OwnedMigration | None]) -> None:
@@ -142,7 +131,7 @@ def _ask_and_forget(tools: Tools, stories: runner.Runner, host: str, subjects: l
 def _poll_host(tools: Tools, stories: runner.Runner, host: str, subjects: list[OwnedMigration]) -> None:
     try:
         found = tools.hosts.ask(host, [subject.order(host, 'poll') for subject in subjects])
-    except conductor_hosts.HostBusy:
+    except HostBusy:
         return
     except Exception:  # a pool's error is seen by nobody else
         LOG.exception('Asking %s failed', host)
@@ -163,7 +152,7 @@ def _take_answer(
     stories: runner.Runner,
     subject: OwnedMigration,
     host: str,
-    answer: command.Observation | None,
+    answer: protocol.Observation | None,
 ) -> None:
     uuid = subject.row.uuid
     if answer is None:
@@ -201,6 +190,6 @@ def _take_silence(tools: Tools, stories: runner.Runner, subject: OwnedMigration,
         stories.wake(subject.row.uuid)
 
 
-def has_news(known: command.Observation | None, answer: command.Observation) -> bool:
+def has_news(known: protocol.Observation | None, answer: protocol.Observation) -> bool:
     """Whether a poll's answer says more than the one before, progress aside."""
     return known is None or _told(known) != _told(answer)

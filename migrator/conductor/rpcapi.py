@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The door to the conductor: for the API, and, as events, for the compute hosts."""
 
@@ -18,7 +8,7 @@ from typing import Any
 
 from migrator import context as migrator_context
 from migrator import rpc
-from migrator.objects import command
+from migrator.objects import protocol
 
 TOPIC = 'conductor'
 #: version -> what is new in it.
@@ -68,7 +58,7 @@ class ConductorEvents:
         self._version = version
         self._timeout = timeout
 
-    def step_ended(self, reply_to: str, report: command.Report) -> None:
+    def step_ended(self, reply_to: str, report: protocol.Report) -> None:
         """Tell the owner's server that a step's work has started or ended."""
         target = rpc.Target(TOPIC, reply_to, version=self._version)
         self._rpc.cast(migrator_context.admin_context(), target, 'step_ended', report=report)
@@ -85,14 +75,14 @@ class ConductorEvents:
         context = migrator_context.admin_context()
         return bool(self._rpc.call(context, target, 'compute_answers', timeout=timeout, host=host))
 
-    def compute_started(self, report: command.HostReport) -> list[command.Assignment]:
+    def compute_started(self, report: protocol.HostReport) -> list[protocol.Assignment]:
         """Tell any conductor that this host has started; return what it is to do, in queued_at order."""
         target = rpc.Target(TOPIC, version=self._version)
         context = migrator_context.admin_context()
         found: list[Any] = self._rpc.call(context, target, 'compute_started', timeout=self._timeout, report=report)
         return found
 
-    def compute_heartbeat(self, report: command.HostReport) -> None:
+    def compute_heartbeat(self, report: protocol.HostReport) -> None:
         """Tell any conductor that this host is alive."""
         target = rpc.Target(TOPIC, version=self._version)
         self._rpc.cast(migrator_context.admin_context(), target, 'compute_heartbeat', report=report)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Runs the stories: parks them without a thread, and wakes each by event, poll or sweep, never twice at once."""
 
@@ -20,11 +10,10 @@ from collections.abc import Callable
 
 from oslo_log import log as logging
 
-from migrator import context as migrator_context
-from migrator import exception, executors
-from migrator.conductor import orders, waits
-from migrator.conductor.owned import OwnedMigration
-from migrator.objects import base, command
+from migrator import context, exception, executors
+from migrator.conductor.migration import hosts, waiting
+from migrator.conductor.migration.context import OwnedMigration
+from migrator.objects import base, protocol
 from migrator.saga.executor import SagaExecutor
 from migrator.saga.saga import Saga
 from migrator.saga.step import Parked, Stuck
@@ -42,7 +31,7 @@ _SHOWN = 500
 def about(subject: OwnedMigration) -> contextlib.AbstractContextManager[None]:
     """Let what this thread logs within the block, and the calls that it makes, name a migration and its request."""
     row = subject.row
-    return migrator_context.about(migrator_context.admin_context(row.request_id), row.uuid, row.instance_uuid)
+    return context.about(context.admin_context(row.request_id), row.uuid, row.instance_uuid)
 
 
 @dataclasses.dataclass
@@ -52,8 +41,8 @@ class _Tale:
     subject: OwnedMigration
     running: bool = False
     woken: bool = False
-    reports: list[command.Report] = dataclasses.field(default_factory=list)
-    observations: list[command.Observation] = dataclasses.field(default_factory=list)
+    reports: list[protocol.Report] = dataclasses.field(default_factory=list)
+    observations: list[protocol.Observation] = dataclasses.field(default_factory=list)
     dirty: bool = False
     #: When it was last looked at (monotonic seconds).
     looked_at: float = 0.0
@@ -102,7 +91,7 @@ class Runner:
         with self._lock:
             tales = list(self._tales.values())
         for tale in tales:
-            if now - tale.looked_at >= seconds and not waits.lasts(tale.subject):
+            if now - tale.looked_at >= seconds and not waiting.lasts(tale.subject):
                 self.wake(tale.subject.row.uuid)
 
     def holds(self, uuid: str) -> bool:
@@ -118,8 +107,8 @@ class Runner:
     def wake(
         self,
         uuid: str,
-        report: command.Report | None = None,
-        observation: command.Observation | None = None,
+        report: protocol.Report | None = None,
+        observation: protocol.Observation | None = None,
         reread: bool = False,
     ) -> bool:
         """Have a migration look again.
@@ -177,7 +166,7 @@ class Runner:
                 observations, tale.observations = tale.observations, []
             self._look_once(tale, reports, observations)
 
-    def _look_once(self, tale: _Tale, reports: list[command.Report], observations: list[command.Observation]) -> None:
+    def _look_once(self, tale: _Tale, reports: list[protocol.Report], observations: list[protocol.Observation]) -> None:
         subject = tale.subject
         uuid = subject.row.uuid
         tale.looked_at = self._threads.clock.monotonic()
@@ -200,7 +189,7 @@ class Runner:
             subject.waits_on, subject.unheard, subject.unasked = set(), set(), set()
             subject.wake_at = None
             subject.tools.broker.check()
-            pause: Parked | Stuck | None = orders.ask_first(subject)
+            pause: Parked | Stuck | None = hosts.ask_first(subject)
             if pause is None:
                 pause = SagaExecutor(self._stories(subject.row.migration_type), subject).run()
             self._after(tale, pause)

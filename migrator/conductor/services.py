@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A service that is gone for good is forgotten: its row, and of a compute host its hypervisor and its providers."""
 
@@ -18,16 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 from migrator import exception
-from migrator.db import api as db_api
-from migrator.objects import service as service_objects
-from migrator.placement_client import client as placement
+from migrator.db.api import Database
+from migrator.objects import COMPUTE_BINARY, Service
 from migrator.placement_client import providers
+from migrator.placement_client.client import PlacementClient
 
 
 def delete(
-    database: db_api.Database,
-    client: placement.PlacementClient,
-    service: service_objects.Service,
+    database: Database,
+    client: PlacementClient,
+    service: Service,
     lease: float,
     sleep: Callable[[float], None],
 ) -> None:
@@ -47,7 +37,7 @@ def delete(
     if service.is_up(database.services.now(), lease):
         raise exception.ServiceInUse(host=host, reason='it is up: stop it first')
     nodes = []
-    if service.binary == service_objects.COMPUTE_BINARY:
+    if service.binary == COMPUTE_BINARY:
         why = _why_not(database, service)
         if why is not None:
             raise exception.ServiceInUse(host=host, reason=why)
@@ -62,7 +52,7 @@ def delete(
         raise exception.ServiceInUse(host=host, reason='an instance or a migration has come to it, or it is back')
 
 
-def _why_not(database: db_api.Database, service: service_objects.Service) -> str | None:
+def _why_not(database: Database, service: Service) -> str | None:
     host = service.host
     moving = database.migrations.list({'host': host}, in_progress=True)
     if moving:

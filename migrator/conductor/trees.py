@@ -7,14 +7,14 @@ from __future__ import annotations
 from oslo_log import log as logging
 
 from migrator import exception
-from migrator.db import api as db_api
-from migrator.placement_client import client as placement
+from migrator.db.api import Database
 from migrator.placement_client import providers
+from migrator.placement_client.client import PlacementClient
 
 LOG = logging.getLogger(__name__)
 
 
-def place(database: db_api.Database, client: placement.PlacementClient, host: str) -> None:
+def place(database: Database, client: PlacementClient, host: str) -> None:
     """Write to Placement what a host has reported, if Placement has not been seen to have it.
 
     :raises migrator.exception.PlacementUnreachable: Placement is away.
@@ -30,7 +30,7 @@ def place(database: db_api.Database, client: placement.PlacementClient, host: st
             placed = database.services.note_placed(node)
 
 
-def place_all(database: db_api.Database, client: placement.PlacementClient, host: str | None = None) -> None:
+def place_all(database: Database, client: PlacementClient, host: str | None = None) -> None:
     """Write to Placement what hosts have reported, and tell the log of those whose tree it does not take.
 
     :param host: only this one's; None: everybody's.

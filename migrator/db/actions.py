@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Instance actions: what somebody asked of an instance, and what came of it."""
 
@@ -20,10 +10,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from migrator import context as migrator_context
 from migrator import exception
-from migrator.db import engine as engines
+from migrator.context import RequestContext
 from migrator.db import models, types
+from migrator.db.engine import Engine
 
 _T = models.INSTANCE_ACTIONS
 
@@ -51,9 +41,7 @@ class Action:
     result: str | None = None
 
 
-def start(
-    session: Any, context: migrator_context.RequestContext, action: str, instance_uuid: str, migration_uuid: str | None
-) -> None:
+def start(session: Any, context: RequestContext, action: str, instance_uuid: str, migration_uuid: str | None) -> None:
     """Write the start of an action, within the transaction that accepts it."""
     session.execute(
         sa.insert(_T).values(
@@ -82,7 +70,7 @@ def finish(session: Any, action: str, migration_uuid: str, message: str | None) 
 class Actions:
     """The rows of ``instance_actions``."""
 
-    def __init__(self, engine: engines.Engine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def list(

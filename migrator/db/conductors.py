@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Lives of conductors, and their leases on the database's clock."""
 
@@ -23,8 +13,8 @@ import sqlalchemy as sa
 
 from migrator.db import engine as engines
 from migrator.db import models, types
-from migrator.db import services as service_rows
-from migrator.objects import service as service_objects
+from migrator.db.services import Services
+from migrator.objects import CONDUCTOR_BINARY, CURRENT_VERSION
 
 _T = models.CONDUCTORS
 #: Seconds for which a life that has ended is kept: stories name conductors by their lives.
@@ -54,7 +44,7 @@ class Life:
 class Conductors:
     """The rows of ``conductors``."""
 
-    def __init__(self, engine: engines.Engine, services: service_rows.Services) -> None:
+    def __init__(self, engine: engines.Engine, services: Services) -> None:
         self._engine = engine
         self._services = services
 
@@ -94,7 +84,7 @@ class Conductors:
                 )
             )
             if found.rowcount and server is not None:
-                binary, version = service_objects.CONDUCTOR_BINARY, service_objects.CURRENT_VERSION
+                binary, version = CONDUCTOR_BINARY, CURRENT_VERSION
                 self._services.write_report(session, server, binary, version, None)
             return bool(found.rowcount)
 
@@ -109,7 +99,7 @@ class Conductors:
             session.execute(sa.update(_T).where(_T.c.id == conductor_id).values(lease_until=types.now()))
             if server is not None:
                 another = sa.exists().where(_T.c.server == server, _T.c.lease_until > types.now())
-                self._services.write_stopped(session, server, service_objects.CONDUCTOR_BINARY, ~another)
+                self._services.write_stopped(session, server, CONDUCTOR_BINARY, ~another)
 
     def server_of(self, conductor_id: str) -> str | None:
         """Return the RPC server name of a living conductor, or None."""

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Instances."""
 
@@ -23,11 +13,10 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from migrator import exception
-from migrator.db import debts, models, rows, standing, tenures, types
+from migrator.db import cleanups, models, rows, standing, tenures, types
 from migrator.db import engine as engines
-from migrator.objects import instance as instance_objects
+from migrator.objects import Instance
 
-Instance = instance_objects.Instance
 _T = models.INSTANCES
 
 #: An instance's task_state while its row is there and its allocation may be gone; nova's word.
@@ -56,7 +45,7 @@ class Instances:
         try:
             with self._engine.writer() as session:
                 session.execute(sa.insert(_T).values(**values))
-                debts.hold_at(session, instance.uuid, instance.host)
+                cleanups.hold_at(session, instance.uuid, instance.host)
         except db_exception.DBDuplicateEntry:
             with self._engine.reader() as session:
                 facts = standing.existing(session, instance.uuid)

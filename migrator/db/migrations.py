@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Migrations and their journal: accepted by the API, adopted by a conductor, written by their owner alone."""
 
@@ -23,20 +13,15 @@ from typing import Any
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
-from migrator import context as migrator_context
 from migrator import exception, executors
-from migrator.db import actions, conductors, models, rows, standing, tenures, types
-from migrator.db import debts as debt_rows
+from migrator.context import RequestContext
+from migrator.db import actions, cleanups, conductors, models, rows, standing, tenures, types
 from migrator.db import engine as engines
-from migrator.db import services as service_rows
-from migrator.objects import command, compute_node
-from migrator.objects import instance as instance_objects
+from migrator.db.services import Services
+from migrator.objects import COMPUTE_BINARY, MIGRATABLE_VM_STATES, Instance, Migration, compute_node, protocol
 from migrator.objects import migration as migration_objects
-from migrator.objects import service as service_objects
 from migrator.saga import log
 
-Migration = migration_objects.Migration
-Instance = instance_objects.Instance
 _T = models.MIGRATIONS
 _I = models.INSTANCES
 _J = models.SAGA_STEPS
@@ -68,7 +53,7 @@ class Write:
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     records: Sequence[log.StepRecord] = ()
     instance: Mapping[str, Any] | None = None
-    debts: Sequence[debt_rows.Debt] = ()
+    debts: Sequence[cleanups.Debt] = ()
     debts_held: str | None = None
     debts_paid: Sequence[tuple[str, str, str | None]] = ()
     raise_epoch: int | None = None
@@ -106,11 +91,11 @@ class Migrations:
 
     def accept(
         self,
-        context: migrator_context.RequestContext,
+        context: RequestContext,
         migration: Migration,
         action: str,
         task_state: str = 'migrating',
-        vm_states: Sequence[str] = instance_objects.MIGRATABLE_VM_STATES,
+        vm_states: Sequence[str] = MIGRATABLE_VM_STATES,
     ) -> None:
         """Insert a migration and set its instance's task_state, in one transaction: the promise behind a 202.
 
@@ -134,7 +119,7 @@ class Migrations:
     @engines.retried
     def _accept(
         self,
-        context: migrator_context.RequestContext,
+        context: RequestContext,
         migration: Migration,
         values: Mapping[str, Any],
         action: str,
@@ -413,11 +398,11 @@ class Migrations:
             if instance:
                 session.execute(sa.update(_I).where(_I.c.uuid == known.instance_uuid).values(**instance))
             if write.debts_held is not None:
-                debt_rows.hold(session, known.instance_uuid, write.debts_held)
+                cleanups.hold(session, known.instance_uuid, write.debts_held)
             for uuid, host, step in write.debts_paid:
-                debt_rows.forget(session, uuid, host, step)
+                cleanups.forget(session, uuid, host, step)
             for debt in write.debts:
-                debt_rows.write(session, debt)
+                cleanups.write(session, debt)
             if ends:
                 good = status == migration_objects.MigrationStatus.COMPLETED
                 reason = None if good else fields.get('failure', known.failure) or f'The migration ended {status}.'
@@ -465,9 +450,7 @@ class Migrations:
             return bool(locked.rowcount)
 
     @engines.retried
-    def begin_boot(
-        self, report: command.HostReport, services: service_rows.Services, replaces: str | None
-    ) -> builtins.list[Named]:
+    def begin_boot(self, report: protocol.HostReport, services: Services, replaces: str | None) -> builtins.list[Named]:
         """Store a host's new boot, and raise the epoch of everything in progress that names it, its owner kept.
 
         :param replaces: the boot_id that was known when the host called, or None; its own may be there too, by then.
@@ -479,7 +462,7 @@ class Migrations:
             known = services.lock_boot(session, report.host)
             if known not in (replaces, report.boot_id):
                 raise exception.BootReplaced(host=report.host, boot_id=report.boot_id, known=known)
-            services.write_report(session, report.host, service_objects.COMPUTE_BINARY, report.version, report.boot_id)
+            services.write_report(session, report.host, COMPUTE_BINARY, report.version, report.boot_id)
             if isinstance(report.node, compute_node.ComputeNode):
                 services.write_node(session, report.node)
             # One that nobody has owned yet has sent nothing; epoch 0 says so.
@@ -508,9 +491,7 @@ class Migrations:
             return [rows.migration(row) for row in session.execute(query)]
 
     @engines.retried
-    def begin_stop(
-        self, host: str, boot_id: str, uuids: Sequence[str], services: service_rows.Services
-    ) -> builtins.list[str]:
+    def begin_stop(self, host: str, boot_id: str, uuids: Sequence[str], services: Services) -> builtins.list[str]:
         """Write that a boot of a host stops as planned, and the wish to abort for what it has cancelled in its queue.
 
         And the verdict: the source itself says so, and may never be asked again. But not of what an earlier life of it
@@ -520,7 +501,7 @@ class Migrations:
         """
         table = models.SERVICES
         same_boot = sa.exists().where(
-            table.c.host == host, table.c.binary == service_objects.COMPUTE_BINARY, table.c.boot_id == boot_id
+            table.c.host == host, table.c.binary == COMPUTE_BINARY, table.c.boot_id == boot_id
         )
         open_ = [
             _T.c.uuid.in_(builtins.list(uuids)),
@@ -529,7 +510,7 @@ class Migrations:
             _T.c.outcome.is_(None),
         ]
         with self._engine.writer() as session:
-            services.write_stopped(session, host, service_objects.COMPUTE_BINARY, table.c.boot_id == boot_id)
+            services.write_stopped(session, host, COMPUTE_BINARY, table.c.boot_id == boot_id)
             session.execute(
                 sa.update(_T)
                 .where(*open_, _T.c.abort_requested_at.is_(None), same_boot)
@@ -566,7 +547,7 @@ def _boots(session: Any, hosts: Sequence[str]) -> dict[str, str | None]:
         return {}
     table = models.SERVICES
     query = sa.select(table.c.host, table.c.boot_id).where(
-        table.c.host.in_(list(hosts)), table.c.binary == service_objects.COMPUTE_BINARY
+        table.c.host.in_(list(hosts)), table.c.binary == COMPUTE_BINARY
     )
     return {row.host: row.boot_id for row in session.execute(query)}
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Options of ``[database]``, as oslo.db has them, and the engine that they describe.
 
@@ -26,7 +16,7 @@ from oslo_config import cfg
 from oslo_db import options
 
 from migrator import exception, executors
-from migrator.db import engine as engines
+from migrator.db.engine import Engine
 
 GROUP = 'database'
 
@@ -61,7 +51,7 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(copy.deepcopy(options.database_opts), group=GROUP)
 
 
-def engine_from_conf(conf: cfg.ConfigOpts, threads: executors.Threads, **overrides: Any) -> engines.Engine:
+def engine_from_conf(conf: cfg.ConfigOpts, threads: executors.Threads, **overrides: Any) -> Engine:
     """Return the engine of ``[database] connection``; it connects when it is first used.
 
     :param conf: where :func:`register_opts` has been called.
@@ -74,7 +64,7 @@ def engine_from_conf(conf: cfg.ConfigOpts, threads: executors.Threads, **overrid
         raise _misconfigured(connection, f'give it a URL such as {_EXAMPLE}.')
     _check(connection)
     chosen = {name: getattr(settings, name) for name in _OF_ENGINE} | overrides
-    return engines.Engine(connection, threads, **{name: value for name, value in chosen.items() if value is not None})
+    return Engine(connection, threads, **{name: value for name, value in chosen.items() if value is not None})
 
 
 def refusal(conf: cfg.ConfigOpts, error: exception.DatabaseUnreachable) -> exception.ConfigurationError | None:

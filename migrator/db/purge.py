@@ -17,11 +17,11 @@ import sqlalchemy as sa
 
 from migrator.db import engine as engines
 from migrator.db import models
-from migrator.objects import migration as migration_objects
+from migrator.objects import ENDS
 
 _T, _J = models.MIGRATIONS, models.SAGA_STEPS
 _A, _D = models.INSTANCE_ACTIONS, models.HOST_DEBTS
-_ENDS = [status.value for status in migration_objects.ENDS]
+_ENDS = [status.value for status in ENDS]
 
 
 @dataclasses.dataclass(frozen=True)

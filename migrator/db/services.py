@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Services and their hypervisors: who reports, in which boot, and what it has."""
 
@@ -25,11 +15,8 @@ import sqlalchemy as sa
 from migrator import exception, executors
 from migrator.db import engine as engines
 from migrator.db import models, rows, types
-from migrator.objects import base, compute_node
-from migrator.objects import service as service_objects
+from migrator.objects import COMPUTE_BINARY, ComputeNode, Service, base
 
-Service = service_objects.Service
-ComputeNode = compute_node.ComputeNode
 _T = models.SERVICES
 _N = models.COMPUTE_NODES
 
@@ -89,7 +76,7 @@ class Services:
                 sa.update(_T)
                 .where(
                     _T.c.host == host,
-                    _T.c.binary == service_objects.COMPUTE_BINARY,
+                    _T.c.binary == COMPUTE_BINARY,
                     _T.c.boot_id == boot_id,
                     # One that was on its way when the boot stopped does not bring it back.
                     _T.c.last_seen_up.is_not(None),
@@ -104,7 +91,7 @@ class Services:
 
         For a conductor that could be reached for all that time.
         """
-        known = (_T.c.binary == service_objects.COMPUTE_BINARY, _T.c.last_seen_up.is_not(None))
+        known = (_T.c.binary == COMPUTE_BINARY, _T.c.last_seen_up.is_not(None))
         # What was heard later than now was heard before the database's clock was set back.
         silent = sa.or_(_T.c.last_seen_up < types.later(-seconds), _T.c.last_seen_up > types.later(seconds))
         with self._engine.writer() as session:
@@ -116,7 +103,7 @@ class Services:
 
     def lock_boot(self, session: Any, host: str) -> str | None:
         """Return the boot_id of a host's compute service, which stays as it is until the transaction has ended."""
-        mine = (_T.c.host == host, _T.c.binary == service_objects.COMPUTE_BINARY)
+        mine = (_T.c.host == host, _T.c.binary == COMPUTE_BINARY)
         boot_id: str | None = session.execute(sa.select(_T.c.boot_id).where(*mine).with_for_update()).scalar()
         return boot_id
 
@@ -165,7 +152,7 @@ class Services:
 
         :raises migrator.exception.ComputeHostNotFound: there is none.
         """
-        found = self.list(binary=service_objects.COMPUTE_BINARY, host=host)
+        found = self.list(binary=COMPUTE_BINARY, host=host)
         if not found:
             raise exception.ComputeHostNotFound(host=host)
         return found[0]
@@ -185,7 +172,7 @@ class Services:
         """
         moving, guests, debts = models.MIGRATIONS, models.INSTANCES, models.HOST_DEBTS
         here = [_T.c.id == service.id, _T.c.last_seen_up.is_not_distinct_from(service.last_seen_up)]
-        of_host = service.binary == service_objects.COMPUTE_BINARY
+        of_host = service.binary == COMPUTE_BINARY
         if of_host:
             on_its_way = sa.or_(moving.c.source_compute == service.host, moving.c.dest_compute == service.host)
             here += [
@@ -274,7 +261,7 @@ class Services:
                 inbound.label('inbound'),
                 owes.label('owes'),
             )
-            .join(_T, sa.and_(_T.c.host == _N.c.host, _T.c.binary == service_objects.COMPUTE_BINARY))
+            .join(_T, sa.and_(_T.c.host == _N.c.host, _T.c.binary == COMPUTE_BINARY))
             .outerjoin(source, source.c.host == leaves)
             .order_by(_N.c.host)
         )

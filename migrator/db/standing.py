@@ -12,13 +12,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from migrator import exception
-from migrator.db import engine as engines
 from migrator.db import models, types
-from migrator.objects import migration as migration_objects
-from migrator.objects import times
+from migrator.db.engine import Engine
+from migrator.objects import ENDS, MigrationStatus, times
 
 _I, _T = models.INSTANCES, models.MIGRATIONS
-_S = migration_objects.MigrationStatus
+_S = MigrationStatus
 _TOO_LATE_TO_ABORT = (_S.RUNNING_POST_COPY, _S.POST_MIGRATING)
 
 
@@ -37,7 +36,7 @@ def of(session: Any, instance_uuid: str, migration_id: int | None = None) -> str
     if row is None:
         return 'it has no migration.'
     now = types.aware(row.now)
-    if row.status in migration_objects.ENDS:
+    if row.status in ENDS:
         ended = f'ended {row.status} {times.ago(row.updated_at or row.created_at, now)}'
         if row.id == migration_id:
             return f'migration {row.id} {ended} and cannot be changed any more.'
@@ -91,7 +90,7 @@ def invalid_state(
 class Standing:
     """The same for a caller that has no session."""
 
-    def __init__(self, engine: engines.Engine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def invalid_state(self, instance_uuid: str, **more: Any) -> exception.InstanceInvalidState:

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Whole tables of a SQLite file, over and over: what has not changed since the last reading is not made again.
 
@@ -24,14 +14,14 @@ from typing import Any
 
 from sqlalchemy.dialects import sqlite
 
-from migrator.db import debts, models, rows
+from migrator.db import cleanups, models, rows
 
 #: Table -> its model, and what makes an object of a row.
 TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
     'migrations': (models.Migration, rows.migration),
     'instances': (models.Instance, rows.instance),
     'saga_steps': (models.SagaStep, rows.step),
-    'host_debts': (models.HostDebt, debts.debt),
+    'host_debts': (models.HostDebt, cleanups.debt),
     'services': (models.Service, rows.service),
     'compute_nodes': (models.ComputeNode, rows.node),
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The tenure of an instance: who takes the guest in hand raises it; see :class:`migrator.objects.command.Command`.
+"""The tenure of an instance: who takes the guest in hand raises it; see :class:`migrator.objects.protocol.Command`.
 
 The row of the instance has the counter. Each migration and each cleanup keeps a copy of what it was when it last took
 the guest in hand, so that the counter goes on where it was after the instance was deleted and created again.

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Tells somebody of every statement and every commit: for counting, as the demo and the tests do."""
 
@@ -19,12 +9,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from migrator.db import engine as engines
+from migrator.db.engine import Engine
 
 _CONTROL = ('BEGIN', 'COMMIT', 'ROLLBACK', 'SAVEPOINT', 'RELEASE')
 
 
-def watch(engine: engines.Engine, statement: Callable[[str], None], commit: Callable[[], None]) -> None:
+def watch(engine: Engine, statement: Callable[[str], None], commit: Callable[[], None]) -> None:
     """Have two functions called from now on, in the thread that talks to the database.
 
     :param statement: called with each statement before it is sent; what begins and ends transactions is none.

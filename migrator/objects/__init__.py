@@ -1,13 +1,86 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
-"""Plain frozen data that every floor may use; no I/O."""
+"""What the services say to each other and store: frozen data that travels as JSON."""
+
+from migrator.objects.compute_node import ComputeNode, ProviderInventory
+from migrator.objects.events import EventClient
+from migrator.objects.instance import MIGRATABLE_VM_STATES, Flavor, Instance
+from migrator.objects.migrate_data import LiveMigrateData
+from migrator.objects.migration import (
+    CANCELLED_BY_STOP,
+    ENDS,
+    IN_PROGRESS,
+    LEGAL_MOVES,
+    Migration,
+    MigrationStatus,
+    MigrationType,
+    Outcome,
+    Strategy,
+)
+from migrator.objects.protocol import (
+    HIGHEST,
+    LONGEST_REASON,
+    STORABLE,
+    Answer,
+    Assignment,
+    Command,
+    Entry,
+    Guest,
+    GuestState,
+    HostReport,
+    Observation,
+    Refusal,
+    Report,
+    WorkState,
+)
+from migrator.objects.service import (
+    ABORTS_QUEUED,
+    COMPARES_TENURE,
+    COMPUTE_BINARY,
+    CONDUCTOR_BINARY,
+    CURRENT_VERSION,
+    LIGHTWEIGHT,
+    SERVICE_VERSIONS,
+    Service,
+)
+
+__all__ = [
+    'ABORTS_QUEUED',
+    'CANCELLED_BY_STOP',
+    'COMPARES_TENURE',
+    'COMPUTE_BINARY',
+    'CONDUCTOR_BINARY',
+    'CURRENT_VERSION',
+    'ENDS',
+    'HIGHEST',
+    'IN_PROGRESS',
+    'LEGAL_MOVES',
+    'LIGHTWEIGHT',
+    'LONGEST_REASON',
+    'MIGRATABLE_VM_STATES',
+    'SERVICE_VERSIONS',
+    'STORABLE',
+    'Answer',
+    'Assignment',
+    'Command',
+    'ComputeNode',
+    'Entry',
+    'EventClient',
+    'Flavor',
+    'Guest',
+    'GuestState',
+    'HostReport',
+    'Instance',
+    'LiveMigrateData',
+    'Migration',
+    'MigrationStatus',
+    'MigrationType',
+    'Observation',
+    'Outcome',
+    'ProviderInventory',
+    'Refusal',
+    'Report',
+    'Service',
+    'Strategy',
+    'WorkState',
+]

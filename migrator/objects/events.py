@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What a compute host tells the conductor: an interface, so that the compute wing needs to know no conductor."""
 
@@ -16,22 +6,22 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from migrator.objects import command
+from migrator.objects import protocol
 
 
 class EventClient(Protocol):
     """The one small client that a compute is handed at start. No correctness rests on any of its messages."""
 
-    def step_ended(self, reply_to: str, report: command.Report) -> None:
+    def step_ended(self, reply_to: str, report: protocol.Report) -> None:
         """Tell the owner's server that a step's work has started or ended. A cast: a wake-up, which may be lost."""
 
-    def compute_started(self, report: command.HostReport) -> list[command.Assignment]:
+    def compute_started(self, report: protocol.HostReport) -> list[protocol.Assignment]:
         """Tell any conductor that this host has started; return what it is to do, in queued_at order.
 
         :raises migrator.exception.ServiceUnreachable: no conductor answered; call again.
         """
 
-    def compute_heartbeat(self, report: command.HostReport) -> None:
+    def compute_heartbeat(self, report: protocol.HostReport) -> None:
         """Tell any conductor that this host is alive. A cast."""
 
     def compute_stopping(self, host: str, boot_id: str, cancelled: list[str]) -> None:

@@ -1,20 +1,10 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Allocations of an instance and of its migration: reading the pair, and writing it in one request.
 
 Every body and every generation that is written is given, never "whatever the consumer holds" and never read by the
 writer itself. A generation is what makes a write that comes late harmless, so it has to be the one that the decision
-was made on. What a pair means is in :mod:`migrator.placement_client.pairs`.
+was made on. What a pair means is in :mod:`migrator.placement_client.allocation_state`.
 """
 
 from __future__ import annotations
@@ -25,9 +15,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from migrator import exception
-from migrator.objects import migration as migration_objects
-from migrator.placement_client import client as placement
-from migrator.placement_client import pairs
+from migrator.objects import Strategy
+from migrator.placement_client import allocation_state
+from migrator.placement_client.client import PlacementClient
 
 #: What a consumer has after the first write that gave it an allocation; each further write adds one.
 FIRST_GENERATION = 1
@@ -44,23 +34,25 @@ _READ_ATTEMPTS = 5
 class PairReading:
     """A consistent look at both consumers, and what it means."""
 
-    instance: pairs.ConsumerAllocations
-    migration: pairs.ConsumerAllocations
-    state: pairs.PairState
+    instance: allocation_state.ConsumerAllocations
+    migration: allocation_state.ConsumerAllocations
+    state: allocation_state.PairState
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Write:
     """What one consumer shall hold; ``generation`` None says that it must not exist yet."""
 
-    consumer: pairs.Consumer
-    allocations: pairs.Allocations
+    consumer: allocation_state.Consumer
+    allocations: allocation_state.Allocations
     generation: int | None
 
     def body(self) -> dict[str, Any]:
         """Return it as Placement wants it."""
         return {
-            'allocations': {uuid: {'resources': held} for uuid, held in pairs.normal(self.allocations).items()},
+            'allocations': {
+                uuid: {'resources': held} for uuid, held in allocation_state.normal(self.allocations).items()
+            },
             'consumer_generation': self.generation,
             'project_id': self.consumer.project_id,
             'user_id': self.consumer.user_id,
@@ -68,14 +60,14 @@ class Write:
         }
 
 
-def read(client: placement.PlacementClient, consumer: str) -> pairs.ConsumerAllocations:
+def read(client: PlacementClient, consumer: str) -> allocation_state.ConsumerAllocations:
     """Return what a consumer holds.
 
     :param consumer: its uuid; one that Placement does not know holds nothing.
     :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
     """
     found = client.read(f'/allocations/{consumer}')
-    return pairs.ConsumerAllocations(
+    return allocation_state.ConsumerAllocations(
         uuid=consumer,
         generation=found.get('consumer_generation'),
         allocations={uuid: dict(entry['resources']) for uuid, entry in found['allocations'].items()},
@@ -85,7 +77,7 @@ def read(client: placement.PlacementClient, consumer: str) -> pairs.ConsumerAllo
     )
 
 
-def write_all(client: placement.PlacementClient, writes: Iterable[Write]) -> None:
+def write_all(client: PlacementClient, writes: Iterable[Write]) -> None:
     """Write several consumers in one request: all of it, or nothing.
 
     :raises ValueError: a consumer that must not exist is given nothing, which would leave an empty one behind.
@@ -95,16 +87,16 @@ def write_all(client: placement.PlacementClient, writes: Iterable[Write]) -> Non
     """
     bodies = {}
     for write in writes:
-        if write.generation is None and not pairs.normal(write.allocations):
+        if write.generation is None and not allocation_state.normal(write.allocations):
             raise ValueError(f'consumer {write.consumer.uuid}: to hold nothing it needs the generation that was read')
         bodies[write.consumer.uuid] = write.body()
     client.post('/allocations', bodies)
 
 
 def claim(
-    client: placement.PlacementClient,
-    consumer: pairs.Consumer,
-    allocations: pairs.Allocations,
+    client: PlacementClient,
+    consumer: allocation_state.Consumer,
+    allocations: allocation_state.Allocations,
     *,
     generation: int | None,
 ) -> None:
@@ -114,12 +106,12 @@ def claim(
         a consumer that is gone.
     :raises ValueError: the allocation is empty; else as :func:`write_all`.
     """
-    if not pairs.normal(allocations):
+    if not allocation_state.normal(allocations):
         raise ValueError(f'consumer {consumer.uuid}: an empty allocation is not a claim')
     _put(client, Write(consumer=consumer, allocations=allocations, generation=generation))
 
 
-def remove(client: placement.PlacementClient, consumer: pairs.Consumer, *, generation: int) -> None:
+def remove(client: PlacementClient, consumer: allocation_state.Consumer, *, generation: int) -> None:
     """Take everything from a consumer, which then is gone.
 
     A PUT of nothing and not a DELETE, since a DELETE carries no generation.
@@ -129,11 +121,11 @@ def remove(client: placement.PlacementClient, consumer: pairs.Consumer, *, gener
     _put(client, Write(consumer=consumer, allocations={}, generation=_known(generation, consumer)))
 
 
-def _put(client: placement.PlacementClient, write: Write) -> None:
+def _put(client: PlacementClient, write: Write) -> None:
     client.put(f'/allocations/{write.consumer.uuid}', write.body())
 
 
-def _known(generation: int | None, consumer: pairs.Consumer) -> int:
+def _known(generation: int | None, consumer: allocation_state.Consumer) -> int:
     """Return the generation, which must not be null: null would bring a consumer back that was deleted."""
     if generation is None:
         raise ValueError(f'consumer {consumer.uuid}: this write needs the generation that was read, not null')
@@ -143,12 +135,12 @@ def _known(generation: int | None, consumer: pairs.Consumer) -> int:
 class AllocationStrategy(abc.ABC):
     """Who holds the source's allocation while the guest moves. Each method is one atomic request."""
 
-    name: migration_objects.Strategy
+    name: Strategy
 
-    def __init__(self, client: placement.PlacementClient) -> None:
+    def __init__(self, client: PlacementClient) -> None:
         self.client = client
 
-    def observe(self, pair: pairs.Pair) -> PairReading:
+    def observe(self, pair: allocation_state.Pair) -> PairReading:
         """Read both consumers and judge them.
 
         :raises PlacementConflict: they would not hold still; observe again later.
@@ -160,7 +152,7 @@ class AllocationStrategy(abc.ABC):
             migration = read(self.client, pair.migration.uuid)
             after = read(self.client, pair.instance.uuid)
             if after == before:
-                state = pairs.observe_pair(
+                state = allocation_state.observe_pair(
                     after.allocations, migration.allocations, pair.source, pair.destination, self.name
                 )
                 return PairReading(instance=after, migration=migration, state=state)
@@ -173,19 +165,21 @@ class AllocationStrategy(abc.ABC):
             placement_code=None,
         )
 
-    def check(self, pair: pairs.Pair) -> None:
+    def check(self, pair: allocation_state.Pair) -> None:
         """Raise unless this strategy can tell such a pair apart.
 
         :raises NoValidHost: source and destination claim the same, or lie in one provider where that cannot be.
         """
-        if pairs.normal(pair.source) == pairs.normal(pair.destination):
+        if allocation_state.normal(pair.source) == allocation_state.normal(pair.destination):
             raise exception.NoValidHost(
                 reason='Source and destination would hold the same resources of the same '
                 'resource providers, so the move could not be told from its end.'
             )
 
     @abc.abstractmethod
-    def move(self, pair: pairs.Pair, *, instance_generation: int, migration_generation: int | None = None) -> None:
+    def move(
+        self, pair: allocation_state.Pair, *, instance_generation: int, migration_generation: int | None = None
+    ) -> None:
         """Hold source and destination, the instance's consumer never being empty.
 
         :param instance_generation: the one that the decision was made on.
@@ -196,7 +190,7 @@ class AllocationStrategy(abc.ABC):
     @abc.abstractmethod
     def revert(
         self,
-        pair: pairs.Pair,
+        pair: allocation_state.Pair,
         *,
         instance_generation: int | None,
         migration_generation: int | None,
@@ -210,13 +204,15 @@ class AllocationStrategy(abc.ABC):
         """
 
     @abc.abstractmethod
-    def release(self, pair: pairs.Pair, *, instance_generation: int | None, migration_generation: int | None) -> None:
+    def release(
+        self, pair: allocation_state.Pair, *, instance_generation: int | None, migration_generation: int | None
+    ) -> None:
         """Hold the destination only, by the instance.
 
         :raises ValueError: the generation that this strategy needs is missing; else as :func:`write_all`.
         """
 
-    def rewrite_source(self, pair: pairs.Pair, *, instance_generation: int) -> None:
+    def rewrite_source(self, pair: allocation_state.Pair, *, instance_generation: int) -> None:
         """Write the instance's source allocation once more, so that no move that is still on its way can succeed.
 
         :param instance_generation: the one just read.
@@ -225,20 +221,26 @@ class AllocationStrategy(abc.ABC):
         _put(self.client, self._instance_holds(pair, pair.source, instance_generation))
 
     @staticmethod
-    def _instance_holds(pair: pairs.Pair, allocations: pairs.Allocations | None, generation: int | None) -> Write:
-        if not pairs.normal(allocations):
+    def _instance_holds(
+        pair: allocation_state.Pair, allocations: allocation_state.Allocations | None, generation: int | None
+    ) -> Write:
+        if not allocation_state.normal(allocations):
             raise ValueError(f'instance {pair.instance.uuid}: the pair does not say what it shall hold')
         return Write(
-            consumer=pair.instance, allocations=pairs.normal(allocations), generation=_known(generation, pair.instance)
+            consumer=pair.instance,
+            allocations=allocation_state.normal(allocations),
+            generation=_known(generation, pair.instance),
         )
 
 
 class MigrationOwned(AllocationStrategy):
     """The migration's uuid takes the source allocation; what the instance holds is always one host's."""
 
-    name = migration_objects.Strategy.MIGRATION_OWNED
+    name = Strategy.MIGRATION_OWNED
 
-    def move(self, pair: pairs.Pair, *, instance_generation: int, migration_generation: int | None = None) -> None:
+    def move(
+        self, pair: allocation_state.Pair, *, instance_generation: int, migration_generation: int | None = None
+    ) -> None:
         """One POST: with two, the instance's consumer would be empty in between, and a late duplicate would succeed."""
         self.check(pair)
         write_all(
@@ -251,7 +253,7 @@ class MigrationOwned(AllocationStrategy):
 
     def revert(
         self,
-        pair: pairs.Pair,
+        pair: allocation_state.Pair,
         *,
         instance_generation: int | None,
         migration_generation: int | None,
@@ -267,7 +269,9 @@ class MigrationOwned(AllocationStrategy):
             ],
         )
 
-    def release(self, pair: pairs.Pair, *, instance_generation: int | None, migration_generation: int | None) -> None:
+    def release(
+        self, pair: allocation_state.Pair, *, instance_generation: int | None, migration_generation: int | None
+    ) -> None:
         """Take the source allocation from the migration; the instance is not written, so its generation is not used."""
         remove(self.client, pair.migration, generation=_known(migration_generation, pair.migration))
 
@@ -275,28 +279,30 @@ class MigrationOwned(AllocationStrategy):
 class Doubled(AllocationStrategy):
     """The instance holds both; the migration's uuid is no consumer. For computes from before service version 2."""
 
-    name = migration_objects.Strategy.DOUBLED
+    name = Strategy.DOUBLED
 
-    def check(self, pair: pairs.Pair) -> None:
+    def check(self, pair: allocation_state.Pair) -> None:
         """Also refuse a move within the same providers: the sum would have to fit into one consumer's max_unit."""
         super().check(pair)
-        if pairs.normal(pair.source).keys() == pairs.normal(pair.destination).keys():
+        if allocation_state.normal(pair.source).keys() == allocation_state.normal(pair.destination).keys():
             raise exception.NoValidHost(
                 reason='A move within the same resource providers needs migration-owned '
                 'allocations (compute service version 2).'
             )
 
-    def move(self, pair: pairs.Pair, *, instance_generation: int, migration_generation: int | None = None) -> None:
+    def move(
+        self, pair: allocation_state.Pair, *, instance_generation: int, migration_generation: int | None = None
+    ) -> None:
         """Write the sum."""
         self.check(pair)
-        if not pairs.normal(pair.destination):
+        if not allocation_state.normal(pair.destination):
             raise ValueError(f'instance {pair.instance.uuid}: the pair names no destination')
-        both = pairs.total([pair.source, pair.destination or {}])
+        both = allocation_state.total([pair.source, pair.destination or {}])
         _put(self.client, self._instance_holds(pair, both, instance_generation))
 
     def revert(
         self,
-        pair: pairs.Pair,
+        pair: allocation_state.Pair,
         *,
         instance_generation: int | None,
         migration_generation: int | None,
@@ -305,15 +311,17 @@ class Doubled(AllocationStrategy):
         """Write the source only."""
         _put(self.client, self._instance_holds(pair, pair.source, instance_generation))
 
-    def release(self, pair: pairs.Pair, *, instance_generation: int | None, migration_generation: int | None) -> None:
+    def release(
+        self, pair: allocation_state.Pair, *, instance_generation: int | None, migration_generation: int | None
+    ) -> None:
         """Write the destination only."""
         _put(self.client, self._instance_holds(pair, pair.destination, instance_generation))
 
 
-def strategy_for(client: placement.PlacementClient, name: str) -> AllocationStrategy:
+def strategy_for(client: PlacementClient, name: str) -> AllocationStrategy:
     """Return the writer of the strategy that a migration's row names.
 
     :raises ValueError: there is no such strategy.
     """
-    chosen = migration_objects.Strategy(name)
+    chosen = Strategy(name)
     return {cls.name: cls for cls in (MigrationOwned, Doubled)}[chosen](client)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Which allocation has no living reason: every consumer in Placement, held against instances and migrations.
 
@@ -25,10 +15,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from migrator import exception
-from migrator.objects import instance as instance_objects
-from migrator.objects import migration as migration_objects
-from migrator.placement_client import allocations, pairs, providers
-from migrator.placement_client import client as placement
+from migrator.objects import Instance, Migration, Strategy
+from migrator.placement_client import allocation_state, allocations, providers
+from migrator.placement_client.client import MICROVERSION, PlacementClient
 
 #: The verdicts.
 LEAKED = 'leaked'
@@ -39,9 +28,6 @@ WRONG_AMOUNT = 'wrong amount'
 DOUBLED = 'doubled'
 #: All of them.
 VERDICTS = (LEAKED, UNKNOWN_CONSUMER, MISSING, WRONG_HOST, WRONG_AMOUNT, DOUBLED)
-
-Instance = instance_objects.Instance
-Migration = migration_objects.Migration
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +40,7 @@ class Books:
     """
 
     providers: Mapping[str, providers.Provider]
-    held: Mapping[str, pairs.Allocations]
+    held: Mapping[str, allocation_state.Allocations]
     types: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -82,7 +68,7 @@ class Finding:
         return dataclasses.asdict(self)
 
 
-def read(client: placement.PlacementClient, known: Collection[str]) -> Books:
+def read(client: PlacementClient, known: Collection[str]) -> Books:
     """Read every allocation: one request for the providers, one for each of them, one for each unknown consumer.
 
     :param known: uuids of the instances and migrations of the database.
@@ -91,7 +77,7 @@ def read(client: placement.PlacementClient, known: Collection[str]) -> Books:
     return with_types(client, read_held(client), known)
 
 
-def read_held(client: placement.PlacementClient) -> Books:
+def read_held(client: PlacementClient) -> Books:
     """Read every allocation, and of no consumer what it is; see :func:`with_types`."""
     found = {one.uuid: one for one in providers.list_providers(client)}
     held: dict[str, dict[str, Mapping[str, int]]] = {}
@@ -109,7 +95,7 @@ def read_held(client: placement.PlacementClient) -> Books:
     return Books(providers=found, held=held)
 
 
-def with_types(client: placement.PlacementClient, books: Books, known: Collection[str]) -> Books:
+def with_types(client: PlacementClient, books: Books, known: Collection[str]) -> Books:
     """Return the books with the types of the consumers that are not known: one request for each of them."""
     types = {one: allocations.read(client, one).consumer_type or '' for one in books.held if one not in known}
     return dataclasses.replace(books, types=types)
@@ -195,7 +181,7 @@ class _Audit:
         source, destination = migration.source_compute, migration.dest_compute
         if destination is None:
             return [(source,)]
-        if migration.strategy == migration_objects.Strategy.DOUBLED:
+        if migration.strategy == Strategy.DOUBLED:
             return [(source,), (destination,), (source, destination)]
         return [(source,), (destination,)]
 
@@ -203,7 +189,7 @@ class _Audit:
         self._findings.append(
             Finding(
                 consumer=instance.uuid,
-                consumer_type=pairs.INSTANCE,
+                consumer_type=allocation_state.INSTANCE,
                 provider=self._roots.get(host, ''),
                 resources=instance.flavor.resources(),
                 verdict=MISSING,
@@ -240,7 +226,8 @@ class _Audit:
         if len(tree) > 1:
             return f'set the allocation of {instance.uuid} to its flavor on the tree of {root}, and to nothing else'
         amounts = [f'--allocation rp={root},{name}={n}' for name, n in instance.flavor.resources().items()]
-        owner = f'--project-id {instance.project_id} --user-id {instance.user_id} --consumer-type {pairs.INSTANCE}'
+        kind = allocation_state.INSTANCE
+        owner = f'--project-id {instance.project_id} --user-id {instance.user_id} --consumer-type {kind}'
         return _command('set', *amounts, owner, instance.uuid)
 
     # --- a migration, or nobody --------------------------------------------------------------------------------------
@@ -251,7 +238,7 @@ class _Audit:
             return
         source, flavor = migration.source_compute, instance.flavor.resources()
         both = source in self._by_host(instance.uuid)
-        is_owner = migration.strategy == migration_objects.Strategy.MIGRATION_OWNED
+        is_owner = migration.strategy == Strategy.MIGRATION_OWNED
         if is_owner and not both and _matches(self._by_host(migration.uuid), (source,), flavor):
             return
         for provider in self._books.held[migration.uuid]:
@@ -282,15 +269,17 @@ class _Audit:
     # --- below -------------------------------------------------------------------------------------------------------
 
     def _by_host(self, consumer: str) -> _ByHost:
-        parts: dict[str | None, list[pairs.Allocations]] = {}
+        parts: dict[str | None, list[allocation_state.Allocations]] = {}
         for provider, resources in self._books.held.get(consumer, {}).items():
             parts.setdefault(self._host_of.get(provider), []).append({'': resources})
-        return {host: pairs.total(found).get('', {}) for host, found in parts.items()}
+        return {host: allocation_state.total(found).get('', {}) for host, found in parts.items()}
 
     def _type_of(self, consumer: str) -> str:
         if consumer in self._instances:
-            return pairs.INSTANCE
-        return pairs.MIGRATION if consumer in self._migrations else self._books.types.get(consumer) or 'unknown'
+            return allocation_state.INSTANCE
+        return (
+            allocation_state.MIGRATION if consumer in self._migrations else self._books.types.get(consumer) or 'unknown'
+        )
 
     def _find(
         self, consumer: str, provider: str, verdict: str, reason: str, remedy: str, since: str | None = None
@@ -313,10 +302,10 @@ def _matches(held: _ByHost, hosts: Sequence[str], flavor: Mapping[str, int]) -> 
     """Whether it is the flavor on each of these hosts and nothing else; sharing providers may carry a part of it."""
     if not flavor:
         return not held
-    wanted = pairs.total([{'': flavor}] * len(hosts))
+    wanted = allocation_state.total([{'': flavor}] * len(hosts))
     return (
         set(hosts) <= set(held) <= {*hosts, None}
-        and pairs.total([{'': one} for one in held.values()]) == wanted
+        and allocation_state.total([{'': one} for one in held.values()]) == wanted
         and all(held[host].get(name, 0) <= amount for host in hosts for name, amount in flavor.items())
     )
 
@@ -338,5 +327,5 @@ def _ended_at(migration: Migration) -> str | None:
 
 def _command(verb: str, *words: str) -> str:
     return ' '.join(
-        ['openstack', f'--os-placement-api-version {placement.MICROVERSION} resource provider allocation', verb, *words]
+        ['openstack', f'--os-placement-api-version {MICROVERSION} resource provider allocation', verb, *words]
     )

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Allocation candidates: where Placement sees room for a guest."""
 
@@ -19,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib import parse
 
-from migrator.placement_client import client as placement
+from migrator.placement_client.client import PlacementClient
 
 #: The trait of a provider that lends its inventory to the trees in its aggregates, such as shared storage.
 SHARING_TRAIT = 'MISC_SHARES_VIA_AGGREGATE'
@@ -43,7 +33,7 @@ class Candidate:
 
 
 def get_candidates(
-    client: placement.PlacementClient,
+    client: PlacementClient,
     resource_groups: Mapping[str, Mapping[str, int]],
     *,
     limit: int | None = 1000,
@@ -85,7 +75,7 @@ def by_compute_root(candidates: Iterable[Candidate]) -> dict[str, list[Candidate
 
 
 def _ask(
-    client: placement.PlacementClient,
+    client: PlacementClient,
     resource_groups: Mapping[str, Mapping[str, int]],
     limit: int | None,
     group_policy: str,

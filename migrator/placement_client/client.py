@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The way to Placement: one method through which every request goes, and its errors made ours.
 
@@ -35,7 +25,7 @@ from keystoneauth1 import loading, token_endpoint
 from oslo_config import cfg
 
 from migrator import exception
-from migrator.conf import placement as placement_conf
+from migrator.conf import placement
 
 #: The newest that the Placement of 2022 (Yoga) and later has; consumer types need 1.38.
 MICROVERSION = '1.39'
@@ -179,8 +169,8 @@ def client_from_conf(conf: cfg.ConfigOpts) -> PlacementClient:
     :param conf: where :func:`migrator.conf.placement.register_opts` has been called.
     :raises ConfigurationError: an option is missing, or has a value that cannot be.
     """
-    group = placement_conf.GROUP
-    placement_conf.check(conf)
+    group = placement.GROUP
+    placement.check(conf)
     settings = conf[group]
     if settings.auth_type in ('none', 'noauth'):
         if not settings.endpoint_override:

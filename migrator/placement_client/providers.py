@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Resource providers: keeping a host's tree and its inventory in Placement in step with what the host reports.
 
@@ -25,7 +15,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.objects import compute_node
-from migrator.placement_client import client as placement
+from migrator.placement_client.client import DUPLICATE_NAME, PlacementClient
 
 LOG = logging.getLogger(__name__)
 
@@ -54,7 +44,7 @@ class Provider:
     root_uuid: str
 
 
-def read_tree(client: placement.PlacementClient, member: str) -> list[Provider]:
+def read_tree(client: PlacementClient, member: str) -> list[Provider]:
     """Return the whole tree that a provider is in, parents before children; empty if there is no such provider.
 
     :param member: uuid of any provider of the tree.
@@ -66,12 +56,12 @@ def read_tree(client: placement.PlacementClient, member: str) -> list[Provider]:
     return _parents_first(found)
 
 
-def list_providers(client: placement.PlacementClient) -> list[Provider]:
+def list_providers(client: PlacementClient) -> list[Provider]:
     """Return every provider that Placement has, parents before children."""
     return _parents_first([_provider_of(entry) for entry in client.read('/resource_providers')['resource_providers']])
 
 
-def read_inventory(client: placement.PlacementClient, provider: str) -> dict[str, dict[str, Any]]:
+def read_inventory(client: PlacementClient, provider: str) -> dict[str, dict[str, Any]]:
     """Return a provider's inventory: resource class -> {total, reserved, min_unit, ...}.
 
     :raises PlacementRefused: there is no such provider.
@@ -80,7 +70,7 @@ def read_inventory(client: placement.PlacementClient, provider: str) -> dict[str
     return found
 
 
-def read_traits(client: placement.PlacementClient, provider: str) -> list[str]:
+def read_traits(client: PlacementClient, provider: str) -> list[str]:
     """Return a provider's traits, sorted.
 
     :raises PlacementRefused: there is no such provider.
@@ -88,7 +78,7 @@ def read_traits(client: placement.PlacementClient, provider: str) -> list[str]:
     return sorted(client.read(f'/resource_providers/{provider}/traits')['traits'])
 
 
-def usages(client: placement.PlacementClient, provider: str) -> dict[str, int]:
+def usages(client: PlacementClient, provider: str) -> dict[str, int]:
     """Return how much of a provider is allocated: resource class -> amount.
 
     :raises PlacementRefused: there is no such provider.
@@ -97,7 +87,7 @@ def usages(client: placement.PlacementClient, provider: str) -> dict[str, int]:
     return found
 
 
-def allocations_on(client: placement.PlacementClient, provider: str) -> dict[str, dict[str, int]]:
+def allocations_on(client: PlacementClient, provider: str) -> dict[str, dict[str, int]]:
     """Return who holds what on a provider: consumer uuid -> resource class -> amount.
 
     :raises PlacementRefused: there is no such provider.
@@ -107,7 +97,7 @@ def allocations_on(client: placement.PlacementClient, provider: str) -> dict[str
 
 
 def ensure_tree(
-    client: placement.PlacementClient,
+    client: PlacementClient,
     providers: Sequence[compute_node.ProviderInventory],
     *,
     sleep: Callable[[float], None],
@@ -149,7 +139,7 @@ def ensure_tree(
     return changed
 
 
-def delete_tree(client: placement.PlacementClient, root: str) -> None:
+def delete_tree(client: PlacementClient, root: str) -> None:
     """Delete a whole tree, the children that others made included; one that is gone is deleted already.
 
     :raises ProviderInUse: something is still allocated there; nothing was deleted.
@@ -167,7 +157,7 @@ def delete_tree(client: placement.PlacementClient, root: str) -> None:
         client.delete(f'/resource_providers/{provider.uuid}', allow=(404,))
 
 
-def _ensure_provider(client: placement.PlacementClient, wanted: compute_node.ProviderInventory) -> bool:
+def _ensure_provider(client: PlacementClient, wanted: compute_node.ProviderInventory) -> bool:
     """Create a provider, or correct its name and parent."""
     found = client.read_or_none(f'/resource_providers/{wanted.uuid}')
     body = {'name': wanted.name, 'parent_provider_uuid': wanted.parent_uuid}
@@ -176,7 +166,7 @@ def _ensure_provider(client: placement.PlacementClient, wanted: compute_node.Pro
             client.post('/resource_providers', {'uuid': wanted.uuid, **body})
         except exception.PlacementRefused as error:
             # One code for two things: the same provider made by a racer, or its name taken by another provider.
-            if error.kwargs['placement_code'] != placement.DUPLICATE_NAME:
+            if error.kwargs['placement_code'] != DUPLICATE_NAME:
                 raise
             if client.read_or_none(f'/resource_providers/{wanted.uuid}') is None:
                 raise
@@ -193,7 +183,7 @@ def _ensure_provider(client: placement.PlacementClient, wanted: compute_node.Pro
     return True
 
 
-def _ensure_inventory(client: placement.PlacementClient, wanted: compute_node.ProviderInventory) -> bool:
+def _ensure_inventory(client: PlacementClient, wanted: compute_node.ProviderInventory) -> bool:
     """Set a provider's inventory where it differs."""
     url = f'/resource_providers/{wanted.uuid}/inventories'
     found = client.read(url)
@@ -211,7 +201,7 @@ def _ensure_inventory(client: placement.PlacementClient, wanted: compute_node.Pr
     return True
 
 
-def _ensure_traits(client: placement.PlacementClient, wanted: compute_node.ProviderInventory) -> bool:
+def _ensure_traits(client: PlacementClient, wanted: compute_node.ProviderInventory) -> bool:
     """Set a provider's traits where they differ."""
     url = f'/resource_providers/{wanted.uuid}/traits'
     found = client.read(url)

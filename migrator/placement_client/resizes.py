@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Moves that a user confirms or reverts later, as a resize is, on another host or on the same.
 
@@ -32,15 +22,15 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from migrator import exception
-from migrator.objects import migration as migration_objects
-from migrator.placement_client import allocations, pairs
-from migrator.placement_client import client as placement
+from migrator.objects import Strategy
+from migrator.placement_client import allocation_state, allocations
+from migrator.placement_client.client import PlacementClient
 
 #: How often it is observed again where somebody else has written meanwhile, and the pause before the second time, in
 #: seconds; each later one is twice as long.
 _TRIES, _PAUSE = 6, 0.05
 
-_State = pairs.PairState
+_State = allocation_state.PairState
 
 
 class Resize:
@@ -57,9 +47,9 @@ class Resize:
 
     def __init__(
         self,
-        client: placement.PlacementClient,
-        pair: pairs.Pair,
-        strategy: str = migration_objects.Strategy.MIGRATION_OWNED,
+        client: PlacementClient,
+        pair: allocation_state.Pair,
+        strategy: str = Strategy.MIGRATION_OWNED,
         *,
         sleep: Callable[[float], None],
     ) -> None:
@@ -138,8 +128,8 @@ class Resize:
 
     def _until(
         self,
-        wanted: pairs.PairState,
-        writes: dict[pairs.PairState, Callable[[allocations.PairReading], None]],
+        wanted: allocation_state.PairState,
+        writes: dict[allocation_state.PairState, Callable[[allocations.PairReading], None]],
         is_done: Callable[[], bool] = lambda: True,
     ) -> None:
         pause = _PAUSE
@@ -172,7 +162,7 @@ def _of(reading: allocations.PairReading) -> int:
     return generation
 
 
-def _look_at(pair: pairs.Pair) -> None:
+def _look_at(pair: allocation_state.Pair) -> None:
     """Refuse what Placement would not show again as it was given: compared with that, it would be unknown for ever."""
     _look_at_uuid('pair.instance.uuid', pair.instance.uuid)
     _look_at_uuid('pair.migration.uuid', pair.migration.uuid)
@@ -189,7 +179,7 @@ def _look_at(pair: pairs.Pair) -> None:
                 # Python takes True for a whole number, and a half would be cut off where it is compared.
                 if type(amount) is not int or amount < 0:
                     _refuse(f'{path}[{provider!r}][{name!r}]', amount, 'A whole number of 0 or more would do.')
-    if not pairs.normal(pair.source):
+    if not allocation_state.normal(pair.source):
         _refuse('pair.source', dict(pair.source), 'What the instance holds before the move would do.')
 
 

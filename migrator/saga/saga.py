@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A saga: a plain list of steps, with at most one pair side by side."""
 
@@ -18,8 +8,7 @@ from collections.abc import Callable
 from typing import Generic
 
 from migrator.saga import log
-from migrator.saga import step as steps
-from migrator.saga.step import Kind, Parked, S, Settlement, Step, Stuck
+from migrator.saga.step import Kind, Parked, S, Settlement, Step, Stuck, Verdict
 
 
 class Saga(Generic[S]):
@@ -103,7 +92,7 @@ class Saga(Generic[S]):
         are undone by the last of them.
         """
         waiting: list[Step[S]] = []
-        seen: list[Callable[[S], steps.Verdict]] = []
+        seen: list[Callable[[S], Verdict]] = []
         order: list[Step[S]] = []
         for step in reversed(self.started(journal, attempt)):
             if step.undo is not None and step.undo not in seen:

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What a broker is between processes, in one process: a network under the test's hand."""
 
@@ -21,8 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from migrator import exception, executors
-from migrator import rpc as migrator_rpc
+from migrator import exception, executors, rpc
 
 #: How many handlers of one server run at once, as oslo.messaging has it by default.
 POOL_SIZE = 64
@@ -41,7 +30,7 @@ class Message:
 
     number: int
     sender: str
-    target: migrator_rpc.Target
+    target: rpc.Target
     method: str
     kind: str
     body: str
@@ -167,14 +156,12 @@ class DirectBus:
 class Server:
     """One that listens: a mailbox, and up to :data:`POOL_SIZE` threads that end when it is empty."""
 
-    def __init__(
-        self, bus: DirectBus, target: migrator_rpc.Target, endpoint: object, threads: executors.Threads
-    ) -> None:
+    def __init__(self, bus: DirectBus, target: rpc.Target, endpoint: object, threads: executors.Threads) -> None:
         self.target = target
         self._bus = bus
         self._endpoint = endpoint
         self._threads = threads
-        self._serializer = migrator_rpc.ObjectSerializer()
+        self._serializer = rpc.ObjectSerializer()
         self._lock = threading.Lock()
         self._mailbox: collections.deque[tuple[Message, Pending | None]] = collections.deque()
         self._workers = 0
@@ -248,7 +235,7 @@ class Server:
                     message,
                 )
             try:
-                handle = migrator_rpc.handler(self._endpoint, self.target, method)
+                handle = rpc.handler(self._endpoint, self.target, method)
             except AttributeError:
                 return self._error('NoSuchMethod', f'Endpoint does not support RPC method {method}', message)
             context = self._serializer.deserialize_context(body['context'])

@@ -1,20 +1,10 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A whole cloud in one process: API, conductors, computes, hypervisors, a real database and the real Placement.
 
 Only the threads, the clock, the bus between the services and the hypervisors are replaced. Under
-:class:`migrator.testing.threads.Simulation` time is in the test's hand and a seed fixes the order of everything; under
-:class:`migrator.executors.NativeThreads` it runs by itself, as the demo does.
+:class:`migrator.testing.simulation.threads.Simulation` a test controls the time, and a seed fixes the order of
+everything. Under :class:`migrator.executors.NativeThreads` the cloud runs by itself, as the demo does.
 """
 
 from __future__ import annotations
@@ -28,24 +18,27 @@ import webob
 from oslo_config import cfg
 
 from migrator import executors
-from migrator.api import app as api_app
-from migrator.compute import manager as compute_manager
-from migrator.conductor import manager as conductor_manager
-from migrator.conductor import rpcapi as conductor_rpcapi
+from migrator.api import app
+from migrator.compute.manager import ComputeManager
+from migrator.conductor.manager import ConductorManager
+from migrator.conductor.rpcapi import ConductorAPI, ConductorEvents
 from migrator.conf import opts
-from migrator.db import api as db_api
-from migrator.placement_client import client as placement_client
-from migrator.testing import bus as buses
-from migrator.testing import face, grounds, placement_faults, sim_thread
-from migrator.testing import rpc as testing_rpc
-from migrator.testing import threads as sim
-from migrator.virt import driver as virt_driver
-from migrator.virt import fake, fake_hypervisor
+from migrator.db.api import Database
+from migrator.placement_client.client import PlacementClient
+from migrator.testing import backends, placement_faults
+from migrator.testing.bus import DirectBus
+from migrator.testing.client import Exchange, Face
+from migrator.testing.rpc import DirectRPC, RpcRecorder
+from migrator.testing.simulation import sim_thread
+from migrator.testing.simulation.threads import SimThreads, Simulation
+from migrator.virt.driver import ComputeDriver
+from migrator.virt.fake.driver import FakeDriver
+from migrator.virt.fake.hypervisor import FakeHypervisor, FakeWorld
 
 ThreadsFor = Callable[[str], executors.Threads]
 
 
-class Cloud(face.Face):
+class Cloud(Face):
     """A cloud.
 
     :param directory: where its SQLite files go.
@@ -58,7 +51,7 @@ class Cloud(face.Face):
     :ivar history: every request to the REST API and its answer, in the order of the answers.
     """
 
-    world: fake_hypervisor.FakeWorld
+    world: FakeWorld
 
     def __init__(
         self,
@@ -68,29 +61,29 @@ class Cloud(face.Face):
         options: Mapping[str, Any] | None = None,
         versions: Mapping[str, int] | None = None,
         start: bool = True,
-        ground: grounds.Ground | None = None,
+        ground: backends.Ground | None = None,
         **knobs: Any,
     ) -> None:
-        self.ground = ground or grounds.Ground(directory)
+        self.ground = ground or backends.Ground(directory)
         self.directory = self.ground.directory
         native = executors.NativeThreads()
         self.threads_for: ThreadsFor = threads_for or (lambda name: native)
         self.options = {'api.auth_strategy': 'noauth2', **(options or {})}
         self.versions = dict(versions or {})
         self.world_threads = self.threads_for('world')
-        self.simulation: sim.Simulation | None = None
-        self.world = fake_hypervisor.FakeWorld(self.world_threads)
-        self.recorder = testing_rpc.RpcRecorder()
-        self.bus = buses.DirectBus(self.world_threads)
+        self.simulation: Simulation | None = None
+        self.world = FakeWorld(self.world_threads)
+        self.recorder = RpcRecorder()
+        self.bus = DirectBus(self.world_threads)
         self.placement = self.ground.placement()
         self.adapter = placement_faults.FaultyAdapter(self.placement.adapter())
         self.engine = self.ground.engine(self.world_threads)
-        self.conductors: dict[str, conductor_manager.ConductorManager] = {}
-        self.computes: dict[str, compute_manager.ComputeManager] = {}
+        self.conductors: dict[str, ConductorManager] = {}
+        self.computes: dict[str, ComputeManager] = {}
         self.database = self.database_of(self.world_threads)
-        self.placement_client = placement_client.PlacementClient(self.adapter)
+        self.placement_client = PlacementClient(self.adapter)
         self.knobs = knobs
-        self.history: list[face.Exchange] = []
+        self.history: list[Exchange] = []
         self.app = self.start_api()
         for number in range(1, hosts + 1):
             self.world.add(f'host{number}', **knobs)
@@ -111,13 +104,13 @@ class Cloud(face.Face):
             conf.set_override(option, value, group or None)
         return conf
 
-    def database_of(self, threads: executors.Threads) -> db_api.Database:
+    def database_of(self, threads: executors.Threads) -> Database:
         """Return the database as one process sees it."""
-        return db_api.Database('', threads, engine=self.engine)
+        return Database('', threads, engine=self.engine)
 
     def _rpc(self, name: str, sender: str) -> Any:
         threads = self.threads_for(name)
-        return self.recorder.wrap(testing_rpc.DirectRPC(self.bus, sender, threads), sender)
+        return self.recorder.wrap(DirectRPC(self.bus, sender, threads), sender)
 
     def start_api(self) -> Any:
         """Start the REST API; again after it was killed.
@@ -125,18 +118,18 @@ class Cloud(face.Face):
         :returns: its WSGI application.
         """
         threads = self.threads_for('api')
-        door = conductor_rpcapi.ConductorAPI(self._rpc('api', 'api:api'))
-        self.app = api_app.make_app(self.conf(), self.database_of(threads), door, threads)
+        door = ConductorAPI(self._rpc('api', 'api:api'))
+        self.app = app.make_app(self.conf(), self.database_of(threads), door, threads)
         return self.app
 
-    def start_conductor(self, name: str) -> conductor_manager.ConductorManager:
+    def start_conductor(self, name: str) -> ConductorManager:
         """Start a conductor; of the same name again, after it was stopped or killed, as a new life."""
         threads = self.threads_for(name)
-        manager = conductor_manager.ConductorManager(
+        manager = ConductorManager(
             self.conf(),
             name,
             self.database_of(threads),
-            placement_client.PlacementClient(self.adapter),
+            PlacementClient(self.adapter),
             self._rpc(name, f'conductor:{name}'),
             threads,
         )
@@ -144,28 +137,28 @@ class Cloud(face.Face):
         self.conductors[name] = manager
         return manager
 
-    def start_compute(self, host: str) -> compute_manager.ComputeManager:
+    def start_compute(self, host: str) -> ComputeManager:
         """Start the compute service of a host, on the hypervisor that is there."""
         threads = self.threads_for(host)
         client = self._rpc(host, f'compute:{host}')
-        events = conductor_rpcapi.ConductorEvents(client)
+        events = ConductorEvents(client)
         cap = {'compute.service_version_cap': self.versions[host]} if host in self.versions else {}
         conf = self.conf(host=host, **cap)
         driver = self.driver_for(host, conf, threads)
-        manager = compute_manager.ComputeManager(conf, host, driver, threads, events, client)
+        manager = ComputeManager(conf, host, driver, threads, events, client)
         manager.start()
         self.computes[host] = manager
         return manager
 
-    def driver_for(self, host: str, conf: cfg.ConfigOpts, threads: executors.Threads) -> virt_driver.ComputeDriver:
+    def driver_for(self, host: str, conf: cfg.ConfigOpts, threads: executors.Threads) -> ComputeDriver:
         """Return the driver of a host's hypervisor.
 
         :param conf: of its compute service.
         :param threads: of its compute service.
         """
-        return fake.FakeDriver(self.world.hypervisors[host], threads)
+        return FakeDriver(self.world.hypervisors[host], threads)
 
-    def add_host(self, host: str, **knobs: Any) -> fake_hypervisor.FakeHypervisor:
+    def add_host(self, host: str, **knobs: Any) -> FakeHypervisor:
         """Add a host with its hypervisor, and start its compute service."""
         hypervisor = self.world.add(host, **{**self.knobs, **knobs})
         self.start_compute(host)
@@ -209,7 +202,7 @@ class Cloud(face.Face):
         """Have the REST API answer a request, as it is and without a note of it."""
         threads = self.threads_for('api')
         # Under a simulation the calling thread is the API's while it serves: it dies and pauses with that process.
-        with threads.acting() if isinstance(threads, sim.SimThreads) else contextlib.nullcontext():
+        with threads.acting() if isinstance(threads, SimThreads) else contextlib.nullcontext():
             return request.get_response(self.app)
 
     def new_uuid(self) -> str:
@@ -232,10 +225,10 @@ class SimulatedCloud(Cloud):
         in_order: bool = False,
         **options: Any,
     ) -> None:
-        simulation = sim.Simulation(seed, policy=sim_thread.InOrder() if in_order else None)
-        self.processes: dict[str, sim.SimThreads] = {}
+        simulation = Simulation(seed, policy=sim_thread.InOrder() if in_order else None)
+        self.processes: dict[str, SimThreads] = {}
 
-        def threads_for(name: str) -> sim.SimThreads:
+        def threads_for(name: str) -> SimThreads:
             if name not in self.processes:
                 self.processes[name] = simulation.process(name)
             return self.processes[name]
@@ -248,7 +241,7 @@ class SimulatedCloud(Cloud):
     def wait(self, seconds: float = 600) -> None:
         """Let it run until no migration is in progress, at most so many seconds of its clock.
 
-        :raises migrator.testing.threads.TimedOut: something still is.
+        :raises migrator.testing.simulation.threads.TimedOut: something still is.
         """
         assert self.simulation is not None
         self.simulation.run_until(self.idle, timeout=seconds)

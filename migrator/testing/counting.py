@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A cloud in one process that counts what a migration costs it.
 
@@ -29,15 +19,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from migrator import executors
-from migrator import rpc as migrator_rpc
 from migrator.db import watch
+from migrator.rpc import RPC, Served, Target
 from migrator.testing import cloud
-from migrator.testing import rpc as testing_rpc
+from migrator.testing.rpc import HEARTBEATS, POLLS, Recorded
 
 #: The threads that look after migrations, whether or not anything happens, by name and by what is in the name.
 _PERIODICS = frozenset({'lease', 'sweep', 'poll', 'heartbeat'})
 _POLL_POOL = '-poll-'
-_ASIDES = testing_rpc.POLLS | testing_rpc.HEARTBEATS
+_ASIDES = POLLS | HEARTBEATS
 
 _here: contextvars.ContextVar[str | None] = contextvars.ContextVar('migrator_counted_as', default=None)
 _ASIDE, _UNSEEN = 'aside', 'unseen'
@@ -128,12 +118,12 @@ class _Endpoint:
 
 
 class _RPC:
-    def __init__(self, rpc: migrator_rpc.RPC) -> None:
+    def __init__(self, rpc: RPC) -> None:
         self.call = rpc.call
         self.cast = rpc.cast
         self._rpc = rpc
 
-    def serve(self, target: migrator_rpc.Target, endpoint: object) -> migrator_rpc.Served:
+    def serve(self, target: Target, endpoint: object) -> Served:
         """Listen; see :meth:`migrator.rpc.RPC.serve`."""
         return self._rpc.serve(target, _Endpoint(endpoint))
 
@@ -162,7 +152,7 @@ class CountingCloud(cloud.Cloud):
         self._first_request = len(self.placement.requests)
         self._first_message = len(self.recorder.messages)
 
-    def heard(self) -> list[testing_rpc.Recorded]:
+    def heard(self) -> list[Recorded]:
         """Return every message that was sent since the counting began, asides included."""
         return self.recorder.messages[self._first_message :]
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Faults on the way to Placement, for tests: an adapter that loses, refuses, delays and repeats."""
 
@@ -23,7 +13,7 @@ from typing import Any
 import requests
 from keystoneauth1 import exceptions as ks_exceptions
 
-from migrator.testing import placement as testing_placement
+from migrator.testing import placement
 
 
 class Fault(enum.Enum):
@@ -130,6 +120,6 @@ def _answer(status: int, code: str) -> requests.Response:
 
 
 def _json(status: int, document: dict[str, Any]) -> requests.Response:
-    return testing_placement.make_response(
+    return placement.make_response(
         None, status, [('Content-Type', 'application/json')], jsonlib.dumps(document).encode()
     )

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """RPC in one process, and a recorder for any RPC.
 
@@ -23,10 +13,10 @@ import dataclasses
 import json
 from typing import Any
 
-from migrator import context as migrator_context
 from migrator import exception, executors
-from migrator import rpc as migrator_rpc
+from migrator.context import RequestContext
 from migrator.objects import base
+from migrator.rpc import RPC, ObjectSerializer, Served, Target
 from migrator.testing.bus import DirectBus, Message, Pending, Server, checkpoint
 
 __all__ = ['DirectBus', 'DirectRPC', 'Message', 'Recorded', 'RpcRecorder']
@@ -50,12 +40,12 @@ class DirectRPC:
         self.sender = sender
         self._bus = bus
         self._threads = threads
-        self._serializer = migrator_rpc.ObjectSerializer()
+        self._serializer = ObjectSerializer()
 
     def _message(
         self,
-        context: migrator_context.RequestContext,
-        target: migrator_rpc.Target,
+        context: RequestContext,
+        target: Target,
         method: str,
         kind: str,
         args: dict[str, Any],
@@ -70,8 +60,8 @@ class DirectRPC:
 
     def call(
         self,
-        context: migrator_context.RequestContext,
-        target: migrator_rpc.Target,
+        context: RequestContext,
+        target: Target,
         method: str,
         timeout: float,
         monitor: float | None = None,
@@ -101,15 +91,13 @@ class DirectRPC:
         waited = round(self._threads.clock.monotonic() - began, 1)
         raise exception.RPCTimeout(target=str(message.target), method=message.method, timeout=waited)
 
-    def cast(
-        self, context: migrator_context.RequestContext, target: migrator_rpc.Target, method: str, **args: Any
-    ) -> None:
+    def cast(self, context: RequestContext, target: Target, method: str, **args: Any) -> None:
         """Send a message that has no answer; see :meth:`migrator.rpc.RPC.cast`."""
         message = self._message(context, target, method, 'cast', args)
         checkpoint(self._threads, f'rpc {method} cast')
         self._bus.send(message, None)
 
-    def serve(self, target: migrator_rpc.Target, endpoint: object) -> migrator_rpc.Served:
+    def serve(self, target: Target, endpoint: object) -> Served:
         """Listen; see :meth:`migrator.rpc.RPC.serve`."""
         server = Server(self._bus, target, endpoint, self._threads)
         self._bus.register(server)
@@ -154,7 +142,7 @@ class RpcRecorder:
     def __init__(self) -> None:
         self.messages: list[Recorded] = []
 
-    def wrap(self, rpc: migrator_rpc.RPC, sender: str) -> migrator_rpc.RPC:
+    def wrap(self, rpc: RPC, sender: str) -> RPC:
         """Return an RPC that records, and passes all to ``rpc``.
 
         :param sender: who uses it: ``compute:host1``, ``conductor:ID``, ``api:ID``.
@@ -179,15 +167,15 @@ def _is_compute(name: str) -> bool:
 
 
 class _RecordingRPC:
-    def __init__(self, recorder: RpcRecorder, rpc: migrator_rpc.RPC, sender: str) -> None:
+    def __init__(self, recorder: RpcRecorder, rpc: RPC, sender: str) -> None:
         self._messages = recorder.messages
         self._rpc = rpc
         self._sender = sender
 
     def call(
         self,
-        context: migrator_context.RequestContext,
-        target: migrator_rpc.Target,
+        context: RequestContext,
+        target: Target,
         method: str,
         timeout: float,
         monitor: float | None = None,
@@ -205,13 +193,11 @@ class _RecordingRPC:
         self._messages.append(Recorded(str(target), self._sender, method, 'reply', _size(result), migration))
         return result
 
-    def cast(
-        self, context: migrator_context.RequestContext, target: migrator_rpc.Target, method: str, **args: Any
-    ) -> None:
+    def cast(self, context: RequestContext, target: Target, method: str, **args: Any) -> None:
         self._messages.append(Recorded(self._sender, str(target), method, 'cast', _size(args), migration_of(args)))
         self._rpc.cast(context, target, method, **args)
 
-    def serve(self, target: migrator_rpc.Target, endpoint: object) -> migrator_rpc.Served:
+    def serve(self, target: Target, endpoint: object) -> Served:
         return self._rpc.serve(target, endpoint)
 
 

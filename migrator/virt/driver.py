@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The interface of a hypervisor driver: each promise is in a docstring, and one contract test holds them all to it.
 
@@ -24,14 +14,7 @@ import enum
 import uuid as uuid_module
 from collections.abc import Callable
 
-from migrator.objects import command, compute_node
-from migrator.objects import instance as instance_objects
-from migrator.objects import migrate_data as migrate_data_objects
-
-Flavor = instance_objects.Flavor
-Instance = instance_objects.Instance
-LiveMigrateData = migrate_data_objects.LiveMigrateData
-
+from migrator.objects import Instance, LiveMigrateData, compute_node, protocol
 
 #: What a compute node's uuid is made of, besides its host's name: the same host always has the same.
 _NAMESPACE = uuid_module.UUID('6d1a5f0e-3f3b-4a52-9c54-3a1f6f6d0c55')
@@ -91,11 +74,11 @@ class ComputeDriver(abc.ABC):
         """Return the hypervisor's facts and its tree of resource providers with their inventory."""
 
     @abc.abstractmethod
-    def list_guests(self) -> list[command.Guest]:
+    def list_guests(self) -> list[protocol.Guest]:
         """Return every guest that this host holds in any form, those that wait for a guest included."""
 
     @abc.abstractmethod
-    def get_guest(self, instance_uuid: str) -> command.Guest:
+    def get_guest(self, instance_uuid: str) -> protocol.Guest:
         """Return what this host holds of one guest, by the hypervisor's word of this moment (ABSENT if nothing)."""
 
     def get_instance(self, instance_uuid: str) -> Instance | None:
@@ -107,7 +90,7 @@ class ComputeDriver(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def settle(self, instance_uuid: str) -> command.Guest:
+    def settle(self, instance_uuid: str) -> protocol.Guest:
         """Wait for, or cancel, whatever a call of an earlier life of this process may still start; then answer.
 
         After it has returned, "here, no job" means that no job will appear by itself.

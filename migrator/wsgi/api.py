@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The REST API for any WSGI server: ``gunicorn migrator.wsgi.api:application``.
 
@@ -48,8 +38,9 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
 def _make() -> Callable[..., Iterable[bytes]]:
     # Imported here, when the server has settled what threads are.
     from migrator import executors
-    from migrator.cmd import api, concurrency, logs, process, settings
+    from migrator.cmd import api
     from migrator.conf import api as api_conf
+    from migrator.runtime import concurrency, logs, process, settings
 
     conf = settings.read('migrator-api')
     concurrency.choose(conf)

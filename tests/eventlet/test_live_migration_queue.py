@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What the live migration queue promises, on green threads in many orders; and the same of a whole compute host."""
 
@@ -18,12 +8,13 @@ from types import SimpleNamespace
 
 import eventlet
 
-from migrator.objects import command
-from migrator.objects import migrate_data as migrate_data_objects
-from migrator.virt import driver, fake
+from migrator.objects import LiveMigrateData, protocol
+from migrator.virt import driver
+from migrator.virt.fake.driver import FakeDriver
+from migrator.virt.fake.hypervisor import FakeWorld
 from tests.eventlet import changing
-from tests.unit.compute import scene as scenes
-from tests.unit.compute import test_live_migration_queue as native
+from tests.unit.compute import scene
+from tests.unit.compute.test_live_migration_queue import Made, Naive, Queue
 
 ORDERS = 100
 UUIDS = 'abcd'
@@ -32,7 +23,7 @@ UUIDS = 'abcd'
 def race(queue_class, seed):
     """Submit four, and cancel each as soon as it is there; return what waits at the end, what ran, what was won."""
     threads = changing.Changing(seed)
-    made = native.Made(threads)
+    made = Made(threads)
     made.queue = queue_class('alpha', made.executor, made.waiting, threads)
     made.go.set()
     won = []
@@ -55,7 +46,7 @@ def race(queue_class, seed):
 def test_what_is_cancelled_never_runs_and_all_else_does_in_order_one_at_a_time():
     seen = set()
     for seed in range(ORDERS):
-        waiting, ran, won, most = race(native.Queue, seed)
+        waiting, ran, won, most = race(Queue, seed)
         assert waiting == [], seed
         assert sorted([*ran, *won]) == list(UUIDS), seed
         assert ran == sorted(ran), seed
@@ -66,7 +57,7 @@ def test_what_is_cancelled_never_runs_and_all_else_does_in_order_one_at_a_time()
 
 
 def test_the_search_would_find_the_naive_order():
-    assert any(race(native.Naive, seed)[0] for seed in range(ORDERS))
+    assert any(race(Naive, seed)[0] for seed in range(ORDERS))
 
 
 class Stage:
@@ -75,14 +66,14 @@ class Stage:
     def __init__(self, seed):
         self.threads = changing.Changing(seed)
         self.simulation = SimpleNamespace(process=lambda name: self.threads, run_ready=lambda: None)
-        self.world = fake.FakeWorld(self.threads)
-        self.data = migrate_data_objects.LiveMigrateData(destination={'host': 'beta'})
+        self.world = FakeWorld(self.threads)
+        self.data = LiveMigrateData(destination={'host': 'beta'})
         alpha, beta = (self.world.add(name, link=0.001) for name in ('alpha', 'beta'))
-        receiver = fake.FakeDriver(beta, self.threads)
+        receiver = FakeDriver(beta, self.threads)
         for number in (1, 2, 3):
-            alpha.spawn(scenes.instance(number))
-            receiver.pre_live_migration(scenes.instance(number), self.data, driver.NeverCancelled())
-        self.host = scenes.Host(self, 'alpha')
+            alpha.spawn(scene.instance(number))
+            receiver.pre_live_migration(scene.instance(number), self.data, driver.NeverCancelled())
+        self.host = scene.Host(self, 'alpha')
 
     def end(self):
         """Wait until nothing waits and nothing runs."""
@@ -92,7 +83,7 @@ class Stage:
 
     def ended(self):
         found = [report for _, report in self.host.events.ended if report.step == 'live_migration']
-        return {report.migration_uuid: report for report in found if report.state != command.WorkState.RUNNING}
+        return {report.migration_uuid: report for report in found if report.state != protocol.WorkState.RUNNING}
 
 
 def test_no_abort_is_lost_wherever_it_meets_the_move():
@@ -117,9 +108,9 @@ def test_no_abort_is_lost_wherever_it_meets_the_move():
         stage.end()
         moved = {effect.instance_uuid for effect in stage.world.log if effect.effect == 'job started'}
         for number in (1, 2, 3):
-            uuid = scenes.uuid(1, number)
-            assert stage.host.driver.get_guest(uuid) == command.Guest(instance_uuid=uuid, state='running'), seed
-            assert stage.ended()[scenes.uuid(2, number)].state == command.WorkState.CANCELLED, seed
+            uuid = scene.uuid(1, number)
+            assert stage.host.driver.get_guest(uuid) == protocol.Guest(instance_uuid=uuid, state='running'), seed
+            assert stage.ended()[scene.uuid(2, number)].state == protocol.WorkState.CANCELLED, seed
             if answers[number]:
                 assert uuid not in moved, f'{seed}: its driver was called after it was said that it never would be'
         seen.add((tuple(answers.items()), len(moved)))

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The hammer of ``tests/unit/compute/test_stress.py``, on green threads that change wherever a lock is taken."""
 
@@ -17,25 +7,26 @@ from __future__ import annotations
 import threading
 
 from tests.eventlet import changing
-from tests.unit.compute import test_stress as stress
+from tests.unit.compute import test_stress
+from tests.unit.compute.test_live_migration_queue import Naive
 
 
 def test_no_abort_is_lost_no_entry_leaks_and_no_future_or_thread_is_left():
-    known, before = set(threading.enumerate()), stress.futures()
-    assert stress.hammer(stress.Queue, changing.Changing(1), stress.ROUNDS, stress.LIVES) == []
-    assert stress.workers(known) == []
-    assert stress.futures() <= before
+    known, before = set(threading.enumerate()), test_stress.futures()
+    assert test_stress.hammer(test_stress.Queue, changing.Changing(1), test_stress.ROUNDS, test_stress.LIVES) == []
+    assert test_stress.workers(known) == []
+    assert test_stress.futures() <= before
 
 
 def test_the_same_hammer_finds_the_naive_order_wrong():
-    assert stress.lost(stress.hammer(stress.specimens.Naive, changing.Changing(1), stress.ROUNDS, stress.LIVES))
+    assert test_stress.lost(test_stress.hammer(Naive, changing.Changing(1), test_stress.ROUNDS, test_stress.LIVES))
 
 
 def test_a_host_that_is_hammered_loses_no_abort():
     known = set(threading.enumerate())
     for seed in range(6):
-        hammered = stress.Hammered(changing.Changing(seed), seed)
+        hammered = test_stress.Hammered(changing.Changing(seed), seed)
         hammered.hammer()
         hammered.check()
         hammered.host.manager.cleanup_host()
-    assert stress.workers(known) == []
+    assert test_stress.workers(known) == []

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 """What every functional test stands on: ``cloud``, a whole simulated cloud that is watched, and judged at the end.
 
     def test_a_server_moves(cloud):
@@ -42,10 +32,10 @@ import contextlib
 
 import pytest
 
-from migrator.testing import invariants
-from migrator.testing import threads as sim
+from migrator.simulator.invariants import check
+from migrator.simulator.monitor import Watcher
 from migrator.testing.cloud import SimulatedCloud
-from migrator.testing.watcher import Watcher
+from migrator.testing.simulation.threads import TimedOut
 
 HOSTS = 3
 #: Seconds of its clock that a cloud is given to end what is in progress when a test is over.
@@ -89,7 +79,7 @@ def cloud(request, seed):
             if quiet:
                 come_to_rest(cloud)
             watcher = cloud.watcher
-            invariants.assert_holds(watcher.snapshot(), quiet, seen=watcher.violations, allowed=allowed)
+            check.assert_holds(watcher.snapshot(), quiet, seen=watcher.violations, allowed=allowed)
         finally:
             cloud.watcher.close()
     finally:
@@ -109,7 +99,7 @@ def judged_by(node):
         if not marker.kwargs.get('reason'):
             raise pytest.UsageError(f'{node.nodeid}: the marker {marker.name} needs a reason')
     allowed = {name for marker in markers if marker.name == 'breaks' for name in marker.args}
-    unknown = allowed - {invariant.id for invariant in invariants.INVARIANTS}
+    unknown = allowed - {invariant.id for invariant in check.INVARIANTS}
     if unknown:
         raise pytest.UsageError(f'{node.nodeid}: there is no invariant {", ".join(sorted(unknown))}')
     return not any(marker.name == 'not_quiet' for marker in markers), allowed
@@ -128,11 +118,11 @@ def come_to_rest(cloud):
     cloud.simulation.on_checkpoint = None
     for process in cloud.processes.values():
         cloud.simulation.resume(process)
-    with contextlib.suppress(sim.TimedOut):
+    with contextlib.suppress(TimedOut):
         cloud.simulation.run_until(lambda: nothing_to_wait_for(cloud), timeout=PATIENCE)
-    with contextlib.suppress(sim.TimedOut):
+    with contextlib.suppress(TimedOut):
         cloud.simulation.run_until(lambda: not cloud.can_pay(), timeout=DEBTS)
-    with contextlib.suppress(sim.TimedOut):
+    with contextlib.suppress(TimedOut):
         cloud.simulation.run()
 
 

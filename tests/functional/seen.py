@@ -1,21 +1,11 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 """What can be seen of a cloud: by REST as its user sees it, in Placement's books, and on its hypervisors."""
 
 from migrator import exception
-from migrator.objects import migration as objects
-from migrator.virt import fake
+from migrator.objects import ENDS
+from migrator.virt.fake import driver
 
 #: What a guest of 512 MiB holds of its host.
 CLAIM = {'VCPU': 1, 'MEMORY_MB': 512, 'DISK_GB': 1}
@@ -88,7 +78,7 @@ def books(cloud):
     """Return what every consumer holds: consumer -> host -> amounts, read from Placement past our own code."""
     held = {}
     for host in cloud.world.hypervisors:
-        url = f'/resource_providers/{fake.node_uuid(host)}/allocations'
+        url = f'/resource_providers/{driver.node_uuid(host)}/allocations'
         answer = cloud.placement.adapter().get(url, headers={'OpenStack-API-Version': 'placement 1.39'})
         for consumer, entry in answer.json().get('allocations', {}).items():
             held.setdefault(consumer, {})[host] = entry['resources']
@@ -172,7 +162,7 @@ def when(cloud, instance, *statuses, within=60):
 
     def so():
         status = cloud.migrations(instance)[-1].status
-        assert status in statuses or status not in objects.ENDS, f'it is {status} already'
+        assert status in statuses or status not in ENDS, f'it is {status} already'
         return status in statuses
 
     cloud.simulation.run_until(so, timeout=within)

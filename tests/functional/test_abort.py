@@ -1,20 +1,10 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Aborts, from REST to the driver: when they are taken, what they leave, who is told, and who wins a race."""
 
 import pytest
 
-from migrator.cmd import manage_migration, manage_story
+from migrator.cli import migration, timeline
 from tests.functional import seen, wishes
 from tests.functional.trouble import LONG, AtCommit, faults, migrate
 
@@ -413,8 +403,8 @@ def test_an_operator_reads_who_asked_when_and_what_came_of_it(cloud, late):
     assert wishes.abort(cloud, instance, token='admin:admins').status_int == 202
 
     def read():
-        story = manage_story.gather(cloud.database, cloud.migrations(instance)[-1].uuid, 60)
-        return ' '.join(manage_migration.text_of(story))
+        story = timeline.gather(cloud.database, cloud.migrations(instance)[-1].uuid, 60)
+        return ' '.join(migration.text_of(story))
 
     assert 'by admin.' in read()
     stall.release()

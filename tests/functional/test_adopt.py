@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Guests that a host has and the books do not know: they are adopted where that is asked for, and otherwise told of."""
 
@@ -19,7 +9,7 @@ import logging
 
 import pytest
 
-from migrator.objects import instance as instance_objects
+from migrator.objects import Flavor, Instance
 from migrator.placement_client import allocations
 from migrator.testing.placement_faults import Fault
 from tests.functional import seen, wishes
@@ -29,12 +19,12 @@ pytestmark = [
     pytest.mark.breaks('I5', reason='a guest that is put past the books has no allocation yet'),
 ]
 
-FLAVOR = instance_objects.Flavor(name='hand-made', vcpus=2, memory_mb=1024, root_gb=5)
+FLAVOR = Flavor(name='hand-made', vcpus=2, memory_mb=1024, root_gb=5)
 
 
 def a_stranger(cloud, host='host1', flavor=FLAVOR):
     """Put a guest on a host of which nobody has told the books."""
-    instance = instance_objects.Instance(
+    instance = Instance(
         uuid=cloud.new_uuid(), name='stranger', project_id='p', user_id='u', host=host, node=host, flavor=flavor
     )
     cloud.world.hypervisors[host].spawn(instance)
@@ -86,9 +76,7 @@ def test_a_guest_that_another_host_has_in_the_books_is_told_of_with_both_hosts(c
     cloud.world.hypervisors['host1'].shut_off(uuid)
     start_again(cloud, **{'compute.adopt_guests': True})
     before = known(cloud)[uuid]
-    other = instance_objects.Instance(
-        uuid=uuid, name='stranger', project_id='p', user_id='u', host='host2', node='host2', flavor=FLAVOR
-    )
+    other = Instance(uuid=uuid, name='stranger', project_id='p', user_id='u', host='host2', node='host2', flavor=FLAVOR)
     cloud.world.hypervisors['host2'].spawn(other)
     start_again(cloud, 'host2')
     assert known(cloud)[uuid] == before
@@ -104,7 +92,7 @@ def test_without_the_option_a_guest_is_told_of_and_left_alone(cloud, caplog):
 
 
 def test_a_guest_for_which_placement_has_no_room_is_told_of_and_its_neighbours_are_adopted(cloud, caplog):
-    huge = instance_objects.Flavor(name='huge', vcpus=1, memory_mb=10_000_000, root_gb=1)
+    huge = Flavor(name='huge', vcpus=1, memory_mb=10_000_000, root_gb=1)
     too_big, other = a_stranger(cloud, flavor=huge), a_stranger(cloud)
     start_again(cloud, **{'compute.adopt_guests': True})
     assert set(known(cloud)) == {other}

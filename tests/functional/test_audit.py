@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What the books of Placement should not say is found, told, and put right; what has a living reason never is."""
 
@@ -18,9 +8,9 @@ import uuid as uuids
 
 import pytest
 
-from migrator.conductor import audits
-from migrator.placement_client import allocations, pairs
-from migrator.placement_client import client as placement_client
+from migrator.conductor import audit as audits
+from migrator.placement_client import allocation_state, allocations
+from migrator.placement_client.client import PlacementClient
 from migrator.testing.placement_faults import Fault
 from tests import slow
 from tests.functional import seen, wishes
@@ -39,7 +29,7 @@ STRANGER = '00000000-0000-4000-8000-00000000dead'
 def operator(cloud, capsys, tmp_path, monkeypatch):
     """Whoever is on duty: ada."""
     monkeypatch.setenv('LOGNAME', 'ada')
-    monkeypatch.setattr('migrator.cmd.manage_command.Asked.placement', lambda _asked: cloud.placement_client)
+    monkeypatch.setattr('migrator.cli.command.Asked.placement', lambda _asked: cloud.placement_client)
     return Operator(cloud, capsys, tmp_path)
 
 
@@ -47,10 +37,10 @@ def root(cloud, host):
     return next(node.uuid for node in cloud.database.services.list_nodes() if node.host == host)
 
 
-def write(cloud, consumer, held, kind=pairs.INSTANCE):
+def write(cloud, consumer, held, kind=allocation_state.INSTANCE):
     """Have a consumer hold this, whatever it held: host -> resource class -> amount."""
     known = allocations.read(cloud.placement_client, consumer)
-    owner = pairs.Consumer(uuid=consumer, consumer_type=kind, project_id='demo', user_id='demo')
+    owner = allocation_state.Consumer(uuid=consumer, consumer_type=kind, project_id='demo', user_id='demo')
     by_root = {root(cloud, host): amounts for host, amounts in held.items()}
     allocations.write_all(
         cloud.placement_client, [allocations.Write(consumer=owner, allocations=by_root, generation=known.generation)]
@@ -94,7 +84,12 @@ def plant(cloud, kind):
         'a migration that nobody knows holds something': (STRANGER, {'host1': flavor}, 'unknown consumer'),
     }  # fmt: skip
     consumer, held, verdict = by_kind[kind]
-    write(cloud, consumer, held, pairs.MIGRATION if kind.startswith('a migration') else pairs.INSTANCE)
+    write(
+        cloud,
+        consumer,
+        held,
+        allocation_state.MIGRATION if kind.startswith('a migration') else allocation_state.INSTANCE,
+    )
     return consumer, verdict
 
 
@@ -242,7 +237,7 @@ def test_a_guest_whose_allocation_is_on_its_way_is_not_missing_one(cloud):
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
 def test_what_an_earlier_migration_has_left_goes_while_the_next_is_in_progress(cloud):
     instance, earlier = at_rest(cloud)
-    write(cloud, earlier.uuid, {'host3': {'VCPU': 1}}, pairs.MIGRATION)
+    write(cloud, earlier.uuid, {'host3': {'VCPU': 1}}, allocation_state.MIGRATION)
     wishes.running(cloud, instance)
     before = seen.books(cloud)
     (wrong,) = audits.audit(cloud.database, cloud.placement_client)
@@ -290,7 +285,9 @@ def test_what_a_guest_holds_rightly_of_a_tree_stays_where_it_is(cloud, used):
     flavor = dataclasses.replace(instance.flavor, extra_specs={'resources:PCPU': '1'})
     cloud.database.instances.update(instance.uuid, flavor=dataclasses.asdict(flavor))
     plain = instance.flavor.resources()
-    owner = pairs.Consumer(uuid=instance.uuid, consumer_type=pairs.INSTANCE, project_id='demo', user_id='demo')
+    owner = allocation_state.Consumer(
+        uuid=instance.uuid, consumer_type=allocation_state.INSTANCE, project_id='demo', user_id='demo'
+    )
 
     def hold(held):
         generation = allocations.read(cloud.placement_client, instance.uuid).generation
@@ -452,7 +449,7 @@ def test_at_no_moment_of_a_migration_is_a_living_allocation_wrong(cloud, what):
 def test_an_audit_that_takes_its_time_beside_a_cloud_at_work_finds_nothing(cloud):
     guests = [cloud.boot(f'guest{number}', 'host1', memory_mb=512) for number in range(4)]
     cloud.simulation.advance(120)
-    client = placement_client.PlacementClient(slow.Slow(cloud.placement.adapter(), cloud.world_threads))
+    client = PlacementClient(slow.Slow(cloud.placement.adapter(), cloud.world_threads))
     wrong, looks = [], []
 
     def audit():

@@ -1,21 +1,11 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 """Bad days: whatever fails or dies on the way, a migration ends, its guest runs once, and the books are right."""
 
 import pytest
 
-from migrator.objects import command
+from migrator.objects import protocol
 from migrator.testing.placement_faults import Fault
 from tests.functional import seen
 from tests.functional.trouble import COMMITS, COMMITS_BACK, LONG, AtCommit, by_turns, faults, migrate, refuse
@@ -105,7 +95,7 @@ def test_a_driver_that_says_nonsense_of_its_guest_is_waited_for_and_that_is_said
     cloud.simulation.run_until(stall.reached.is_set)
     with monkeypatch.context() as patched:
         driver = cloud.computes['host1'].driver
-        patched.setattr(driver, 'get_guest', lambda uuid: command.Guest(instance_uuid=uuid, state='active'))
+        patched.setattr(driver, 'get_guest', lambda uuid: protocol.Guest(instance_uuid=uuid, state='active'))
         cloud.simulation.advance(100)
         (migration,) = cloud.migrations(instance)
         assert migration.status == 'running'

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 """Bad input: each has its code and a message that says what would do, and leaves nothing half done.
@@ -20,9 +10,9 @@ the migration and of its action tell. Either way everything is as it was before.
 
 import pytest
 
-from migrator import context as migrator_context
-from migrator.api import app as api_app
+from migrator.api import app
 from migrator.conductor import rpcapi
+from migrator.context import RequestContext
 from tests.functional import seen
 
 #: One on either side of 2.34.
@@ -358,7 +348,7 @@ def ask_as(cloud, *roles):
 
     def known(handle):
         def authenticated(request):
-            request.environ['migrator.context'] = migrator_context.RequestContext(
+            request.environ['migrator.context'] = RequestContext(
                 user_id='eve', project_id='demo', roles=list(roles), request_id=request.request_id, overwrite=False
             )
             return handle(request)
@@ -367,7 +357,7 @@ def ask_as(cloud, *roles):
 
     threads = cloud.threads_for('api')
     door = rpcapi.ConductorAPI(cloud._rpc('api', 'api:eve'))
-    cloud.app = api_app.make_app(cloud.conf(), cloud.database_of(threads), door, threads, auth=known)
+    cloud.app = app.make_app(cloud.conf(), cloud.database_of(threads), door, threads, auth=known)
 
 
 MANAGER = ('manager', 'member', 'reader')

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The real clients, ``openstack`` and ``nova``, abort and force complete migrations of a served demo cloud."""
 
@@ -21,7 +11,7 @@ import time
 import pytest
 import requests
 
-from tests import grounds
+from tests import backends
 from tests.functional import commands
 
 BIN = pathlib.Path(sys.executable).parent
@@ -132,7 +122,7 @@ def busy(tmp_path_factory):
 @pytest.fixture(params=list(WORDS))
 def client(request):
     if not (BIN / request.param).exists():
-        grounds.left_out(f'{request.param} is not installed')
+        backends.left_out(f'{request.param} is not installed')
     return request.param
 
 

@@ -1,22 +1,12 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A host that was away pays what it owes when it is back; told through the REST API."""
 
 import pytest
 
 from migrator.conductor import instances
-from migrator.objects import command
-from migrator.objects.command import GuestState
+from migrator.objects import protocol
+from migrator.objects.protocol import GuestState
 from tests.functional import seen
 
 #: Seconds of the cloud's clock: longer than a dead host is waited for.
@@ -187,7 +177,7 @@ def test_a_host_that_has_seen_a_higher_epoch_than_its_debt_has_pays_all_the_same
     compute = cloud.start_compute('host1')
     cloud.simulation.run_until(lambda: compute._served)
     # As if another conductor had asked it in between.
-    order = command.Command(
+    order = protocol.Command(
         migration_uuid=debt.migration_uuid,
         instance_uuid=debt.instance_uuid,
         step='poll',

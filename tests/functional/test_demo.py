@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """migrator-demo as a user runs it."""
 
@@ -67,7 +57,7 @@ def test_the_json_report_is_all_that_is_on_stdout_and_everything_in_it_is_right(
 
 def test_each_migration_goes_on_at_once_when_its_copy_has_ended(tmp_path):
     command = wrapped(
-        'from migrator.cmd import demo_cloud; demo_cloud.POLL_INTERVAL = 600',
+        'from migrator.demo import cloud; cloud.POLL_INTERVAL = 600',
         *('--hosts', '2', '--instances', '1', '--json'),
     )
     env = commands.environment(tmp_path)
@@ -113,13 +103,14 @@ def test_an_interrupted_demo_says_where_things_stand_and_leaves_nothing_behind(t
 
 
 PLANT = """
-from migrator.cmd import demo_cloud
-from migrator.placement_client import allocations, pairs
+from migrator.demo import cloud as demo_cloud
+from migrator.placement_client import allocation_state, allocations
 populate = demo_cloud.DemoCloud.populate
 
 def and_plant(cloud):
     populate(cloud)
-    stranger = pairs.Consumer(uuid=cloud.world_threads.new_uuid(), consumer_type='X', project_id='p', user_id='u')
+    new_uuid = cloud.world_threads.new_uuid()
+    stranger = allocation_state.Consumer(uuid=new_uuid, consumer_type='X', project_id='p', user_id='u')
     provider = cloud.database.services.list_nodes()[0].uuid
     allocations.claim(cloud.placement_client, stranger, {provider: {'VCPU': 1}}, generation=None)
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Forced moves and trees of resource providers, as the thread "force with nested allocations" of 2018 has its cases.
 
@@ -23,10 +13,9 @@ from typing import NamedTuple
 import pytest
 
 from migrator.conductor import instances
-from migrator.objects import compute_node
-from migrator.objects import instance as instance_objects
+from migrator.objects import Flavor, Instance, compute_node
 from migrator.placement_client import allocations, candidates
-from migrator.virt import fake
+from migrator.virt.fake import driver
 from tests.functional import seen, wishes
 from tests.functional.test_bad_input import told
 from tests.functional.trouble import faults
@@ -58,7 +47,7 @@ def add(cloud, host, at_root=None, **children):
         compute_node.ProviderInventory(
             uuid=cloud.new_uuid(),
             name=f'{host}_{name}',
-            parent_uuid=fake.node_uuid(host),
+            parent_uuid=driver.node_uuid(host),
             inventory={resource: {'total': total} for resource, total in totals.items()},
         )
         for name, totals in children.items()
@@ -93,12 +82,12 @@ KINDS = {
 
 def boot(cloud, host, extra_specs):
     """Put a guest on a host, its allocation spread over the host's tree as Placement proposes."""
-    flavor = instance_objects.Flavor(name='special', extra_specs=extra_specs)
+    flavor = Flavor(name='special', extra_specs=extra_specs)
     policy = extra_specs.get('group_policy', 'none')
     found = candidates.get_candidates(
-        cloud.placement_client, flavor.resource_groups(), in_tree=fake.node_uuid(host), group_policy=policy
+        cloud.placement_client, flavor.resource_groups(), in_tree=driver.node_uuid(host), group_policy=policy
     )
-    instance = instance_objects.Instance(
+    instance = Instance(
         uuid=cloud.new_uuid(), name='one', project_id='demo', user_id='demo', host=host, node=host, flavor=flavor
     )
     owner = instances.consumer_of(instance)
@@ -342,7 +331,7 @@ def borrower(cloud):
         hypervisor = add(cloud, host, {name: total for name, total in USUAL.items() if name != 'DISK_GB'})
         # as it sees it itself: the storage is mounted
         hypervisor.totals = {**hypervisor.totals, 'DISK_GB': 100}
-    for uuid in (storage, fake.node_uuid('from'), fake.node_uuid('to')):
+    for uuid in (storage, driver.node_uuid('from'), driver.node_uuid('to')):
         generation = ask(f'/resource_providers/{uuid}', 'GET').json()['generation']
         body = {'resource_provider_generation': generation, 'aggregates': [aggregate]}
         write('PUT', f'/{uuid}/aggregates', body)
@@ -434,14 +423,14 @@ def test_groups_that_are_to_be_isolated_find_no_room_on_a_host_with_one_child(cl
 
 def test_a_guest_with_a_numbered_group_can_be_registered_where_a_child_has_it(cloud):
     add(cloud, 'from', gpu=DEVICE)
-    flavor = instance_objects.Flavor(name='special', extra_specs={'resources1:PGPU': '1'})
+    flavor = Flavor(name='special', extra_specs={'resources1:PGPU': '1'})
     instance = cloud.boot('one', 'from', flavor=flavor)
     assert held(cloud) == {instance.uuid: KINDS['nested'][1]('from')}
 
 
 def test_one_whose_registration_was_cut_off_after_its_claim_is_registered_by_the_same_call_again(cloud):
     add(cloud, 'from', gpu=DEVICE)
-    flavor = instance_objects.Flavor(name='special', extra_specs={'resources1:PGPU': '1'})
+    flavor = Flavor(name='special', extra_specs={'resources1:PGPU': '1'})
     instance = cloud.boot('one', 'from', flavor=flavor)
     before = held(cloud)
     cloud.database.instances.delete(instance.uuid)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 """One live migration and several, as a user asks for them and sees them; the books looked at on the way."""
@@ -17,7 +7,7 @@ import itertools
 
 import pytest
 
-from migrator.virt import fake
+from migrator.virt.fake import driver
 from tests.functional import seen
 
 MIB = 1024 * 1024
@@ -376,7 +366,7 @@ def test_the_providers_in_placement_are_what_the_computes_report(cloud):
     """Inventory comes from the host, and is not recounted from guests."""
     for host in cloud.world.hypervisors:
         adapter = cloud.placement.adapter()
-        url = f'/resource_providers/{fake.node_uuid(host)}/inventories'
+        url = f'/resource_providers/{driver.node_uuid(host)}/inventories'
         inventories = adapter.get(url, headers={'OpenStack-API-Version': 'placement 1.39'}).json()['inventories']
         totals = {name: inventory['total'] for name, inventory in inventories.items()}
         assert totals == {'VCPU': 16, 'MEMORY_MB': 65536, 'DISK_GB': 1000}

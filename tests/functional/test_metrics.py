@@ -1,20 +1,10 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What is wrong in the books of Placement is seen in the metrics of a conductor that audits, as long as it is wrong."""
 
 import pytest
 
-from migrator.conductor import audits
+from migrator.conductor import audit
 from migrator.placement_client.audit import VERDICTS
 from migrator.testing.placement_faults import Fault
 from tests.functional.test_audit import plant
@@ -58,8 +48,8 @@ def audited(cloud, result='done'):
 
 
 def heal(cloud, named=()):
-    for wrong in audits.audit(cloud.database, cloud.placement_client):
-        assert audits.heal(cloud.database, cloud.placement_client, wrong, named)[0]
+    for wrong in audit.audit(cloud.database, cloud.placement_client):
+        assert audit.heal(cloud.database, cloud.placement_client, wrong, named)[0]
 
 
 @pytest.mark.parametrize('verdict', VERDICTS)

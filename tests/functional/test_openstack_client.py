@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The real ``openstack`` client, unmodified, against a served demo cloud."""
 
@@ -21,7 +11,7 @@ import time
 
 import pytest
 
-from tests import grounds
+from tests import backends
 from tests.functional import commands
 
 OPENSTACK = pathlib.Path(sys.executable).parent / 'openstack'
@@ -30,7 +20,7 @@ OPENSTACK = pathlib.Path(sys.executable).parent / 'openstack'
 @pytest.fixture(scope='module')
 def served(tmp_path_factory):
     if not OPENSTACK.exists():
-        grounds.left_out('python-openstackclient is not installed')
+        backends.left_out('python-openstackclient is not installed')
     directory = tmp_path_factory.mktemp('served')
     with commands.Served(directory, '--instances', '4', '--guest-memory', '256', '--placement', '127.0.0.1:0') as cloud:
         yield cloud

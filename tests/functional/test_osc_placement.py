@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What an operator sees of a move with ``openstack resource provider ...``: the real client, the cloud's Placement."""
 
@@ -20,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from migrator.cmd import http_server
-from migrator.virt import fake
-from tests import grounds
+from migrator.runtime import http_server
+from migrator.virt.fake import driver
+from tests import backends
 from tests.functional import commands, seen, wishes
 
 pytestmark = pytest.mark.real_placement
@@ -55,7 +45,7 @@ def url(cloud):
 def openstack(url, tmp_path):
     """Give the client several commands at once, as lines on its standard input; returns their answers, in order."""
     if not OPENSTACK.exists():
-        grounds.left_out('python-openstackclient is not installed')
+        backends.left_out('python-openstackclient is not installed')
     told = {
         'OS_AUTH_TYPE': 'admin_token',
         'OS_ENDPOINT': url,
@@ -98,7 +88,7 @@ class Shown(NamedTuple):
 @pytest.fixture
 def show(cloud, openstack):
     """Have the client show what an instance and its newest migration hold, and what is used of the hosts."""
-    names = {fake.node_uuid(host): host for host in HOSTS}
+    names = {driver.node_uuid(host): host for host in HOSTS}
 
     def held(rows, kind):
         assert {row['consumer_type'] for row in rows} <= {kind}

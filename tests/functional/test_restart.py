@@ -1,26 +1,16 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A compute service that is killed and started again, whatever its hypervisor did meanwhile; told through the REST API.
 
-What each host's driver can say, as :mod:`migrator.conductor.settle` has it, is brought about here for real. A row that
-is added there fails here until somebody says how it comes about and what becomes of it.
+Each state that :mod:`migrator.conductor.migration.settle` knows of a host's driver is brought about here for real. A
+row that is added there fails here until this file says how it comes about and what becomes of it.
 """
 
 import pytest
 
-from migrator.conductor import settle
-from migrator.conductor.settle import Says
-from migrator.objects.command import GuestState
+from migrator.conductor.migration import settle
+from migrator.conductor.migration.settle import Says
+from migrator.objects.protocol import GuestState
 from tests.functional import seen, wishes
 from tests.functional.trouble import LONG, faults, migrate
 

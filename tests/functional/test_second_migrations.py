@@ -7,7 +7,7 @@ from webob import exc
 
 from migrator.conductor import instances
 from migrator.conductor.tasks import live_migrate
-from migrator.objects.command import GuestState
+from migrator.objects.protocol import GuestState
 from tests.functional import seen, wishes
 from tests.functional.test_golden import Operator
 from tests.functional.trouble import LONG, faults

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 """Starting when something is missing: a clear error where waiting does not help, and patience where it does."""
@@ -20,12 +10,12 @@ import pytest
 from oslo_config import cfg
 
 from migrator import exception
-from migrator.compute import manager as compute_manager
+from migrator.compute.manager import ComputeManager
 from migrator.conf import opts
-from migrator.db import engine as engines
 from migrator.db import sync
+from migrator.db.engine import Engine
 from migrator.testing.placement_faults import Fault
-from migrator.virt import fake
+from migrator.virt.fake.driver import FakeDriver
 from tests import forked
 from tests.functional import commands, seen
 
@@ -66,9 +56,9 @@ def test_whoever_embeds_a_compute_host_gets_the_same_error(cloud, tmp_path, valu
     opts.register_opts(conf)
     conf(['--config-file', str(file)], project='migrator', default_config_dirs=[])
     threads, events = cloud.threads_for('host1'), cloud.computes['host1'].events
-    driver = fake.FakeDriver(cloud.world.hypervisors['host1'], threads)
+    driver = FakeDriver(cloud.world.hypervisors['host1'], threads)
     with pytest.raises(exception.ConfigurationError, match=r'max_concurrent_live_migrations(?s:.*)1 or more') as raised:
-        compute_manager.ComputeManager(conf, 'host1', driver, threads, events)
+        ComputeManager(conf, 'host1', driver, threads, events)
     assert value in str(raised.value)
     assert raised.value.code == 400
 
@@ -99,7 +89,7 @@ def test_a_schema_that_was_never_made_ends_the_service_and_says_which_command_ma
 
 
 def test_a_database_that_is_not_there_is_a_clear_error(tmp_path, cloud):
-    engine = engines.Engine(f'sqlite:///{tmp_path}/no/such/directory.sqlite', cloud.world_threads)
+    engine = Engine(f'sqlite:///{tmp_path}/no/such/directory.sqlite', cloud.world_threads)
     with pytest.raises(exception.DatabaseUnreachable, match='The database is not reachable: ') as raised:
         sync.check(engine)
     assert '\n' not in str(raised.value)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """One that is stuck: retried, or abandoned with its guest on the one host or the other, whoever dies meanwhile."""
 
@@ -17,10 +7,10 @@ import json
 import pytest
 import sqlalchemy as sa
 
-from migrator.conductor import abandon
+from migrator.conductor.migration import abandon
 from migrator.conductor.tasks import live_migrate
-from migrator.db import debts, models
-from migrator.objects.command import GuestState
+from migrator.db import cleanups, models
+from migrator.objects.protocol import GuestState
 from migrator.testing.placement_faults import Fault
 from tests.functional import seen, wishes
 from tests.functional.test_golden import Operator
@@ -329,7 +319,7 @@ def test_a_guest_that_vanishes_from_the_queue_has_not_moved_to_a_host_that_is_do
 def owe(cloud, instance, host, step, alarm=None):
     """A host owes something for a server's migration, and was told so in a later epoch than the migration's own."""
     found = row(cloud, instance)
-    debt = debts.Debt(
+    debt = cleanups.Debt(
         host=host,
         migration_uuid=found.uuid,
         instance_uuid=instance.uuid,
@@ -339,7 +329,7 @@ def owe(cloud, instance, host, step, alarm=None):
         alarm=alarm,
     )
     with cloud.engine.writer() as session:
-        debts.write(session, debt)
+        cleanups.write(session, debt)
 
 
 @pytest.mark.parametrize('host', ['host1', 'host2'])

@@ -1,18 +1,8 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What the tests of aborts and of force complete share: how to ask for them, how to get to each status, and the end."""
 
-from migrator import context as migrator_context
+from migrator.context import RequestContext
 from tests.functional import seen
 from tests.functional.trouble import faults
 
@@ -148,7 +138,7 @@ def verdict(cloud, instance, name='live_migration_cancel'):
 
 def context():
     """Return who asks, for a wish that is written past the API."""
-    return migrator_context.RequestContext(user_id=WHO, project_id=WHO, is_admin=True)
+    return RequestContext(user_id=WHO, project_id=WHO, is_admin=True)
 
 
 def at(cloud, row):

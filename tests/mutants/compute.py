@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-LIVE = 'migrator/compute/live_migration.py'
+LIVE = 'migrator/compute/steps.py'
 MANAGER = 'migrator/compute/manager.py'
-OBSERVATIONS = 'migrator/compute/observations.py'
-ORDERS = 'migrator/compute/orders.py'
+OBSERVATIONS = 'migrator/compute/status.py'
+ORDERS = 'migrator/compute/work.py'
 QUEUE = 'migrator/compute/live_migration_queue.py'
 REGISTRATION = 'migrator/compute/registration.py'
 

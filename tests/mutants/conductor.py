@@ -6,30 +6,30 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-ABANDON = 'migrator/conductor/abandon.py'
-BOOKS = 'migrator/conductor/books.py'
-DEBTS = 'migrator/conductor/debts.py'
-DESTINATIONS = 'migrator/conductor/destinations.py'
-HOSTS = 'migrator/conductor/hosts.py'
+ABANDON = 'migrator/conductor/migration/abandon.py'
+BOOKS = 'migrator/conductor/migration/allocations.py'
+DEBTS = 'migrator/conductor/cleanups.py'
+DESTINATIONS = 'migrator/conductor/migration/destinations.py'
+HOSTS = 'migrator/conductor/compute_client.py'
 LIVE_MIGRATE = 'migrator/conductor/tasks/live_migrate.py'
-ORDERS = 'migrator/conductor/orders.py'
-OWNED = 'migrator/conductor/owned.py'
+ORDERS = 'migrator/conductor/migration/hosts.py'
+OWNED = 'migrator/conductor/migration/context.py'
 PERIODICS = 'migrator/conductor/periodics.py'
-RECOVERY = 'migrator/conductor/recovery.py'
+RECOVERY = 'migrator/conductor/takeover.py'
 RUNNER = 'migrator/conductor/runner.py'
-SETTLE = 'migrator/conductor/settle.py'
+SETTLE = 'migrator/conductor/migration/settle.py'
 
 MUTANTS = (
     Mutant(
         'a-wait-has-no-end',
-        'migrator/conductor/waits.py',
+        'migrator/conductor/migration/waiting.py',
         'math.inf if pause.patient and m.row.abort_requested_at is None else PATIENCE * down_time',
         'math.inf',
         'A migration that gets no further is never stuck, and nobody is told what to do.',
     ),
     Mutant(
         'a-copy-is-stuck',
-        'migrator/conductor/waits.py',
+        'migrator/conductor/migration/waiting.py',
         'math.inf if pause.patient and m.row.abort_requested_at is None else PATIENCE * down_time',
         'PATIENCE * down_time',
         'A copy of a large guest is told to be stuck.',
@@ -44,7 +44,7 @@ MUTANTS = (
     Mutant(
         'the-next-migration-does-not-wait-for-a-cleanup',
         LIVE_MIGRATE,
-        'pause = debts.run_at_source(m)',
+        'pause = cleanups.run_at_source(m)',
         'pause = None',
         'A cleanup of an earlier migration stays pending at the source of the next one.',
     ),
@@ -247,7 +247,7 @@ MUTANTS = (
     Mutant(
         'abort-depends-on-its-wake-up',
         PERIODICS,
-        'elif (epoch, wishes) != (row.epoch, tuple(getattr(row, name) is not None for name in migration_rows.WISHES)):',
+        'elif (epoch, wishes) != (row.epoch, tuple(getattr(row, name) is not None for name in WISHES)):',
         'elif epoch != row.epoch:',
         'An abort that was accepted with 202 is not carried out if its wake-up message is lost.',
     ),

@@ -7,15 +7,15 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 CONDUCTORS = 'migrator/db/conductors.py'
-DEBTS = 'migrator/db/debts.py'
+DEBTS = 'migrator/db/cleanups.py'
 MIGRATIONS = 'migrator/db/migrations.py'
 SERVICES = 'migrator/db/services.py'
-WISHES = 'migrator/db/wishes.py'
+WISHES = 'migrator/db/requests.py'
 
 MUTANTS = (
     Mutant(
         'cleanup-beside-the-next-migration',
-        'migrator/db/debts.py',
+        'migrator/db/cleanups.py',
         'if session.execute(query).first() is not None:',
         'if debt is None:',
         'A cleanup aborts the job of the next migration of the guest, or resumes its copy at the source.',

@@ -9,7 +9,7 @@ from tests.mutants.mutant import Mutant
 ALLOCATIONS = 'migrator/placement_client/allocations.py'
 CANDIDATES = 'migrator/placement_client/candidates.py'
 CLIENT = 'migrator/placement_client/client.py'
-PAIRS = 'migrator/placement_client/pairs.py'
+PAIRS = 'migrator/placement_client/allocation_state.py'
 RESIZES = 'migrator/placement_client/resizes.py'
 
 MUTANTS = (

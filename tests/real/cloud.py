@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A cloud of processes, with the face of the one in a process: so that one test runs on either.
 
@@ -31,17 +21,19 @@ import webob
 from keystoneauth1 import adapter, session, token_endpoint
 
 from migrator import executors
-from migrator.db import api as db_api
 from migrator.db import models
-from migrator.objects import service as service_objects
-from migrator.placement_client import client as placement_client
+from migrator.db.api import Database
+from migrator.objects import COMPUTE_BINARY
 from migrator.placement_client import providers
-from migrator.testing import face, invariants, reader, world
-from migrator.virt import fake_hypervisor
+from migrator.placement_client.client import PlacementClient
+from migrator.simulator import reader, world
+from migrator.simulator.invariants import check
+from migrator.testing.client import Exchange, Face
+from migrator.virt.fake.hypervisor import Effect
 from tests.real import far_world
-from tests.real import site as sites
 from tests.real.servers import process
-from tests.real.servers import tap as taps
+from tests.real.servers.tap import Tap
+from tests.real.site import Service, Site
 
 #: Headers that belong to a connection and not to an answer.
 _HOP_BY_HOP = frozenset({'connection', 'transfer-encoding', 'keep-alive'})
@@ -94,7 +86,7 @@ class _Placement:
         return adapter.Adapter(auth, service_type='placement')
 
 
-class ProcessCloud(face.Face):
+class ProcessCloud(Face):
     """A cloud of processes.
 
     :param site: its processes, started.
@@ -102,15 +94,15 @@ class ProcessCloud(face.Face):
     :ivar history: every request to the REST API and its answer, in the order of the answers.
     """
 
-    def __init__(self, site: sites.Site, tap: taps.Tap | None = None) -> None:
+    def __init__(self, site: Site, tap: Tap | None = None) -> None:
         self.site = site
         self.tap = tap
         self.world_threads = executors.NativeThreads()
         self.world: far_world.FarWorld = far_world.FarWorld(site.world_path, site.hosts)
-        self.database = db_api.Database(site.database_url, self.world_threads)
+        self.database = Database(site.database_url, self.world_threads)
         self.placement = _Placement(site.placement.url)
-        self.placement_client = placement_client.PlacementClient(self.placement.adapter())
-        self.history: list[face.Exchange] = []
+        self.placement_client = PlacementClient(self.placement.adapter())
+        self.history: list[Exchange] = []
         self.simulation = RealTime()
         self.api = 'api1'
         self._http = requests.Session()
@@ -149,7 +141,7 @@ class ProcessCloud(face.Face):
 
     def up(self) -> bool:
         """Whether the present life of every compute service that runs is known to the database, and up."""
-        known = {each.host: each for each in self.database.services.list(binary=service_objects.COMPUTE_BINARY)}
+        known = {each.host: each for each in self.database.services.list(binary=COMPUTE_BINARY)}
         now, down_time = self.database.services.now(), self.down_time
         for name, service in self.site.services.items():
             if service.kind != 'compute' or not service.running:
@@ -170,7 +162,7 @@ class ProcessCloud(face.Face):
 
     def start_compute(self, host: str) -> None:
         """Start the compute service of a host anew."""
-        known = self.database.services.list(binary=service_objects.COMPUTE_BINARY)
+        known = self.database.services.list(binary=COMPUTE_BINARY)
         self._boots.update({each.host: each.boot_id for each in known if each.host == host})
         self.site.services[host].start()
 
@@ -199,7 +191,7 @@ class ProcessCloud(face.Face):
         for each in self.site.processes:
             if each.running:
                 each.go_on()
-            elif isinstance(each, sites.Service) and each.kind == 'compute':
+            elif isinstance(each, Service) and each.kind == 'compute':
                 self.start_compute(each.name)
             else:
                 each.start()
@@ -225,16 +217,16 @@ class ProcessCloud(face.Face):
         """Return when everything holds that must.
 
         :param allowed: ids of invariants that the test itself has broken.
-        :raises migrator.testing.invariants.Broken: something does not, for so many seconds.
+        :raises migrator.simulator.invariants.check.Broken: something does not, for so many seconds.
         """
         until = time.monotonic() + within
         while True:
             seen = self.snapshot()
-            if not [one for one in invariants.check(seen) if one.id not in allowed] or time.monotonic() > until:
+            if not [one for one in check.check(seen) if one.id not in allowed] or time.monotonic() > until:
                 break
             # what is done behind a migration's end is soon done: a debt is paid, a host is heard of
             time.sleep(0.2)
-        invariants.assert_holds(seen, allowed=allowed)
+        check.assert_holds(seen, allowed=allowed)
 
     def snapshot(self) -> world.World:
         """Return the whole cloud as it is now, read part by part."""
@@ -277,7 +269,7 @@ class ProcessCloud(face.Face):
         self._http.close()
 
 
-def forget_rows(database: db_api.Database) -> None:
+def forget_rows(database: Database) -> None:
     """Remove every row but those of services, which go on."""
     with database.engine.writer() as connection:
         for table in reversed(models.Base.metadata.sorted_tables):
@@ -285,7 +277,7 @@ def forget_rows(database: db_api.Database) -> None:
                 connection.execute(sa.delete(table))
 
 
-def clear_books(client: placement_client.PlacementClient, way: adapter.Adapter) -> None:
+def clear_books(client: PlacementClient, way: adapter.Adapter) -> None:
     """Remove every allocation from Placement.
 
     :param way: to the same Placement, past our own code.
@@ -317,7 +309,7 @@ class FarReader(reader.Reader):
             'now': datetime.datetime.now(datetime.UTC),
             'down_time': self.cloud.down_time,
             'hosts': {name: host_of(name, each) for name, each in look['hosts'].items()},
-            'effects': [fake_hypervisor.Effect(**effect) for effect in look['log']],
+            'effects': [Effect(**effect) for effect in look['log']],
             'misdeeds': look['violations'],
             'messages': list(self.cloud.tap.messages) if self.cloud.tap is not None else [],
         }

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A service of somebody's that has migrator's compute manager in it, by the code of the page on embedding.
 
@@ -34,8 +24,8 @@ import time
 from oslo_config import cfg
 
 from migrator import exception, executors
-from migrator.cmd import signals
-from migrator.testing import fake_world_driver
+from migrator.runtime import signals
+from migrator.testing.fake_world import driver
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / 'doc' / 'source' / 'embed_example.py'
 
@@ -52,7 +42,7 @@ def connected(path, host):
     """Return a driver for a host's fake hypervisor, as soon as there is one."""
     while True:
         try:
-            return fake_world_driver.FakeWorldDriver(path, host, executors.NativeThreads())
+            return driver.FakeWorldDriver(path, host, executors.NativeThreads())
         except exception.ServiceUnreachable:
             time.sleep(0.1)
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The hypervisors of a world in another process, looked at and handled as those of a world in this one.
 
@@ -20,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from migrator.objects import command
-from migrator.objects import instance as instance_objects
-from migrator.testing import fake_world_client, fake_world_server
-from migrator.virt import fake_hypervisor
+from migrator.objects import Instance, protocol
+from migrator.testing.fake_world import server
+from migrator.testing.fake_world.client import FakeWorldClient
+from migrator.virt.fake import hypervisor
 
-KNOBS = frozenset(fake_world_server.KNOBS)
+KNOBS = frozenset(server.KNOBS)
 
 
 class FarStall:
-    """A stall at a distance; see :class:`migrator.virt.fake_faults.Stall`."""
+    """A stall at a distance; see :class:`migrator.virt.fake.faults.Stall`."""
 
-    def __init__(self, client: fake_world_client.FakeWorldClient, host: str, name: str) -> None:
+    def __init__(self, client: FakeWorldClient, host: str, name: str) -> None:
         self._client = client
         self._host = host
         self._name = name
@@ -48,9 +38,9 @@ class FarStall:
 
 
 class FarFaults:
-    """The faults of one host; see :class:`migrator.virt.fake_faults.Faults`."""
+    """The faults of one host; see :class:`migrator.virt.fake.faults.Faults`."""
 
-    def __init__(self, client: fake_world_client.FakeWorldClient, host: str) -> None:
+    def __init__(self, client: FakeWorldClient, host: str) -> None:
         self._client = client
         self._host = host
 
@@ -68,9 +58,9 @@ class FarFaults:
 
 
 class FarHypervisor:
-    """One host; see :class:`migrator.virt.fake_hypervisor.FakeHypervisor`, whose knobs are set here as there."""
+    """One host; see :class:`migrator.virt.fake.hypervisor.FakeHypervisor`, whose knobs are set here as there."""
 
-    def __init__(self, client: fake_world_client.FakeWorldClient, host: str) -> None:
+    def __init__(self, client: FakeWorldClient, host: str) -> None:
         self.__dict__.update(_client=client, host=host, faults=FarFaults(client, host))
 
     def look(self) -> dict[str, Any]:
@@ -81,7 +71,7 @@ class FarHypervisor:
     def __getattr__(self, name: str) -> Any:
         if name in KNOBS:
             return self.look()['knobs'][name]
-        if name in fake_world_server.DEEDS:
+        if name in server.DEEDS:
             return lambda *args: self._client.ask(name, self.host, *args)
         raise AttributeError(f'a hypervisor at a distance has no {name}')
 
@@ -90,7 +80,7 @@ class FarHypervisor:
             raise AttributeError(f'a hypervisor at a distance has no knob {name}')
         self._client.knob(self.host, name, value)
 
-    def spawn(self, instance: instance_objects.Instance, dirty_rate: float = 0.0) -> None:
+    def spawn(self, instance: Instance, dirty_rate: float = 0.0) -> None:
         """Start an instance's guest here."""
         self._client.spawn(self.host, instance, dirty_rate)
 
@@ -100,7 +90,7 @@ class FarHypervisor:
         return bool(self.look()['powered'])
 
     @property
-    def guests(self) -> dict[str, fake_hypervisor.FakeGuest]:
+    def guests(self) -> dict[str, hypervisor.FakeGuest]:
         """The guests here."""
         return guests_of(self.look())
 
@@ -114,14 +104,14 @@ class FarHypervisor:
         """Return what there is of a guest here, in any form."""
         return parts_of(self.look(), instance_uuid)
 
-    def describe(self, instance_uuid: str) -> command.Guest:
+    def describe(self, instance_uuid: str) -> protocol.Guest:
         """Return what this host holds of a guest."""
         return guest_of(self.look(), instance_uuid)
 
 
-def guests_of(look: Mapping[str, Any]) -> dict[str, fake_hypervisor.FakeGuest]:
+def guests_of(look: Mapping[str, Any]) -> dict[str, hypervisor.FakeGuest]:
     """Return the guests of a host that was looked at."""
-    return {uuid: fake_hypervisor.FakeGuest(**fields) for uuid, fields in look['guests'].items()}
+    return {uuid: hypervisor.FakeGuest(**fields) for uuid, fields in look['guests'].items()}
 
 
 def parts_of(look: Mapping[str, Any], instance_uuid: str) -> list[str]:
@@ -130,12 +120,12 @@ def parts_of(look: Mapping[str, Any], instance_uuid: str) -> list[str]:
     return sorted(found)
 
 
-def guest_of(look: Mapping[str, Any], instance_uuid: str) -> command.Guest:
+def guest_of(look: Mapping[str, Any], instance_uuid: str) -> protocol.Guest:
     """Return a guest as its driver would describe it, of a host that was looked at."""
     fields = look['guests'].get(instance_uuid)
     if fields is None:
-        return command.Guest(instance_uuid=instance_uuid)
-    return command.Guest(
+        return protocol.Guest(instance_uuid=instance_uuid)
+    return protocol.Guest(
         instance_uuid=instance_uuid,
         state=fields['state'],
         job=instance_uuid in look['jobs'],
@@ -145,13 +135,13 @@ def guest_of(look: Mapping[str, Any], instance_uuid: str) -> command.Guest:
 
 
 class FarWorld:
-    """All hypervisors there are; see :class:`migrator.virt.fake_hypervisor.FakeWorld`.
+    """All hypervisors there are; see :class:`migrator.virt.fake.hypervisor.FakeWorld`.
 
     :param path: of the socket at which the world is.
     """
 
     def __init__(self, path: str, hosts: Sequence[str]) -> None:
-        self.client = fake_world_client.FakeWorldClient(path)
+        self.client = FakeWorldClient(path)
         self.hypervisors = {host: FarHypervisor(self.client, host) for host in hosts}
 
     def add(self, host: str) -> FarHypervisor:
@@ -160,9 +150,9 @@ class FarWorld:
         return self.hypervisors.setdefault(host, FarHypervisor(self.client, host))
 
     @property
-    def log(self) -> list[fake_hypervisor.Effect]:
+    def log(self) -> list[hypervisor.Effect]:
         """Every effect, in order."""
-        return [fake_hypervisor.Effect(**effect) for effect in self.client.look()['log']]
+        return [hypervisor.Effect(**effect) for effect in self.client.look()['log']]
 
     @property
     def violations(self) -> list[str]:
@@ -170,7 +160,7 @@ class FarWorld:
         found: list[str] = self.client.look()['violations']
         return found
 
-    def effects(self, effect: str, instance_uuid: str | None = None) -> list[fake_hypervisor.Effect]:
+    def effects(self, effect: str, instance_uuid: str | None = None) -> list[hypervisor.Effect]:
         """Return the logged effects of one kind, of one guest or of all."""
         return [e for e in self.log if e.effect == effect and instance_uuid in (None, e.instance_uuid)]
 
@@ -180,5 +170,5 @@ class FarWorld:
 
     def _active_on(self, instance_uuid: str) -> Iterator[str]:
         for host, look in self.client.look()['hosts'].items():
-            if look['guests'].get(instance_uuid, {}).get('state') in fake_hypervisor.OWNING:
+            if look['guests'].get(instance_uuid, {}).get('state') in hypervisor.OWNING:
                 yield host

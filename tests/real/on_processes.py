@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Runs the functional tests on processes: ``pytest -p tests.real.on_processes tests/functional``.
 
@@ -25,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.real import cloud as clouds
-from tests.real import site as sites
 from tests.real.servers import placement, postgresql, process, rabbitmq
+from tests.real.site import Shape, Site
 
 pytest_plugins = ['tests.real.plugin']
 
@@ -34,11 +24,11 @@ pytest_plugins = ['tests.real.plugin']
 _NO_KNOBS = frozenset({'hosts', 'options', 'seed'})
 
 
-def shape_of(item: Any) -> sites.Shape:
+def shape_of(item: Any) -> Shape:
     """Return what a test wants its site to be."""
     marker = item.get_closest_marker('cloud')
     said = marker.kwargs if marker else {}
-    return sites.Shape(hosts=said.get('hosts', 3), options=tuple(sorted(said.get('options', {}).items())))
+    return Shape(hosts=said.get('hosts', 3), options=tuple(sorted(said.get('options', {}).items())))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -47,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if _can(item) else left).append(item)
     config.hook.pytest_deselected(items=left)
     # those that want the same site one after the other
-    items[:] = sorted(kept, key=lambda item: (shape_of(item) != sites.Shape(), str(shape_of(item))))
+    items[:] = sorted(kept, key=lambda item: (shape_of(item) != Shape(), str(shape_of(item))))
 
 
 def _can(item: Any) -> bool:
@@ -96,11 +86,11 @@ class Clouds:
             if not ordered:
                 self.end()
 
-    def _get(self, shape: sites.Shape) -> clouds.ProcessCloud:
+    def _get(self, shape: Shape) -> clouds.ProcessCloud:
         if self._cloud is not None and self._cloud.site.shape != shape:
             self.end()
         if self._cloud is None:
-            site = sites.Site(*self._servers[:1], shape, *self._servers[1:])
+            site = Site(*self._servers[:1], shape, *self._servers[1:])
             site.start()
             self.started += 1
             self._cloud = clouds.ProcessCloud(site)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Lets tests that start a Placement in their own process have the one that is served over HTTP, on PostgreSQL::
 
@@ -29,10 +19,10 @@ import pytest
 import requests
 import webob
 
-from migrator.placement_client import client as placement_client
 from migrator.placement_client import providers
-from migrator.testing import placement as placements
-from tests.real.servers import placement as servers
+from migrator.placement_client.client import PlacementClient
+from migrator.testing import placement
+from tests.real.servers.placement import Placement
 
 pytest_plugins = ['tests.real.plugin']
 
@@ -40,7 +30,7 @@ pytest_plugins = ['tests.real.plugin']
 _HOP = frozenset({'connection', 'content-length', 'date', 'server', 'transfer-encoding', 'keep-alive'})
 
 
-class _There(placements.InProcessPlacement):
+class _There(placement.InProcessPlacement):
     """The Placement at :attr:`url`, with the interface of one in process; emptied when it is made."""
 
     url: str
@@ -57,7 +47,7 @@ class _There(placements.InProcessPlacement):
     def empty(self) -> None:
         """Remove every allocation and every provider."""
         self.before_request = None
-        _empty(placement_client.PlacementClient(self.adapter()))
+        _empty(PlacementClient(self.adapter()))
         self.requests = []
 
     def close(self) -> None:
@@ -92,7 +82,7 @@ class _There(placements.InProcessPlacement):
         return session
 
 
-def _empty(client: placement_client.PlacementClient) -> None:
+def _empty(client: PlacementClient) -> None:
     """Remove every allocation and every provider."""
     found = providers.list_providers(client)
     consumers = {consumer for one in found for consumer in providers.allocations_on(client, one.uuid)}
@@ -103,7 +93,7 @@ def _empty(client: placement_client.PlacementClient) -> None:
 
 
 @pytest.fixture(scope='session', autouse=True)
-def _placement_over_http(placement_http: servers.Placement) -> Iterator[None]:
+def _placement_over_http(placement_http: Placement) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placements, 'InProcessPlacement', type('There', (_There,), {'url': placement_http.url}))
+        patch.setattr(placement, 'InProcessPlacement', type('There', (_There,), {'url': placement_http.url}))
         yield

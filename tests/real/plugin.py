@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Private servers for tests against real services, and what is said of those that are not installed."""
 
@@ -19,10 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import grounds
-from tests.real.servers import placement as placements
+from tests import backends
+from tests.real.servers import placement, process
 from tests.real.servers import postgresql as postgresqls
-from tests.real.servers import process
 from tests.real.servers import rabbitmq as rabbitmqs
 
 HOW = (
@@ -40,7 +29,7 @@ def missing() -> dict[str, str]:
     lacks = {
         'postgresql': postgresqls.missing(),
         'rabbitmq': rabbitmqs.missing(),
-        'placement_http': placements.missing(),
+        'placement_http': placement.missing(),
     }
     return {name: what for name, what in lacks.items() if what is not None}
 
@@ -50,7 +39,7 @@ def need(name: str) -> None:
     what = missing().get(name)
     if what is None:
         return
-    grounds.left_out(f'left out, for there is no {what}; {HOW}')
+    backends.left_out(f'left out, for there is no {what}; {HOW}')
 
 
 def pytest_report_header() -> list[str]:
@@ -117,10 +106,10 @@ def rabbitmq(pytestconfig: pytest.Config, ground: process.Ground) -> rabbitmqs.R
 @pytest.fixture(scope='session')
 def placement_http(
     pytestconfig: pytest.Config, ground: process.Ground, postgresql: postgresqls.PostgreSQL
-) -> placements.Placement:
+) -> placement.Placement:
     """The session's Placement: two processes, on PostgreSQL; a test makes providers of its own in it."""
     need('placement_http')
-    server = placements.Placement(ground, postgresql.create_database('placement'), workers=2)
+    server = placement.Placement(ground, postgresql.create_database('placement'), workers=2)
     _shared(pytestconfig, server)
     return server
 

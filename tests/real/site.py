@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A site: the services as an operator runs them, each a process, with its own vhost and database.
 
@@ -29,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.real.servers import placement, postgresql, process, rabbitmq
-from tests.real.servers import tap as taps
+from tests.real.servers.tap import Tap
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 
@@ -108,7 +98,7 @@ class Site:
         self.world_process = process.Script(
             ground,
             'fake-world',
-            ['-m', 'migrator.testing.fake_world_server', '--listen', self.world_path, *shape.world],
+            ['-m', 'migrator.testing.fake_world.server', '--listen', self.world_path, *shape.world],
             ready=lambda script: 'The world is' in script.log.read_text(errors='replace'),
         )
         self.services: dict[str, Service] = {}
@@ -137,14 +127,14 @@ class Site:
         """Return who a service is at the broker."""
         return f'{self.vhost}-{name}'
 
-    def tap(self) -> taps.Tap:
+    def tap(self) -> Tap:
         """Hear from now on what its services say to each other; who says it is ``compute:host1`` and so on."""
 
         def name_of(user: str) -> str:
             name = user.removeprefix(self.user(''))
             return f'{self.services[name].kind}:{name}' if name in self.services else user
 
-        return taps.Tap(self.broker, self.vhost, name_of)
+        return Tap(self.broker, self.vhost, name_of)
 
     def configure(self, name: str, **more: Any) -> pathlib.Path:
         """Write the configuration file of a service.

@@ -9,7 +9,7 @@ import pathlib
 import subprocess
 import sys
 
-from tests.real import site as sites
+from tests.real import site
 from tests.unit.cmd import processes
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ class Start:
         """Write the configuration, and return the arguments that name it; ``database__connection`` is its option."""
         changed = {name.replace('__', '.'): value for name, value in changes.items()}
         file = self.directory / 'migrator.conf'
-        file.write_text(sites.render({**self.options, **changed}))
+        file.write_text(site.render({**self.options, **changed}))
         return ['--config-file', str(file)]
 
     def manage(self, *words: str, **changes: object) -> subprocess.CompletedProcess[str]:

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Services that cannot start, or start on a bad day: one clear line, and the exit status; or it goes on, said once.
 
@@ -32,11 +22,11 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from tests import grounds
-from tests.real import cloud as clouds
-from tests.real import site as sites
+from tests import backends
 from tests.real import starts
+from tests.real.cloud import ProcessCloud
 from tests.real.servers import process
+from tests.real.site import Shape, Site
 from tests.unit.cmd import processes
 
 
@@ -289,9 +279,9 @@ SLOW_LINK = ('--link', '256')
 @contextlib.contextmanager
 def one_site(ground, postgresql, rabbitmq, placement_http, **shape):
     """A running site, and its cloud."""
-    site = sites.Site(ground, sites.Shape(**shape), rabbitmq, postgresql, placement_http)
+    site = Site(ground, Shape(**shape), rabbitmq, postgresql, placement_http)
     site.start()
-    cloud = clouds.ProcessCloud(site)
+    cloud = ProcessCloud(site)
     try:
         cloud.simulation.run_until(cloud.up)
         yield cloud
@@ -401,13 +391,13 @@ def test_a_clock_that_jumps_in_the_middle_of_everything_disturbs_nothing(
     script.write_text(JUMPY)
     offset.write_text('0')
     options = (('conductor.lease', 6), ('report_interval', 2), ('service_down_time', 20))
-    shape = sites.Shape(hosts=2, options=options, world=SLOW_LINK)
-    site = sites.Site(ground, shape, rabbitmq, postgresql, placement_http)
+    shape = Shape(hosts=2, options=options, world=SLOW_LINK)
+    site = Site(ground, shape, rabbitmq, postgresql, placement_http)
     for service in site.services.values():
         # ['-m', MODULE, '--config-file', FILE]
         service._arguments = [str(script), str(offset), *service._arguments[1:]]
     site.start()
-    cloud = clouds.ProcessCloud(site)
+    cloud = ProcessCloud(site)
     try:
         cloud.simulation.run_until(cloud.up)
         (life,) = cloud.database.conductors.list()
@@ -448,7 +438,7 @@ def small(tmp_path):
     command = ['mount', '-t', 'tmpfs', '-o', 'size=512k', 'tmpfs', str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        grounds.left_out(f'a small disk cannot be mounted here: {done.stderr.strip()}')
+        backends.left_out(f'a small disk cannot be mounted here: {done.stderr.strip()}')
     yield folder
     subprocess.run(['umount', str(folder)], check=True)
 

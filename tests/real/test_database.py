@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """migrator.db on SQLite and on PostgreSQL: its schema, the races that the protocol stands on, and bad days."""
 
@@ -25,13 +15,10 @@ from alembic.runtime import migration as alembic_migration
 from oslo_db import exception as db_exception
 
 from migrator import context, exception, executors
-from migrator.db import api as db_api
-from migrator.db import debts, models, sync
-from migrator.db import engine as engines
-from migrator.db import migrations as migration_rows
-from migrator.objects import command, compute_node
-from migrator.objects import instance as instance_objects
-from migrator.objects import migration as migration_objects
+from migrator.db import cleanups, engine, models, sync
+from migrator.db.api import Database
+from migrator.db.migrations import Write
+from migrator.objects import Flavor, Instance, Migration, compute_node, protocol
 from migrator.saga import log
 from tests.real.servers import process
 from tests.unit.db import bare
@@ -54,7 +41,7 @@ def new_database():
     opened = []
 
     def open_one(url, threads=None, **options):
-        made = db_api.Database(url, threads or executors.NativeThreads(), **options)
+        made = Database(url, threads or executors.NativeThreads(), **options)
         opened.append(made)
         return made
 
@@ -86,15 +73,15 @@ def on_postgresql(database_url, new_database):
 
 def instance(database):
     return database.instances.create(
-        instance_objects.Instance(
+        Instance(
             uuid=str(uuid.uuid4()), name='vm', project_id='blue', user_id='ada', host='source', node='source',
-            flavor=instance_objects.Flavor(name='m1'),
+            flavor=Flavor(name='m1'),
         )
     )  # fmt: skip
 
 
 def migration(guest):
-    return migration_objects.Migration(
+    return Migration(
         uuid=str(uuid.uuid4()), instance_uuid=guest.uuid, project_id='blue', user_id='ada', source_compute='source',
         source_node='source',
     )  # fmt: skip
@@ -138,7 +125,7 @@ def ended(database, guest):
     one = migration(guest)
     database.migrations.accept(CONTEXT, one, 'live-migration')
     taken = database.migrations.adopt(one.uuid, 0, owner(database)).migration
-    database.migrations.commit(taken, migration_rows.Write(fields={'status': 'failed'}))
+    database.migrations.commit(taken, Write(fields={'status': 'failed'}))
     return one.uuid
 
 
@@ -191,7 +178,7 @@ def test_what_hosts_and_drivers_say_is_stored_as_far_as_it_can_be(database, odd)
         uuid=provider.uuid, host='source', node=odd, hypervisor_type=odd, hypervisor_version=2**64, host_ip=odd,
         cpu_info={odd: [odd, float('nan')]}, providers=[provider],
     )  # fmt: skip
-    report = command.HostReport(host='source', boot_id=str(uuid.uuid4()), version=2**64, node=node)
+    report = protocol.HostReport(host='source', boot_id=str(uuid.uuid4()), version=2**64, node=node)
     database.migrations.begin_boot(report, database.services, None)
     assert database.services.get_compute('source').version == 2**31 - 1
     (found,) = database.services.list_nodes()
@@ -205,9 +192,9 @@ def test_what_hosts_and_drivers_say_is_stored_as_far_as_it_can_be(database, odd)
     record = log.StepRecord(
         step='check', direction=log.DO, attempt=1, state='done', input={odd: odd}, result={'a': odd}
     )
-    debt = debts.Debt('source', moved.uuid, moved.instance_uuid, 'step', odd, 1, alarm=odd, input={'a': odd})
+    debt = cleanups.Debt('source', moved.uuid, moved.instance_uuid, 'step', odd, 1, alarm=odd, input={'a': odd})
     fields = {'status': 'error', 'failure': odd, 'stuck_reason': odd, 'abort_verdict': odd}
-    database.migrations.commit(known, migration_rows.Write(fields, records=[record], debts=[debt]))
+    database.migrations.commit(known, Write(fields, records=[record], debts=[debt]))
     ended = database.migrations.get(moved.uuid)
     assert (ended.status, ended.memory_total, ended.disk_remaining) == ('error', 2**63 - 1, -(2**63))
     for text in (ended.failure, database.debts.list()[0].reason, database.actions.list(moved.instance_uuid)[0].message):
@@ -258,8 +245,8 @@ def test_the_owner_that_was_superseded_writes_nothing(database):
     taken = database.migrations.adopt(moved.uuid, known.epoch, new).migration
     assert (taken.owner, taken.epoch) == (new, known.epoch + 1)
     with pytest.raises(exception.NotOwner):
-        database.migrations.commit(known, migration_rows.Write({'status': 'preparing'}))
-    after, _boots = database.migrations.commit(taken, migration_rows.Write({'status': 'preparing'}))
+        database.migrations.commit(known, Write({'status': 'preparing'}))
+    after, _boots = database.migrations.commit(taken, Write({'status': 'preparing'}))
     assert after.status == database.migrations.get(moved.uuid).status == 'preparing'
 
 
@@ -303,7 +290,7 @@ def test_a_commit_that_meets_an_adoption_under_way_waits_and_then_lets_go(on_pos
 
     def commit():
         try:
-            owner_.migrations.commit(known, migration_rows.Write({'status': 'preparing'}))
+            owner_.migrations.commit(known, Write({'status': 'preparing'}))
         except Exception as error:  # noqa: BLE001 -- it is the outcome
             outcome.append(error)
 
@@ -400,7 +387,7 @@ def test_the_victim_of_a_deadlock_runs_again(on_postgresql, racers):
     tries = []
 
     def write(database, *owners):
-        @engines.retried
+        @engine.retried
         def transaction():
             tries.append(owners)
             with database.engine.writer() as session:
@@ -420,7 +407,7 @@ def test_a_transaction_that_cannot_be_serialised_runs_again(on_postgresql, racer
     one = owner(on_postgresql)
     tries = []
 
-    @engines.retried
+    @engine.retried
     def transaction():
         tries.append(one)
         with on_postgresql.engine.writer() as session:

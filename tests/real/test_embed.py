@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The page on embedding, over RabbitMQ: host1 is in a native process, host2 in one that eventlet has patched."""
 
@@ -19,8 +9,8 @@ import sys
 
 import pytest
 
-from tests.real import cloud as clouds
 from tests.real import site as sites
+from tests.real.cloud import ProcessCloud
 
 PROGRAM = str(pathlib.Path(__file__).with_name('embedding_service.py'))
 HOW = {'host1': 'native', 'host2': 'patched'}
@@ -50,7 +40,7 @@ def cloud(ground, postgresql, rabbitmq, placement_http):
     shape = sites.Shape(hosts=2, world=('--vcpus', '64'))
     site = Site(ground, shape, rabbitmq, postgresql, placement_http)
     site.start()
-    cloud = clouds.ProcessCloud(site)
+    cloud = ProcessCloud(site)
     cloud.simulation.run_until(cloud.up)
     yield cloud
     cloud.close()

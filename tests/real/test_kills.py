@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Kill -9, and SIGSTOP past the lease, of every kind of process while a hundred migrations go on: nothing is lost."""
 
@@ -22,9 +12,9 @@ import time
 import pytest
 
 from migrator import exception
-from migrator.objects import migration as migration_objects
-from tests.real import cloud as clouds
-from tests.real import site as sites
+from migrator.objects import MigrationStatus
+from tests.real.cloud import ProcessCloud
+from tests.real.site import Shape, Site
 from tests.real.users import User
 
 MOVES = 100
@@ -46,10 +36,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def cloud(ground, postgresql, rabbitmq, placement_http):
     """Two computes, two conductors, two APIs."""
     options = (('max_concurrent_live_migrations', 2), ('conductor.lease', LEASE), ('conductor.sweep_interval', 2))
-    shape = sites.Shape(hosts=2, conductors=2, apis=2, options=options, world=('--vcpus', '64', '--link', str(LINK)))
-    site = sites.Site(ground, shape, rabbitmq, postgresql, placement_http)
+    shape = Shape(hosts=2, conductors=2, apis=2, options=options, world=('--vcpus', '64', '--link', str(LINK)))
+    site = Site(ground, shape, rabbitmq, postgresql, placement_http)
     site.start()
-    cloud = clouds.ProcessCloud(site)
+    cloud = ProcessCloud(site)
     cloud.simulation.run_until(cloud.up)
     yield cloud
     cloud.close()
@@ -179,7 +169,7 @@ def test_whatever_is_killed_a_hundred_migrations_end_right(cloud, rabbitmq, post
     assert {name for _, name in killer.done} == cloud.site.services.keys() | servers.keys()
 
     # Nothing that was accepted is lost, and everything has ended; what has not moved says why.
-    status = migration_objects.MigrationStatus
+    status = MigrationStatus
     migrations = cloud.migrations()
     accepted = [one for one in cloud.history if one.status == 202]
     assert {one.request_id for one in accepted} <= {one.request_id for one in migrations}

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 """Many migrations at once over many services, while what they all stand on goes away and comes back."""
@@ -19,9 +9,9 @@ import time
 
 import pytest
 
-from migrator.objects import migration as migration_objects
-from tests.real import cloud as clouds
-from tests.real import site as sites
+from migrator.objects import MigrationStatus
+from tests.real.cloud import ProcessCloud
+from tests.real.site import Shape, Site
 from tests.real.users import User
 
 MOVES = 200
@@ -39,12 +29,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 @pytest.fixture
 def cloud(ground, postgresql, rabbitmq, placement_http):
     """Four computes, two conductors, two APIs, and a tap on what they say to each other."""
-    shape = sites.Shape(
+    shape = Shape(
         hosts=4, conductors=2, apis=2, options=(('max_concurrent_live_migrations', 4),), world=('--vcpus', '64')
     )
-    site = sites.Site(ground, shape, rabbitmq, postgresql, placement_http)
+    site = Site(ground, shape, rabbitmq, postgresql, placement_http)
     site.start()
-    cloud = clouds.ProcessCloud(site, site.tap())
+    cloud = ProcessCloud(site, site.tap())
     cloud.simulation.run_until(cloud.up)
     yield cloud
     cloud.close()
@@ -72,7 +62,7 @@ def test_two_hundred_migrations_end_right_though_broker_database_and_placement_a
         if to_kill and user.done >= min(to_kill) and not restart.is_alive():
             found = in_progress(cloud)
             statuses = collections.Counter(one.status for one in found)
-            if len(found) >= CAUGHT and statuses[migration_objects.MigrationStatus.RUNNING]:
+            if len(found) >= CAUGHT and statuses[MigrationStatus.RUNNING]:
                 name = to_kill.pop(min(to_kill))
                 servers[name].kill()
                 at[name] = time.monotonic()
@@ -92,7 +82,7 @@ def test_two_hundred_migrations_end_right_though_broker_database_and_placement_a
     assert set(caught) == set(KILLED.values())
     for name, uuids in caught.items():
         assert uuids <= migrations.keys(), name
-    status = migration_objects.MigrationStatus
+    status = MigrationStatus
     assert {one.status for one in migrations.values()} <= {status.COMPLETED, status.FAILED}
     assert [one.uuid for one in migrations.values() if one.status == status.FAILED and not one.failure] == []
     assert sum(one.status == status.COMPLETED for one in migrations.values()) >= MOVES

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """migrator.placement_client against the real Placement over HTTP, several threads of it, on PostgreSQL."""
 
@@ -20,12 +10,11 @@ from oslo_config import cfg
 
 from migrator import exception
 from migrator.conf import placement as placement_conf
-from migrator.objects import instance as instance_objects
-from migrator.objects import migration as migration_objects
-from migrator.placement_client import allocations, audit, pairs, providers
+from migrator.objects import Flavor, Instance, Strategy
+from migrator.placement_client import allocation_state, allocations, audit, providers
 from migrator.placement_client import client as placement
-from tests.real.servers import placement as servers
 from tests.real.servers import process
+from tests.real.servers.placement import Placement
 
 VCPU = {'VCPU': 2, 'MEMORY_MB': 512}
 RACERS = 8
@@ -72,45 +61,49 @@ def hosts_of(client):
 
 
 def consumer(consumer_type):
-    return pairs.Consumer(uuid=str(uuid.uuid4()), consumer_type=consumer_type, project_id='blue', user_id='ada')
+    return allocation_state.Consumer(
+        uuid=str(uuid.uuid4()), consumer_type=consumer_type, project_id='blue', user_id='ada'
+    )
 
 
 def new_pair(client, host):
     """Return a pair whose instance holds the source."""
     source, destination = {host(): VCPU}, {host(): VCPU}
-    guest = consumer(pairs.INSTANCE)
+    guest = consumer(allocation_state.INSTANCE)
     allocations.claim(client, guest, source, generation=None)
-    return pairs.Pair(instance=guest, migration=consumer(pairs.MIGRATION), source=source, destination=destination)
+    return allocation_state.Pair(
+        instance=guest, migration=consumer(allocation_state.MIGRATION), source=source, destination=destination
+    )
 
 
 def findings(client, pair, at):
     """Return what an audit has to say of a pair whose instance the database has at a host."""
     (source,), (destination,) = pair.source, pair.destination
-    guest = instance_objects.Instance(
+    guest = Instance(
         uuid=pair.instance.uuid, name='vm', project_id='blue', user_id='ada', host=at, node=at,
-        flavor=instance_objects.Flavor(name='m1', vcpus=VCPU['VCPU'], memory_mb=VCPU['MEMORY_MB'], root_gb=0),
+        flavor=Flavor(name='m1', vcpus=VCPU['VCPU'], memory_mb=VCPU['MEMORY_MB'], root_gb=0),
     )  # fmt: skip
     known = [pair.instance.uuid, pair.migration.uuid]
     found = audit.audit(audit.read(client, known), {'source': source, 'destination': destination}, [guest], [])
     return [one for one in found if one.consumer in known]
 
 
-@pytest.mark.parametrize('strategy', list(migration_objects.Strategy))
+@pytest.mark.parametrize('strategy', list(Strategy))
 def test_a_pair_moves_reverts_moves_and_is_released_and_the_books_are_right(client, host, strategy):
     pair = new_pair(client, host)
     writer = allocations.strategy_for(client, strategy)
     assert findings(client, pair, 'source') == []
     for back in (True, False):
         seen = writer.observe(pair)
-        assert seen.state is pairs.PairState.NOT_MOVED
+        assert seen.state is allocation_state.PairState.NOT_MOVED
         writer.move(pair, instance_generation=seen.instance.generation)
         seen = writer.observe(pair)
-        assert seen.state is pairs.PairState.MOVED
+        assert seen.state is allocation_state.PairState.MOVED
         generations = {
             'instance_generation': seen.instance.generation, 'migration_generation': seen.migration.generation,
         }  # fmt: skip
         (writer.revert if back else writer.release)(pair, **generations)
-    assert writer.observe(pair).state is pairs.PairState.RELEASED
+    assert writer.observe(pair).state is allocation_state.PairState.RELEASED
     (source,), (destination,) = pair.source, pair.destination
     assert providers.usages(client, source) == {'VCPU': 0, 'MEMORY_MB': 0}
     assert providers.usages(client, destination) == VCPU
@@ -124,7 +117,7 @@ def test_a_move_that_comes_after_the_rewrite_of_the_source_is_refused_and_change
     writer.rewrite_source(pair, instance_generation=generation)
     with pytest.raises(exception.PlacementConflict):
         writer.move(pair, instance_generation=generation)
-    assert writer.observe(pair).state is pairs.PairState.NOT_MOVED
+    assert writer.observe(pair).state is allocation_state.PairState.NOT_MOVED
 
 
 def test_racers_with_one_generation_get_yes_or_conflict_and_the_books_agree_with_what_they_were_told(
@@ -138,10 +131,15 @@ def test_racers_with_one_generation_get_yes_or_conflict_and_the_books_agree_with
     """
     winners = []
     for _round in range(5):
-        source, guest = {host(64): VCPU}, consumer(pairs.INSTANCE)
+        source, guest = {host(64): VCPU}, consumer(allocation_state.INSTANCE)
         allocations.claim(client, guest, source, generation=None)
         racers = [
-            pairs.Pair(instance=guest, migration=consumer(pairs.MIGRATION), source=source, destination={host(): VCPU})
+            allocation_state.Pair(
+                instance=guest,
+                migration=consumer(allocation_state.MIGRATION),
+                source=source,
+                destination={host(): VCPU},
+            )
             for _ in range(RACERS)
         ]
         writer = allocations.strategy_for(client, 'migration-owned')
@@ -178,12 +176,12 @@ def race(writer, racers, generation):
     return outcomes
 
 
-@pytest.mark.parametrize('strategy', list(migration_objects.Strategy))
+@pytest.mark.parametrize('strategy', list(Strategy))
 def test_one_on_sqlite_that_cannot_take_two_writers_is_observed_and_asked_again_until_all_have_moved(
     ground, new_client, strategy, record_property
 ):
     """Placement on SQLite answers 500, "database is locked", to who comes at the same moment as another."""
-    server = servers.Placement(ground)
+    server = Placement(ground)
     server.start()
     try:
         client = new_client(auth_type='none', endpoint_override=server.url, timeout=60)
@@ -198,9 +196,13 @@ def test_one_on_sqlite_that_cannot_take_two_writers_is_observed_and_asked_again_
             assert kinds <= {type(None), exception.PlacementUnreachable, exception.PlacementConflict}, told
             states = [writer.observe(pair).state for pair in left]
             for outcome, state in zip(told, states, strict=True):
-                assert state is pairs.PairState.MOVED or (outcome is not None and state is pairs.PairState.NOT_MOVED)
+                assert state is allocation_state.PairState.MOVED or (
+                    outcome is not None and state is allocation_state.PairState.NOT_MOVED
+                )
             away += sum(isinstance(one, exception.PlacementUnreachable) for one in told)
-            left = [pair for pair, state in zip(left, states, strict=True) if state is pairs.PairState.NOT_MOVED]
+            left = [
+                pair for pair, state in zip(left, states, strict=True) if state is allocation_state.PairState.NOT_MOVED
+            ]
         record_property('answered 500', away)
         print(f'answered 500: {away}')
         for pair in movers:
@@ -208,7 +210,7 @@ def test_one_on_sqlite_that_cannot_take_two_writers_is_observed_and_asked_again_
             writer.release(
                 pair, instance_generation=seen.instance.generation, migration_generation=seen.migration.generation
             )
-            assert writer.observe(pair).state is pairs.PairState.RELEASED
+            assert writer.observe(pair).state is allocation_state.PairState.RELEASED
     finally:
         server.stop()
 
@@ -226,9 +228,9 @@ def test_a_restart_makes_it_unreachable_and_then_it_works(client, host, placemen
     assert type(caught.value) is exception.PlacementUnreachable
     placement_http.start()
     # the very same client, whose connection is stale
-    assert writer.observe(pair).state is pairs.PairState.NOT_MOVED
+    assert writer.observe(pair).state is allocation_state.PairState.NOT_MOVED
     writer.move(pair, instance_generation=generation)
-    assert writer.observe(pair).state is pairs.PairState.MOVED
+    assert writer.observe(pair).state is allocation_state.PairState.MOVED
 
 
 def answers(client):

@@ -10,8 +10,8 @@ import socket
 import pytest
 
 from migrator import executors
-from migrator.cmd import http_server
 from migrator.db import sync
+from migrator.runtime import http_server
 from tests import random_requests
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 """The services as an operator runs them: processes on RabbitMQ, PostgreSQL and Placement over HTTP."""
@@ -18,15 +8,15 @@ from __future__ import annotations
 import pytest
 
 from tests.functional import seen
-from tests.real import cloud as clouds
-from tests.real import site as sites
+from tests.real.cloud import ProcessCloud
+from tests.real.site import Shape, Site
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def site(ground, postgresql, rabbitmq, placement_http):
-    made = sites.Site(ground, sites.Shape(hosts=2), rabbitmq, postgresql, placement_http)
+    made = Site(ground, Shape(hosts=2), rabbitmq, postgresql, placement_http)
     yield made
     made.end()
 
@@ -35,7 +25,7 @@ def site(ground, postgresql, rabbitmq, placement_http):
 def cloud(site):
     # All at once and in no order: each waits for what it needs.
     site.start()
-    made = clouds.ProcessCloud(site, site.tap())
+    made = ProcessCloud(site, site.tap())
     made.simulation.run_until(made.up)
     yield made
     made.close()

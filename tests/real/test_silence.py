@@ -13,8 +13,8 @@ import os
 
 import pytest
 
-from tests.real import cloud as clouds
-from tests.real import site as sites
+from tests.real.cloud import ProcessCloud
+from tests.real.site import Shape, Site
 
 MOVES = 20
 #: Seconds.
@@ -34,10 +34,10 @@ def cloud(ground, postgresql, rabbitmq, placement_http):
         ('service_down_time', down),
         ('compute.report_interval', max(1, down // 6)),
     )
-    shape = sites.Shape(hosts=3, conductors=1, apis=1, options=options, world=('--vcpus', '64', '--link', str(LINK)))
-    site = sites.Site(ground, shape, rabbitmq, postgresql, placement_http)
+    shape = Shape(hosts=3, conductors=1, apis=1, options=options, world=('--vcpus', '64', '--link', str(LINK)))
+    site = Site(ground, shape, rabbitmq, postgresql, placement_http)
     site.start()
-    cloud = clouds.ProcessCloud(site)
+    cloud = ProcessCloud(site)
     cloud.simulation.run_until(cloud.up)
     yield cloud
     cloud.close()

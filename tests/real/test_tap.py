@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The tap on a real RabbitMQ hears who says what to whom."""
 
@@ -18,10 +8,11 @@ import pytest
 from oslo_config import cfg
 
 from migrator import context, rpc
-from migrator.testing import invariants_hosts, world
-from migrator.testing import rpc as testing_rpc
+from migrator.simulator import world
+from migrator.simulator.invariants import hosts
+from migrator.testing.rpc import Recorded
 from tests.real.servers import process
-from tests.real.servers import tap as taps
+from tests.real.servers.tap import Tap
 
 CONTEXT = context.RequestContext(user_id='u', project_id='p', overwrite=False)
 MIGRATION = 'c0ffee00-0000-4000-8000-000000000001'
@@ -68,7 +59,7 @@ def peers(rabbitmq, vhost, endpoint):
 
 @pytest.fixture
 def tap(rabbitmq, vhost):
-    made = taps.Tap(rabbitmq, vhost, lambda user: user.removeprefix(f'{vhost}-').replace('-', ':'))
+    made = Tap(rabbitmq, vhost, lambda user: user.removeprefix(f'{vhost}-').replace('-', ':'))
     yield made
     made.close()
 
@@ -84,12 +75,10 @@ def test_a_call_its_answer_and_a_cast_are_heard_in_order_with_who_said_them(tap,
 
     size = len('{"migration_uuid": "", "words": "left"}') + len(MIGRATION)
     said = [one for one in tap.messages if one.target != 'nobody.nowhere']
-    assert [
-        testing_rpc.Recorded(one.sender, one.target, one.method, one.kind, one.size, one.migration_uuid) for one in said
-    ] == [
-        testing_rpc.Recorded('conductor:one', 'compute.host2', 'look', 'call', size, MIGRATION),
-        testing_rpc.Recorded('compute:host2', 'conductor:one', 'look', 'reply', len('"tfel"'), MIGRATION),
-        testing_rpc.Recorded('conductor:one', 'compute', 'look', 'cast', size, MIGRATION),
+    assert [Recorded(one.sender, one.target, one.method, one.kind, one.size, one.migration_uuid) for one in said] == [
+        Recorded('conductor:one', 'compute.host2', 'look', 'call', size, MIGRATION),
+        Recorded('compute:host2', 'conductor:one', 'look', 'reply', len('"tfel"'), MIGRATION),
+        Recorded('conductor:one', 'compute', 'look', 'cast', size, MIGRATION),
     ]
     assert all(one.wire > one.size for one in said)
     assert tap.recorder.compute_to_compute() == []
@@ -104,7 +93,7 @@ def test_a_compute_that_calls_another_is_caught(tap, peers):
         ('compute:host2', 'compute:host1', 'reply'),
     ]
     nothing = dict.fromkeys(world.World.__dataclass_fields__, ())
-    judged = list(invariants_hosts.topology(world.World(**{**nothing, 'messages': tap.messages})))
+    judged = list(hosts.topology(world.World(**{**nothing, 'messages': tap.messages})))
     assert judged[0] == 'compute:host1 sent compute.host2 the call look'
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A user of a cloud of processes, who has guests moved all the time, whatever the answers are."""
 
@@ -20,7 +10,7 @@ import time
 import requests
 
 from migrator import exception
-from migrator.objects import migration as migration_objects
+from migrator.objects import MigrationStatus
 
 #: Seconds between two looks of the user.
 LOOK = 0.2
@@ -48,7 +38,7 @@ class User:
     @property
     def done(self):
         """How many moves are done."""
-        return sum(one.status == migration_objects.MigrationStatus.COMPLETED for one in self.ended.values())
+        return sum(one.status == MigrationStatus.COMPLETED for one in self.ended.values())
 
     def want_more(self):
         """Go on for one move of each guest."""

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What the simulations print when all is over: how much they have tried, and how fast."""
 
@@ -17,7 +7,7 @@ import gc
 
 import pytest
 
-from migrator.testing import matrix, simulate
+from migrator.simulator import matrix, runs
 
 #: What tests count with ``record_property``, summed up over all of them, and over the processes that ran them.
 COUNTED = ('cells', 'pairs', 'planted', 'caught', 'seeds', 'faults', 'audited')
@@ -26,7 +16,7 @@ COUNTED = ('cells', 'pairs', 'planted', 'caught', 'seeds', 'faults', 'audited')
 @pytest.fixture(scope='module')
 def ground():
     """What the clouds of a module stand on, one after the other."""
-    simulate.hurry()
+    runs.hurry()
     try:
         with matrix.ground() as found:
             yield found

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What a planted bug is, and how it is looked at whether the matrix catches it.
 
@@ -25,9 +15,10 @@ import re
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-from migrator.testing import grounds, matrix, paths, plans, simulate
-from migrator.testing.matrix import Cell
-from migrator.testing.seams import Boundary
+from migrator.simulator import matrix, runs, scenarios, workloads
+from migrator.simulator.failpoints import Boundary
+from migrator.simulator.matrix import Cell
+from migrator.testing import backends
 
 #: A boundary that no run has: the path as it is, without a fault.
 _NOWHERE = Boundary('nobody', 'nowhere', 1)
@@ -81,12 +72,12 @@ def parse(name: str) -> Cell:
 
     :raises ValueError: it is neither.
     """
-    if name in paths.BY_NAME:
+    if name in scenarios.BY_NAME:
         return Cell(name, _NOWHERE, '')
     return Cell.parse(name)
 
 
-def caught(ground: grounds.Ground, name: str) -> str | None:
+def caught(ground: backends.Ground, name: str) -> str | None:
     """Return the first thing that is wrong in a cell, or None.
 
     Where nothing strikes, a path that ends otherwise than it should is wrong too.
@@ -94,14 +85,14 @@ def caught(ground: grounds.Ground, name: str) -> str | None:
     :param name: of a cell, of a path, or of a random run.
     """
     if seed := SEED.fullmatch(name):
-        plan = plans.KINDS[seed['kind'] or 'days'](int(seed['number']))
-        violations = simulate.run(ground, plan).violations
+        plan = workloads.KINDS[seed['kind'] or 'days'](int(seed['number']))
+        violations = runs.run(ground, plan).violations
         return violations[0] if violations else None
     cell = parse(name)
     result = matrix.run(ground, cell)
     if result.violations:
         return str(result.violations[0])
-    path = paths.BY_NAME[cell.path]
+    path = scenarios.BY_NAME[cell.path]
     ends = result.statuses[-len(path.ends) :] if path.ends else ()
     if cell.boundary == _NOWHERE and ends != path.ends:
         return f'it ended {", ".join(ends)}, and not {", ".join(path.ends)}'

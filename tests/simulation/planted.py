@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Bugs of nova's, and of the model's, planted in migrator: each must be caught by the crash matrix.
 
@@ -26,7 +16,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from migrator.testing import grounds, matrix, paths, plans
+from migrator.simulator import matrix, scenarios, workloads
+from migrator.testing import backends
 from tests.simulation import (
     plant,
     planted_books,
@@ -52,20 +43,20 @@ BY_NAME = {one.name: one for one in PLANTS}
 _SEED = 5
 
 
-def candidates(ground: grounds.Ground, chosen: Sequence[str], match: str) -> Iterator[str]:
+def candidates(ground: backends.Ground, chosen: Sequence[str], match: str) -> Iterator[str]:
     """Return what may catch a plant: first every path without a fault, then the cells of some paths.
 
     :param chosen: the names of these paths.
     :param match: a regular expression that a cell's name must have somewhere.
     """
-    yield from (name for name in paths.BY_NAME if not chosen or name in chosen)
-    cells = matrix.cells(ground, [paths.BY_NAME[name] for name in chosen or paths.BY_NAME])
+    yield from (name for name in scenarios.BY_NAME if not chosen or name in chosen)
+    cells = matrix.cells(ground, [scenarios.BY_NAME[name] for name in chosen or scenarios.BY_NAME])
     names = [str(cell) for cell in cells if re.search(match, str(cell))]
     random.Random(_SEED).shuffle(names)  # noqa: S311 -- the order of a search
     yield from names
 
 
-def look_for(ground: grounds.Ground, one: plant.Plant, names: Sequence[str]) -> str | None:
+def look_for(ground: backends.Ground, one: plant.Plant, names: Sequence[str]) -> str | None:
     """Return the first of some cells that catches a plant, and print it; None: none does."""
     began = time.monotonic()
     for number, name in enumerate(names, start=1):
@@ -85,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument('--paths', default='', help='only these, with commas between them')
     parser.add_argument('--match', default='', help='only cells whose name has this regular expression')
     parser.add_argument('--seeds', type=int, default=0, help='so many random runs, too')
-    parser.add_argument('--plans', default='', choices=['', *plans.KINDS], help='of this kind')
+    parser.add_argument('--plans', default='', choices=['', *workloads.KINDS], help='of this kind')
     parser.add_argument('--tries', type=int, default=5000, help='how many cells at most')
     options = parser.parse_args(arguments)
     missed = 0

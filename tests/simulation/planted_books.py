@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Planted bugs of the books: allocations that leak, are doubled, or are written from memory."""
 
@@ -19,10 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from migrator import exception
-from migrator.conductor import books, periodics
-from migrator.conductor.owned import OwnedMigration
+from migrator.conductor import periodics
+from migrator.conductor.migration import allocations as books
+from migrator.conductor.migration.context import OwnedMigration
 from migrator.conductor.tasks import live_migrate
-from migrator.placement_client import allocations, pairs
+from migrator.placement_client import allocation_state, allocations
 from migrator.saga.saga import Saga
 from migrator.saga.step import Done, Failed, Verdict
 from tests.simulation.plant import Shelf, patched
@@ -57,14 +48,14 @@ def revert_copies_whatever_the_migration_holds() -> Iterator[object]:
         client, uuid = m.tools.placement, m.row.uuid
         instance, mine = allocations.read(client, m.row.instance_uuid), allocations.read(client, uuid)
         owner = {'project_id': m.row.project_id, 'user_id': m.row.user_id}
-        known = {pairs.INSTANCE: instance, pairs.MIGRATION: mine}
-        wanted = {pairs.INSTANCE: mine.allocations, pairs.MIGRATION: {}}
+        known = {allocation_state.INSTANCE: instance, allocation_state.MIGRATION: mine}
+        wanted = {allocation_state.INSTANCE: mine.allocations, allocation_state.MIGRATION: {}}
         m.guard()
         allocations.write_all(
             client,
             [
                 allocations.Write(
-                    consumer=pairs.Consumer(uuid=one.uuid, consumer_type=kind, **owner),
+                    consumer=allocation_state.Consumer(uuid=one.uuid, consumer_type=kind, **owner),
                     allocations=wanted[kind],
                     generation=one.generation,
                 )
@@ -88,7 +79,9 @@ def writes_without_consumer_generations() -> Iterator[object]:
             dataclasses.replace(one, generation=allocations.read(client, one.consumer.uuid).generation)
             for one in writes
         ]
-        write_all(client, [one for one in fresh if one.generation is not None or pairs.normal(one.allocations)])
+        write_all(
+            client, [one for one in fresh if one.generation is not None or allocation_state.normal(one.allocations)]
+        )
 
     with patched(allocations, 'write_all', anyhow) as there:
         yield there
@@ -99,7 +92,9 @@ def generation_read_after_the_intent() -> Iterator[object]:
     """The move is bound to a generation that was read when its intent had been committed, not before."""
     move = allocations.MigrationOwned.move
 
-    def late(self: Any, pair: pairs.Pair, *, instance_generation: int, migration_generation: int | None = None) -> None:
+    def late(
+        self: Any, pair: allocation_state.Pair, *, instance_generation: int, migration_generation: int | None = None
+    ) -> None:
         found = allocations.read(self.client, pair.instance.uuid).generation
         move(self, pair, instance_generation=found or instance_generation, migration_generation=migration_generation)
 
@@ -118,7 +113,9 @@ def late_move_is_not_killed() -> Iterator[object]:
 def move_in_two_requests() -> Iterator[object]:
     """Nova's move: the migration takes over what the instance holds, and then the instance claims the destination."""
 
-    def move(self: Any, pair: pairs.Pair, *, instance_generation: int, migration_generation: int | None = None) -> None:
+    def move(
+        self: Any, pair: allocation_state.Pair, *, instance_generation: int, migration_generation: int | None = None
+    ) -> None:
         allocations.write_all(
             self.client,
             [
@@ -184,7 +181,9 @@ def source_allocation_is_never_released() -> Iterator[object]:
 def release_removes_a_part_only() -> Iterator[object]:
     """What was held of child providers stayed behind; here what was held of one resource class does."""
 
-    def part(self: Any, pair: pairs.Pair, *, instance_generation: int | None, migration_generation: int | None) -> None:
+    def part(
+        self: Any, pair: allocation_state.Pair, *, instance_generation: int | None, migration_generation: int | None
+    ) -> None:
         left = {uuid: {'VCPU': amounts['VCPU']} for uuid, amounts in pair.source.items()}
         write = allocations.Write(consumer=pair.migration, allocations=left, generation=migration_generation)
         allocations.write_all(self.client, [write])
@@ -199,7 +198,7 @@ def conflict_is_taken_for_done() -> Iterator[object]:
     done."""
     release = allocations.MigrationOwned.release
 
-    def once(self: Any, pair: pairs.Pair, **generations: int | None) -> None:
+    def once(self: Any, pair: allocation_state.Pair, **generations: int | None) -> None:
         try:
             release(self, pair, **generations)
         except exception.PlacementConflict:
@@ -214,7 +213,7 @@ def silence_of_placement_is_taken_for_done() -> Iterator[object]:
     """A move that timed out is taken for one that is done."""
     move = allocations.MigrationOwned.move
 
-    def hopeful(self: Any, pair: pairs.Pair, **generations: Any) -> None:
+    def hopeful(self: Any, pair: allocation_state.Pair, **generations: Any) -> None:
         try:
             move(self, pair, **generations)
         except exception.PlacementUnreachable:
@@ -234,7 +233,9 @@ def audit_deletes_what_a_running_migration_holds() -> Iterator[object]:
         for subject in stories.held():
             held = allocations.read(tools.placement, subject.row.uuid)
             if held.generation is not None:
-                who = pairs.Consumer(uuid=held.uuid, consumer_type=pairs.MIGRATION, project_id='demo', user_id='demo')
+                who = allocation_state.Consumer(
+                    uuid=held.uuid, consumer_type=allocation_state.MIGRATION, project_id='demo', user_id='demo'
+                )
                 allocations.remove(tools.placement, who, generation=held.generation)
 
     with patched(periodics, 'sweep', heals) as there:

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Planted bugs of the fence and of settling: who may write, what a host takes, who is asked before it is decided."""
 
@@ -20,19 +10,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from migrator.compute import manager as compute_manager
-from migrator.compute import orders as compute_orders
-from migrator.conductor import orders, recovery, settle
-from migrator.conductor.owned import OwnedMigration
+from migrator.compute.manager import ComputeManager
+from migrator.compute.work import Orders
+from migrator.conductor import takeover
+from migrator.conductor.migration import hosts, settle
+from migrator.conductor.migration.context import OwnedMigration
 from migrator.conductor.tasks import live_migrate
-from migrator.db import migrations as migration_rows
-from migrator.objects import command
+from migrator.db import migrations
+from migrator.objects import protocol
 from migrator.saga.step import Back, Settlement
 from tests.simulation.plant import Shelf, patched
 
 SHELF = Shelf()
 
-_Migrations = migration_rows.Migrations
+_Migrations = migrations.Migrations
 _Says, _Act = settle.Says, settle.Act
 
 
@@ -61,7 +52,7 @@ def destination_is_rolled_back_before_it_is_settled() -> Iterator[object]:
     def eager(m: OwnedMigration) -> Settlement:
         if m.against is not None and m.record('live_migration') is not None and m.destination is not None:
             rollback = 'rollback_live_migration_at_destination'
-            orders.ask_once(m, m.destination, rollback, instance=m.guest, migrate_data=None)
+            hosts.ask_once(m, m.destination, rollback, instance=m.guest, migrate_data=None)
         return settled(m)
 
     with patched(live_migrate, 'settle', eager) as there:
@@ -85,7 +76,7 @@ def silence_decides_back() -> Iterator[object]:
 @SHELF.plant('model f', 'success | conductor1: rpc step_ended handled #3 | killed for ever')
 def adopter_believes_the_journal() -> Iterator[object]:
     """Who adopts a migration decides by its journal, and asks no host: what was not known to have moved goes back."""
-    subject_of, settled = recovery._subject, live_migrate.settle
+    subject_of, settled = takeover._subject, live_migrate.settle
     adopted: set[tuple[str, int]] = set()
 
     def unasked(tools: Any, owned: Any) -> OwnedMigration:
@@ -100,14 +91,14 @@ def adopter_believes_the_journal() -> Iterator[object]:
             return Back('its conductor is gone')
         return settled(m)
 
-    with patched(recovery, '_subject', unasked), patched(live_migrate, 'settle', from_the_journal) as there:
+    with patched(takeover, '_subject', unasked), patched(live_migrate, 'settle', from_the_journal) as there:
         yield there
 
 
 @SHELF.plant('model order', 'moves between answers')
 def destination_is_asked_before_the_source() -> Iterator[object]:
     """Where a guest is, is asked of the destination first, so that it may move between the two answers."""
-    look, source_word = orders.look_at, live_migrate._source_word
+    look, source_word = hosts.look_at, live_migrate._source_word
     earlier: dict[str, settle.Host] = {}
 
     def first(m: OwnedMigration) -> settle.Host:
@@ -118,21 +109,21 @@ def destination_is_asked_before_the_source() -> Iterator[object]:
     def kept(m: OwnedMigration, host: str) -> settle.Host:
         return earlier.pop(m.row.uuid, None) or look(m, host) if host == m.destination else look(m, host)
 
-    with patched(live_migrate, '_source_word', first), patched(orders, 'look_at', kept) as there:
+    with patched(live_migrate, '_source_word', first), patched(hosts, 'look_at', kept) as there:
         yield there
 
 
 @SHELF.plant('model h', 'abort starting | conductor1: commit done #7 | killed, and started again')
 def window_before_the_job_is_not_seen() -> Iterator[object]:
     """Between the queue and the driver's call a host says: here, no job."""
-    observe = compute_orders.Orders.observe
+    observe = Orders.observe
 
-    def blind(self: Any, order: command.Command) -> Any:
+    def blind(self: Any, order: protocol.Command) -> Any:
         seen = observe(self, order)
-        started = seen.entry == command.Entry.STARTED
-        return dataclasses.replace(seen, entry=command.Entry.NONE) if started else seen
+        started = seen.entry == protocol.Entry.STARTED
+        return dataclasses.replace(seen, entry=protocol.Entry.NONE) if started else seen
 
-    with patched(compute_orders.Orders, 'observe', blind) as there:
+    with patched(Orders, 'observe', blind) as there:
         yield there
 
 
@@ -142,7 +133,7 @@ def returned_and_never_made_are_one() -> Iterator[object]:
     says = settle.source_says
 
     def same(state: str, job: bool, entry: str) -> Any:
-        return says(state, job, command.Entry.NONE if entry == command.Entry.RETURNED else entry)
+        return says(state, job, protocol.Entry.NONE if entry == protocol.Entry.RETURNED else entry)
 
     with patched(settle, 'source_says', same) as there:
         yield there
@@ -178,11 +169,11 @@ def event_counts_for_whoever_waits() -> Iterator[object]:
     here one of a step counts whatever host it is from, and whatever epoch. Were it the epoch alone, nothing would be
     wrong: a host does each step of a migration once, or again to the same end, so that a late word of it is true."""
 
-    def heard(m: OwnedMigration, host: str, step: str, record: Any) -> command.Report | None:
+    def heard(m: OwnedMigration, host: str, step: str, record: Any) -> protocol.Report | None:
         told = [report for (_, its), report in m.reports.items() if its == step]
         return told[-1] if told else None
 
-    with patched(orders, '_heard', heard) as there:
+    with patched(hosts, '_heard', heard) as there:
         yield there
 
 
@@ -195,27 +186,27 @@ def event_counts_for_whoever_waits() -> Iterator[object]:
 )
 def message_for_another_boot_is_taken() -> Iterator[object]:
     """A compute does not look for which boot of it a message is."""
-    admit = compute_orders.Orders._admit
+    admit = Orders._admit
 
-    def any_boot(self: Any, order: command.Command, at_start: bool) -> Any:
+    def any_boot(self: Any, order: protocol.Command, at_start: bool) -> Any:
         return admit(self, order.replace(boot_id=self._boot_id), at_start)
 
-    with patched(compute_orders.Orders, '_admit', any_boot) as there:
+    with patched(Orders, '_admit', any_boot) as there:
         yield there
 
 
 @SHELF.plant('I16', 'success | conductor1: rpc step_ended handled #3 | paused past the lease')
 def lower_epoch_is_taken() -> Iterator[object]:
     """A compute takes whatever it is told, in whatever epoch."""
-    admit = compute_orders.Orders._admit
+    admit = Orders._admit
 
-    def any_epoch(self: Any, order: command.Command, at_start: bool) -> Any:
+    def any_epoch(self: Any, order: protocol.Command, at_start: bool) -> Any:
         record = self._records.get(order.migration_uuid)
         if record is not None and order.epoch <= record.epoch:
             order = order.replace(epoch=record.epoch, owner=record.owner or order.owner)
         return admit(self, order, at_start)
 
-    with patched(compute_orders.Orders, '_admit', any_epoch) as there:
+    with patched(Orders, '_admit', any_epoch) as there:
         yield there
 
 
@@ -226,7 +217,7 @@ def guard_does_not_look_at_the_epoch() -> Iterator[object]:
 
     def unguarded(self: Any, known: Any, write: Any) -> Any:
         with self._engine.writer() as session:
-            table = migration_rows._T
+            table = migrations._T
             mine = sa.update(table).where(table.c.uuid == known.uuid).values(owner=known.owner, epoch=known.epoch)
             session.execute(mine)
         return commit(self, known, write)
@@ -245,7 +236,7 @@ def adoption_keeps_the_epoch() -> Iterator[object]:
         if taken is None or not epoch:
             return taken
         with self._engine.writer() as session:
-            table = migration_rows._T
+            table = migrations._T
             session.execute(sa.update(table).where(table.c.uuid == uuid).values(epoch=epoch))
         return dataclasses.replace(taken, migration=taken.migration.replace(epoch=epoch))
 
@@ -256,7 +247,7 @@ def adoption_keeps_the_epoch() -> Iterator[object]:
 @SHELF.plant('model recs', 'restarted twice | host1: message compute_started call #1 | message late')
 def refused_boot_does_not_register_again() -> Iterator[object]:
     """A compute that refuses a message for another boot leaves it at that."""
-    with patched(compute_manager.ComputeManager, '_foreign_boot', lambda self: None) as there:
+    with patched(ComputeManager, '_foreign_boot', lambda self: None) as there:
         yield there
 
 

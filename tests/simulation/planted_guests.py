@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from migrator.compute import orders as compute_orders
-from migrator.conductor import broker, debts, settle, waits
+from migrator.compute.work import Orders
+from migrator.conductor import broker, cleanups
+from migrator.conductor.migration import settle, waiting
 from migrator.conductor.tasks import live_migrate
-from migrator.db import debts as debt_rows
+from migrator.db import cleanups as debt_rows
 from tests.simulation.plant import Shelf, patched
 
 SHELF = Shelf()
@@ -21,7 +22,7 @@ def cleanup_beside_the_next_migration() -> Iterator[object]:
     """A cleanup is run at the source of the next migration, whatever that is doing there."""
     with (
         patched(debt_rows, '_check_free', lambda *args: None),
-        patched(live_migrate.debts, 'run_at_source', lambda m: None) as there,
+        patched(live_migrate.cleanups, 'run_at_source', lambda m: None) as there,
     ):
         yield there
 
@@ -30,7 +31,7 @@ def cleanup_beside_the_next_migration() -> Iterator[object]:
 def cleanup_removes_the_guest_where_it_is() -> Iterator[object]:
     """Whether the database has the guest at the host of a cleanup is not looked at."""
     with (
-        patched(debts, '_is_where_the_guest_is', lambda tools, held: False),
+        patched(cleanups, '_is_where_the_guest_is', lambda tools, held: False),
         patched(debt_rows, 'hold_at', lambda *args: None) as there,
     ):
         yield there
@@ -39,13 +40,13 @@ def cleanup_removes_the_guest_where_it_is() -> Iterator[object]:
 @SHELF.plant('I21', 'second-migrations seed 6')
 def tenure_is_not_compared() -> Iterator[object]:
     """A host compares the epochs of each migration alone, and keeps a line of work for each."""
-    admit = compute_orders.Orders._admit
+    admit = Orders._admit
 
     def of_each(self: Any, order: Any, at_start: bool) -> Any:
         # A guest of its own for each migration.
         return admit(self, order.replace(tenure=0, instance_uuid=order.migration_uuid), at_start)
 
-    with patched(compute_orders.Orders, '_admit', of_each) as there:
+    with patched(Orders, '_admit', of_each) as there:
         yield there
 
 
@@ -63,8 +64,8 @@ def call_is_of_no_migration() -> Iterator[object]:
         self.__dict__.setdefault('planted', set()).discard((what, migration_uuid))
 
     with (
-        patched(compute_orders.Orders, 'begin_call', begin),
-        patched(compute_orders.Orders, 'end_call', end) as there,
+        patched(Orders, 'begin_call', begin),
+        patched(Orders, 'end_call', end) as there,
     ):
         yield there
 
@@ -97,21 +98,21 @@ def cleanup_raises_no_tenure() -> Iterator[object]:
 @SHELF.plant('I7', 'bad-nights seed 65')
 def nobody_says_what_is_waited_for() -> Iterator[object]:
     """What waits for a host that answers without getting anywhere waits for ever, and says nothing."""
-    with patched(waits, 'wait_for', lambda m, pause: pause) as there:
+    with patched(waiting, 'wait_for', lambda m, pause: pause) as there:
         yield there
 
 
 @SHELF.plant('I7', 'bad-nights seed 65')
 def a_turn_in_line_begins_a_wait_anew() -> Iterator[object]:
     """A wait for a host begins anew each time that its migration has stood in line for that host."""
-    wait_for = waits.wait_for
+    wait_for = waiting.wait_for
 
     def forgetful(m: Any, pause: Any) -> Any:
         if m.ledger.last is not None and m.ledger.last.what != pause.why:
             m.ledger.last = None
         return wait_for(m, pause)
 
-    with patched(waits, 'wait_for', forgetful) as there:
+    with patched(waiting, 'wait_for', forgetful) as there:
         yield there
 
 

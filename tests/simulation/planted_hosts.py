@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Planted bugs of the hosts: what they do for a step, what they still owe, and where they take a guest."""
 
@@ -21,22 +11,22 @@ from typing import Any
 
 from migrator import context as migrator_context
 from migrator import exception, rpc
-from migrator.compute import live_migration
-from migrator.compute import manager as compute_manager
-from migrator.compute import orders as compute_orders
-from migrator.compute import rpcapi as compute_rpcapi
-from migrator.conductor import debts
-from migrator.conductor.owned import OwnedMigration
+from migrator.compute import steps
+from migrator.compute.manager import ComputeManager
+from migrator.compute.rpcapi import TOPIC, VERSION
+from migrator.compute.work import LIVE_MIGRATION, Orders
+from migrator.conductor import cleanups
+from migrator.conductor.migration.context import OwnedMigration
 from migrator.conductor.tasks import live_migrate
-from migrator.db import services as service_rows
-from migrator.objects import command
+from migrator.db.services import Services
+from migrator.objects import protocol as command
 from migrator.saga.step import Verdict
-from migrator.virt import fake
+from migrator.virt.fake.driver import FakeDriver
 from tests.simulation.plant import Shelf, patched
 
 SHELF = Shelf()
 
-_Manager = compute_manager.ComputeManager
+_Manager = ComputeManager
 
 
 # --- what a host does ------------------------------------------------------------------------------------------------
@@ -64,7 +54,7 @@ def start_destroys_what_has_just_arrived() -> Iterator[object]:
 @SHELF.plant('I18', 'success')
 def file_of_the_check_is_left() -> Iterator[object]:
     """What the check of the destination made stays there when the guest has come."""
-    with patched(fake.FakeDriver, 'cleanup_live_migration_destination_check', lambda self, instance: None) as there:
+    with patched(FakeDriver, 'cleanup_live_migration_destination_check', lambda self, instance: None) as there:
         yield there
 
 
@@ -76,21 +66,21 @@ def what_was_prepared_stays_after_a_rollback() -> Iterator[object]:
     def some(driver: Any, host: str, instance: Any, migrate_data: Any) -> None:
         driver.cleanup_live_migration_destination_check(instance)
 
-    with patched(live_migration, 'rollback_live_migration_at_destination', some) as there:
+    with patched(steps, 'rollback_live_migration_at_destination', some) as there:
         yield there
 
 
 @SHELF.plant('I18', 'success')
 def guest_is_not_made_the_destinations_own() -> Iterator[object]:
     """The destination's post step does nothing."""
-    with patched(live_migration, 'post_live_migration_at_destination', lambda driver, instance, data: None) as there:
+    with patched(steps, 'post_live_migration_at_destination', lambda driver, instance, data: None) as there:
         yield there
 
 
 @SHELF.plant('I1', 'cut-over fails')
 def users_pause_is_lost() -> Iterator[object]:
     """Restoring the guest at the source starts it, whatever its user had made of it."""
-    rollback = live_migration.rollback_live_migration_at_source
+    rollback = steps.rollback_live_migration_at_source
 
     def start(driver: Any, host: str, instance: Any, migrate_data: Any) -> Any:
         guest = driver.hypervisor.guests.get(instance.uuid)
@@ -98,7 +88,7 @@ def users_pause_is_lost() -> Iterator[object]:
             guest.resume_to = command.GuestState.RUNNING.value
         return rollback(driver, host, instance, migrate_data)
 
-    with patched(live_migration, 'rollback_live_migration_at_source', start) as there:
+    with patched(steps, 'rollback_live_migration_at_source', start) as there:
         yield there
 
 
@@ -123,16 +113,16 @@ def rollback_of_the_preparation_touches_the_source() -> Iterator[object]:
 def event_that_cannot_be_sent_holds_up_its_step() -> Iterator[object]:
     """A notification that failed kept a port from being activated; here a step whose event cannot be sent does not
     end."""
-    end = compute_orders.Orders.end
+    end = Orders.end
 
     def told_first(self: Any, work: Any, outcome: Any, tell: bool = True) -> None:
-        if tell and work.step != compute_orders.LIVE_MIGRATION:
+        if tell and work.step != LIVE_MIGRATION:
             record = self._records[work.uuid]
             report = dataclasses.replace(self._report(record, work), state=str(outcome.state), result=outcome.result)
             self._events.step_ended(record.reply_to, report)
-        end(self, work, outcome, False if work.step != compute_orders.LIVE_MIGRATION else tell)
+        end(self, work, outcome, False if work.step != LIVE_MIGRATION else tell)
 
-    with patched(compute_orders.Orders, 'end', told_first) as there:
+    with patched(Orders, 'end', told_first) as there:
         yield there
 
 
@@ -143,7 +133,7 @@ def destination_asks_the_source_itself() -> Iterator[object]:
     check = _Manager.check_can_live_migrate_destination
 
     def nested(self: Any, context: Any, command: Any, instance: Any, **rest: Any) -> Any:
-        target = rpc.Target(topic=compute_rpcapi.TOPIC, server=instance.host, version=compute_rpcapi.VERSION)
+        target = rpc.Target(topic=TOPIC, server=instance.host, version=VERSION)
         with contextlib.suppress(exception.MigratorException):
             who = migrator_context.admin_context()
             self._rpc.call(who, target, 'poll_live_migrations', 1.0, commands=[], acks=[], wait=0.5)
@@ -168,17 +158,17 @@ def debt_is_not_written_down() -> Iterator[object]:
 def debt_is_never_paid() -> Iterator[object]:
     """What was left of a move kept its host from being deleted, or orphaned its provider; here a host that is back is
     never told what it owes."""
-    with patched(debts, 'pay_all', lambda tools, pool, owed: None) as there:
+    with patched(cleanups, 'pay_all', lambda tools, pool, owed: None) as there:
         yield there
 
 
 @SHELF.plant('I5', 'next move')
 def host_that_owes_is_taken_as_destination() -> Iterator[object]:
     """A guest goes back to a host that still has to tidy up after it."""
-    places = service_rows.Services.places
+    places = Services.places
 
     def forgiving(self: Any, *args: Any, **rest: Any) -> Any:
         return [dataclasses.replace(place, owes=False) for place in places(self, *args, **rest)]
 
-    with patched(service_rows.Services, 'places', forgiving) as there:
+    with patched(Services, 'places', forgiving) as there:
         yield there

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Planted bugs of a compute's queue, of aborts and of planned stops; and of what the API promises."""
 
@@ -23,18 +13,17 @@ from oslo_log import log as logging
 from migrator import executors
 from migrator.api.handlers import live_migrations, server_migrations
 from migrator.compute import live_migration_queue
-from migrator.compute import manager as compute_manager
-from migrator.compute import orders as compute_orders
-from migrator.conductor import orders
-from migrator.db import migrations as migration_rows
-from migrator.db import wishes
+from migrator.compute.manager import ComputeManager
+from migrator.compute.work import Orders
+from migrator.conductor.migration import hosts
+from migrator.db import migrations, requests
 from tests.simulation.plant import Shelf, patched
 
 LOG = logging.getLogger('migrator.planted')
 
 SHELF = Shelf()
 
-_Manager = compute_manager.ComputeManager
+_Manager = ComputeManager
 #: Seconds after which is written what was promised at once.
 _LATER = 0.2
 _Queue = live_migration_queue.LiveMigrationQueue
@@ -126,12 +115,12 @@ def queue_is_last_in_first_out() -> Iterator[object]:
 @SHELF.plant('I10', 'restart with a queue')
 def restart_turns_the_queue_around() -> Iterator[object]:
     """What waited when its host was killed is queued again in the reverse order."""
-    begin_boot = migration_rows.Migrations.begin_boot
+    begin_boot = migrations.Migrations.begin_boot
 
     def reverse(self: Any, *given: Any) -> Any:
         return begin_boot(self, *given)[::-1]
 
-    with patched(migration_rows.Migrations, 'begin_boot', reverse) as there:
+    with patched(migrations.Migrations, 'begin_boot', reverse) as there:
         yield there
 
 
@@ -149,8 +138,8 @@ def rollback_does_not_stop_what_it_undoes() -> Iterator[object]:
         record.works[work.step] = work
         return []
 
-    enqueue = compute_orders.Orders._enqueue
-    with patched(compute_orders.Orders, '_enqueue', beside) as there:
+    enqueue = Orders._enqueue
+    with patched(Orders, '_enqueue', beside) as there:
         yield there
 
 
@@ -160,24 +149,24 @@ def rollback_does_not_stop_what_it_undoes() -> Iterator[object]:
 @SHELF.plant('1960412', 'abort queued')
 def api_writes_the_end_of_a_queued_one() -> Iterator[object]:
     """The abort of a queued one wrote its status where it was asked for; here the API writes the end itself."""
-    request = wishes.Wishes.request_abort
+    request = requests.Wishes.request_abort
 
     def at_once(self: Any, context: Any, migration: Any, statuses: Any) -> bool:
         done = request(self, context, migration, statuses)
         with self._engine.writer() as session:
-            table = migration_rows._T
+            table = migrations._T
             queued = sa.update(table).where(table.c.uuid == migration.uuid, table.c.status == 'queued')
             session.execute(queued.values(status='cancelled'))
         return done
 
-    with patched(wishes.Wishes, 'request_abort', at_once) as there:
+    with patched(requests.Wishes, 'request_abort', at_once) as there:
         yield there
 
 
 @SHELF.plant('I9', 'abort running | conductor1: message live_migration_abort call #1 | message refused')
 def abort_is_told_once() -> Iterator[object]:
     """A source is told once of a wish; if that is lost, or comes too early, nobody tells it again."""
-    tell = orders.tell
+    tell = hosts.tell
 
     def once(m: Any, wait: Any, wish: str, **payload: Any) -> None:
         if wait.tries:
@@ -186,14 +175,14 @@ def abort_is_told_once() -> Iterator[object]:
         tell(m, wait, wish, **payload)
         m.wake_at = None
 
-    with patched(orders, 'tell', once) as there:
+    with patched(hosts, 'tell', once) as there:
         yield there
 
 
 @SHELF.plant('I8', 'abort running | api: commit begin #2 | killed, and started again')
 def abort_is_answered_before_it_is_written() -> Iterator[object]:
     """The 202 to an abort comes first, and the wish is written afterwards, if the API still lives."""
-    write, wake = wishes.Wishes.request_abort, server_migrations._wake
+    write, wake = requests.Wishes.request_abort, server_migrations._wake
     kept: list[Any] = []
 
     def keep(*args: Any) -> bool:
@@ -210,7 +199,7 @@ def abort_is_answered_before_it_is_written() -> Iterator[object]:
 
         threads.start(write_and_wake, name='later')
 
-    with patched(wishes.Wishes, 'request_abort', keep), patched(server_migrations, '_wake', later) as there:
+    with patched(requests.Wishes, 'request_abort', keep), patched(server_migrations, '_wake', later) as there:
         yield there
 
 
@@ -263,17 +252,17 @@ def stop_waits_for_what_runs() -> Iterator[object]:
 @SHELF.plant('I15', 'success')
 def accepted_in_two_transactions() -> Iterator[object]:
     """The instance is set migrating in a transaction of its own, before there is a migration."""
-    accept = migration_rows.Migrations._accept
+    accept = migrations.Migrations._accept
 
     def halves(self: Any, context: Any, migration: Any, *rest: Any) -> None:
-        instances, mine = migration_rows._I, migration_rows._I.c.uuid == migration.instance_uuid
+        instances, mine = migrations._I, migrations._I.c.uuid == migration.instance_uuid
         with self._engine.writer() as session:
             session.execute(sa.update(instances).where(mine).values(task_state='migrating'))
         with self._engine.writer() as session:
             session.execute(sa.update(instances).where(mine).values(task_state=None))
         accept(self, context, migration, *rest)
 
-    with patched(migration_rows.Migrations, '_accept', halves) as there:
+    with patched(migrations.Migrations, '_accept', halves) as there:
         yield there
 
 

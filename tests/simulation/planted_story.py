@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Planted bugs of the story: steps that are left out, swallowed, told in another order, or forgotten half-way."""
 
@@ -22,13 +12,13 @@ from types import MappingProxyType
 from typing import Any
 
 from migrator import exception
-from migrator.conductor import orders, periodics, recovery, settle
-from migrator.conductor import runner as runners
-from migrator.conductor.owned import OwnedMigration, Status
+from migrator.conductor import periodics, takeover
+from migrator.conductor.migration import hosts, settle
+from migrator.conductor.migration.context import OwnedMigration, Status
+from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import live_migrate
-from migrator.db import migrations as migration_rows
-from migrator.objects import command
-from migrator.objects import migration as migration_objects
+from migrator.db import migrations
+from migrator.objects import Outcome, protocol
 from migrator.saga import log
 from migrator.saga.executor import SagaExecutor
 from migrator.saga.step import Done, Failed, Parked, Settlement, Verdict
@@ -36,7 +26,7 @@ from tests.simulation.plant import Shelf, patched
 
 SHELF = Shelf()
 
-_Migrations = migration_rows.Migrations
+_Migrations = migrations.Migrations
 _POST = ('post_live_migration_at_source', 'post_live_migration_at_destination')
 
 
@@ -63,7 +53,7 @@ def host_is_updated_at_the_end() -> Iterator[object]:
 @SHELF.plant('1379581', 'success | host2: driver host2 post_live_migration_at_destination done #1 | driver raises')
 def host_goes_back_when_a_post_step_fails() -> Iterator[object]:
     """The update of the host was skipped where a step after the move raised; here the host is set back then."""
-    retry = orders.retry
+    retry = hosts.retry
 
     def undone(m: OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
         found = retry(m, host, step, record, **payload)
@@ -72,29 +62,29 @@ def host_goes_back_when_a_post_step_fails() -> Iterator[object]:
             m.commit()
         return found
 
-    with patched(orders, 'retry', undone) as there:
+    with patched(hosts, 'retry', undone) as there:
         yield there
 
 
 @SHELF.plant('2000069', 'success | host1: driver host1 post_live_migration_at_source #1 | driver raises')
 def failing_post_step_is_swallowed() -> Iterator[object]:
     """An exception in the destination's post step was logged, and that was it; here what failed counts as done."""
-    carry_out = orders.carry_out
+    carry_out = hosts.carry_out
 
     def swallow(m: OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
         found = carry_out(m, host, step, record, **payload)
-        if step in _POST and isinstance(found, command.Report):
-            return found.replace(state=command.WorkState.DONE.value)
+        if step in _POST and isinstance(found, protocol.Report):
+            return found.replace(state=protocol.WorkState.DONE.value)
         return found
 
-    with patched(orders, 'carry_out', swallow) as there:
+    with patched(hosts, 'carry_out', swallow) as there:
         yield there
 
 
 @SHELF.plant('1475411, 1843639', 'success | host1: driver host1 post_live_migration_at_source #1 | driver raises')
 def failing_post_step_fails_the_migration() -> Iterator[object]:
     """A clean-up that failed after the move made the migration fail; here it ends error at the first failure."""
-    retry = orders.retry
+    retry = hosts.retry
 
     def strict(m: OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
         found = retry(m, host, step, record, **payload)
@@ -103,7 +93,7 @@ def failing_post_step_fails_the_migration() -> Iterator[object]:
             m.commit()
         return found
 
-    with patched(orders, 'retry', strict) as there:
+    with patched(hosts, 'retry', strict) as there:
         yield there
 
 
@@ -192,12 +182,12 @@ def planned_stop_leaves_the_books() -> Iterator[object]:
 )
 def failing_clean_up_is_never_tried_again() -> Iterator[object]:
     """A clean-up that raised left the instance migrating for ever; here what failed once stays failed."""
-    retry = orders.retry
+    retry = hosts.retry
 
     def once(m: OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
         return Parked('nothing') if m.ledger.of(step, host).tries else retry(m, host, step, record, **payload)
 
-    with patched(orders, 'retry', once) as there:
+    with patched(hosts, 'retry', once) as there:
         yield there
 
 
@@ -245,7 +235,7 @@ def instance_that_was_rolled_back_is_in_error() -> Iterator[object]:
 @SHELF.plant('1435633', 'success | host2: driver host2 check_can_live_migrate_destination #1 | killed for ever')
 def check_that_times_out_is_an_error() -> Iterator[object]:
     """A destination that did not answer its check put the server into ERROR; here likewise."""
-    check = orders.check
+    check = hosts.check
 
     def spoil(m: OwnedMigration, host: str, step: str, **payload: Any) -> Any:
         found = check(m, host, step, **payload)
@@ -253,7 +243,7 @@ def check_that_times_out_is_an_error() -> Iterator[object]:
             m.change_instance(vm_state='error')
         return found
 
-    with patched(orders, 'check', spoil) as there:
+    with patched(hosts, 'check', spoil) as there:
         yield there
 
 
@@ -270,7 +260,7 @@ def guest_is_left_paused() -> Iterator[object]:
 @contextlib.contextmanager
 def _dies_of(errors: Callable[[BaseException | None], bool]) -> Iterator[object]:
     """Have the thread that runs a migration die of some errors, and nobody take back that it runs."""
-    later = runners.Runner._try_later
+    later = Runner._try_later
 
     def die(self: Any, tale: Any) -> None:
         if errors(sys.exception()):
@@ -280,7 +270,7 @@ def _dies_of(errors: Callable[[BaseException | None], bool]) -> Iterator[object]
     def run(self: Any, tale: Any) -> None:
         self._run_while_woken(tale)
 
-    with patched(runners.Runner, '_run', run), patched(runners.Runner, '_try_later', die) as there:
+    with patched(Runner, '_run', run), patched(Runner, '_try_later', die) as there:
         yield there
 
 
@@ -309,8 +299,8 @@ def nobody_adopts() -> Iterator[object]:
 @SHELF.plant('nova 34', 'post-copy')
 def post_copy_is_not_in_progress() -> Iterator[object]:
     """What was in post-copy was in none of the lists of what is in progress; here it is taken for an end."""
-    ends = [*migration_rows._ENDS, Status.RUNNING_POST_COPY.value]
-    with patched(migration_rows, '_ENDS', ends) as there:
+    ends = [*migrations._ENDS, Status.RUNNING_POST_COPY.value]
+    with patched(migrations, '_ENDS', ends) as there:
         yield there
 
 
@@ -341,9 +331,9 @@ def event_is_taken_for_success() -> Iterator[object]:
 
     def hopeful(m: OwnedMigration) -> Settlement:
         report = m.reports.get((m.source, 'live_migration'))
-        ended = report is not None and report.state != command.WorkState.RUNNING
+        ended = report is not None and report.state != protocol.WorkState.RUNNING
         if ended and m.outcome is None and m.destination is not None:
-            orders.ask_once(m, m.destination, _POST[1], instance=m.guest, migrate_data=None)
+            hosts.ask_once(m, m.destination, _POST[1], instance=m.guest, migrate_data=None)
         return settled(m)
 
     with patched(live_migrate, 'settle', hopeful) as there:
@@ -360,7 +350,7 @@ def what_a_killed_host_had_queued_is_forgotten() -> Iterator[object]:
     }
     column[settle.Says.HERE] += settle.SOURCE[settle.Says.HERE][3:]
     with (
-        patched(recovery, '_is_to_be_queued', lambda migration, journal: False),
+        patched(takeover, '_is_to_be_queued', lambda migration, journal: False),
         patched(settle, 'SOURCE', MappingProxyType(column)) as there,
     ):
         yield there
@@ -389,7 +379,7 @@ def outcome_and_host_are_two_commits() -> Iterator[object]:
     commit = OwnedMigration.commit
 
     def halves(self: OwnedMigration, records: Sequence[log.StepRecord] = (), outcome: str | None = None) -> None:
-        if outcome == migration_objects.Outcome.FORWARD:
+        if outcome == Outcome.FORWARD:
             kept, self._instance_fields = self._instance_fields, {}
             commit(self, records, outcome)
             self._instance_fields = kept

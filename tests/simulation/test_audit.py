@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """An audit of Placement's books that goes on all the time beside random runs never finds a living allocation wrong."""
 
@@ -16,9 +6,9 @@ import os
 
 import pytest
 
-from migrator.conductor import audits
-from migrator.placement_client import client as placement_client
-from migrator.testing import plans, simulate
+from migrator.conductor import audit as audits
+from migrator.placement_client.client import PlacementClient
+from migrator.simulator import runs, workloads
 from tests import slow
 
 #: How many migrations are audited, in so many tests; these seeds are other ones than those of the random runs.
@@ -39,7 +29,7 @@ class Auditor:
 
     def start(self, cloud, over):
         threads = cloud.world_threads
-        client = placement_client.PlacementClient(slow.Slow(cloud.placement.adapter(), threads))
+        client = PlacementClient(slow.Slow(cloud.placement.adapter(), threads))
 
         def audit():
             while not over():
@@ -57,9 +47,9 @@ def test_it_reports_no_living_allocation_during_random_migrations_aborts_and_fai
     seed = FIRST_SEED + part * 1000
     while migrations < MIGRATIONS / PARTS:
         auditor = Auditor()
-        plan = plans.of(seed)
-        result = simulate.run(ground, plan, auditor.start)
-        assert not result.violations, simulate.told(plan, result)
+        plan = workloads.of(seed)
+        result = runs.run(ground, plan, auditor.start)
+        assert not result.violations, runs.told(plan, result)
         told = [(one.consumer, [finding.verdict for finding in one.findings]) for one in auditor.wrong]
         assert not told, (seed, told)
         migrations += len(result.statuses)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Random nights: a host is emptied while hypervisors hang and their services live, and people look after what is stuck.
 
@@ -20,7 +10,7 @@ import pathlib
 
 import pytest
 
-from migrator.testing import plans, simulate
+from migrator.simulator import runs, workloads
 
 SEEDS, CHUNK = int(os.environ.get('MIGRATOR_NIGHTS', '60')), 5
 RED = pathlib.Path(__file__).parent.parent / 'seeds' / 'red-bad-nights.txt'
@@ -34,9 +24,9 @@ def were_red():
 
 
 def judged(ground, seed):
-    plan = plans.of_a_bad_night(seed)
-    found = simulate.run(ground, plan)
-    assert not found.violations, simulate.told(*simulate.shorten(ground, plan, found))
+    plan = workloads.of_a_bad_night(seed)
+    found = runs.run(ground, plan)
+    assert not found.violations, runs.told(*runs.shorten(ground, plan, found))
     return found
 
 

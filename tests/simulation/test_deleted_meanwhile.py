@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """An instance that is taken out of the books while it is migrated, by a service that does not ask, stays gone."""
 
@@ -16,10 +6,10 @@ import pytest
 
 from migrator.conductor import instances
 from migrator.placement_client import allocations
-from migrator.testing import grounds
+from migrator.simulator.monitor import Watcher
+from migrator.simulator.operator import Director
+from migrator.testing import backends
 from migrator.testing.cloud import SimulatedCloud
-from migrator.testing.director import Director
-from migrator.testing.watcher import Watcher
 
 
 def forget(cloud, instance):
@@ -33,7 +23,7 @@ def forget(cloud, instance):
 @pytest.fixture
 def moving(tmp_path):
     """A guest in the middle of its copy, which goes no further until its stall is released."""
-    cloud = SimulatedCloud(tmp_path, hosts=2, ground=grounds.Ground(tmp_path))
+    cloud = SimulatedCloud(tmp_path, hosts=2, ground=backends.Ground(tmp_path))
     watcher, director = Watcher(cloud), Director(cloud)
     faults = cloud.world.hypervisors['host1'].faults
     stall = faults.stall('copying', sticky=True)

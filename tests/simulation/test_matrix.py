@@ -1,20 +1,10 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The crash matrix: whatever strikes wherever on a path, everything ends in order.
 
 MIGRATOR_CELLS=N takes every Nth cell only, of the seven paths; MIGRATOR_OTHER_CELLS=N of the others. One by its name::
 
-    python -m migrator.testing.matrix 'success | conductor1: commit done #5 | killed for ever'
+    python -m migrator.simulator.matrix 'success | conductor1: commit done #5 | killed for ever'
 """
 
 import dataclasses
@@ -22,7 +12,7 @@ import os
 
 import pytest
 
-from migrator.testing import matrix, paths, strikes
+from migrator.simulator import faults, matrix, scenarios
 
 #: On a slow and busy machine, too; what hangs is found by the clouds' own clocks.
 pytestmark = pytest.mark.timeout(1200)
@@ -49,7 +39,7 @@ OTHERS = int(os.environ.get('MIGRATOR_OTHER_CELLS', '12'))
 #: Faults that delay a migration and change nothing else, wherever they strike.
 DELAYS = frozenset(
     fault.name
-    for fault in strikes.FAULTS
+    for fault in faults.FAULTS
     if fault.name.startswith(('Placement ', 'commit')) and fault.name != 'Placement refuses'
 ) | {'unforeseen error', 'message doubled', 'paused past the lease'}
 
@@ -70,9 +60,9 @@ def only_delays(cell):
 
 
 @pytest.mark.parametrize('part', range(SLICES))
-@pytest.mark.parametrize('path', [path.name for path in paths.PATHS])
+@pytest.mark.parametrize('path', [path.name for path in scenarios.PATHS])
 def test_every_cell_ends_in_order(path, part, ground, record_property):
-    cells = matrix.cells(ground, [paths.BY_NAME[path]])
+    cells = matrix.cells(ground, [scenarios.BY_NAME[path]])
     spacing = SPACING * (1 if path in SEVEN else OTHERS)
     chosen = cells[::spacing][part::SLICES]
     wrong = []
@@ -81,7 +71,7 @@ def test_every_cell_ends_in_order(path, part, ground, record_property):
         if not result.struck:
             wrong.append(f'{cell}: never came there')
         wrong += [f'{cell}: {violation}' for violation in result.violations]
-        ends = paths.BY_NAME[path].ends
+        ends = scenarios.BY_NAME[path].ends
         if only_delays(cell) and result.statuses[-len(ends) :] != ends:
             wrong.append(f'{cell}: ended {result.statuses}, and without the fault {ends}')
     record_property('cells', len(chosen))
@@ -89,7 +79,7 @@ def test_every_cell_ends_in_order(path, part, ground, record_property):
 
 
 def test_no_step_is_without_its_cells(ground):
-    cells = matrix.cells(ground, [paths.BY_NAME[name] for name in SEVEN])
+    cells = matrix.cells(ground, [scenarios.BY_NAME[name] for name in SEVEN])
     assert len(cells) == CELLS
     written = {record for cell in cells for record in cell.steps}
     for step in matrix.story().steps:
@@ -105,17 +95,17 @@ def test_no_step_is_without_its_cells(ground):
 
 
 def test_the_same_cell_gives_the_same_run(ground):
-    cell = matrix.cells(ground, [paths.BY_NAME['abort running']])[100]
+    cell = matrix.cells(ground, [scenarios.BY_NAME['abort running']])[100]
     assert matrix.run(ground, cell) == matrix.run(ground, cell)
 
 
 def test_a_cell_has_a_name_that_is_read_again(ground):
-    for cell in matrix.cells(ground, [paths.BY_NAME['success']]):
+    for cell in matrix.cells(ground, [scenarios.BY_NAME['success']]):
         assert matrix.Cell.parse(str(cell)) == cell
 
 
 def test_a_cell_may_have_a_second_fault_which_strikes_after_the_first(ground):
-    cells = matrix.cells(ground, [paths.BY_NAME['success']])
+    cells = matrix.cells(ground, [scenarios.BY_NAME['success']])
     one, *_, other = [cell for cell in cells if cell.fault == 'message doubled']
     both = dataclasses.replace(one, then=(other.boundary, other.fault))
     assert matrix.Cell.parse(str(both)) == both

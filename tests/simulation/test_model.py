@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 """The model of one live migration: complete within its bounds, and not blind. ``MIGRATOR_LONG=1`` runs all of it."""
 
 from __future__ import annotations
@@ -17,8 +7,7 @@ import os
 
 import pytest
 
-from tests.simulation.model import __main__ as command_line
-from tests.simulation.model import debts, plants, search, tenure, world
+from tests.simulation.model import __main__, debts, plants, search, tenure, world
 
 LONG = pytest.mark.skipif(os.environ.get('MIGRATOR_LONG') != '1', reason='takes minutes: MIGRATOR_LONG=1 runs it')
 #: Seconds; on one core of a machine that does other things as well.
@@ -41,14 +30,14 @@ LONG_VARIANTS = {
 def explored(system: search.System, name: str) -> search.Found:
     """Search all of it, and say how much that was."""
     found = search.search(system, limit=20_000_000)
-    print(f'\n{name}: {command_line.show(found, brief=True)}')
+    print(f'\n{name}: {__main__.show(found, brief=True)}')
     assert found.complete, f'{name}: cut at {found.states} states'
     return found
 
 
 def is_well(found: search.Found) -> None:
     """Nothing is broken, and an end stays in reach of every state."""
-    told = command_line.show(found)
+    told = __main__.show(found)
     assert not found.violations, told
     assert not found.traps, told
     assert found.finished, 'no end was reached at all'

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from migrator.testing import plans, simulate
+from migrator.simulator import runs, workloads
 
 SEEDS, CHUNK = int(os.environ.get('MIGRATOR_OUTAGE_SEEDS', '30')), 5
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(1200)
 def test_an_outage_of_the_broker_or_of_all_conductors_ends_in_order(first, ground, record_property):
     seeds = range(first, min(first + CHUNK, 1 + SEEDS))
     for seed in seeds:
-        plan = plans.of_outages(seed)
-        found = simulate.run(ground, plan)
-        assert not found.violations, simulate.told(*simulate.shorten(ground, plan, found))
+        plan = workloads.of_outages(seed)
+        found = runs.run(ground, plan)
+        assert not found.violations, runs.told(*runs.shorten(ground, plan, found))
     record_property('seeds', len(seeds))

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Each bug that is planted is caught by the matrix; what is not caught is a hole in the harness.
 
@@ -23,7 +13,8 @@ import re
 
 import pytest
 
-from migrator.testing import invariants, matrix, paths, seams
+from migrator.simulator import failpoints, matrix, scenarios
+from migrator.simulator.invariants import check
 from tests.nova_bugs import BUGS
 from tests.simulation import plant
 from tests.simulation.planted import PLANTS
@@ -39,13 +30,13 @@ _RECORDED = sorted({name for one in PLANTS for name in one.cells})
 
 def _is_known(origin):
     known = {str(one) for bug in BUGS for one in bug.ids}
-    ids = {one.id for one in invariants.INVARIANTS}
+    ids = {one.id for one in check.INVARIANTS}
     where, _, letter = origin.partition(' ')
     return origin in known | ids | {'nova 34'} or (where == 'model' and letter in _MODEL)
 
 
 def _is_a_cell(name):
-    return name not in paths.BY_NAME and not plant.SEED.fullmatch(name)
+    return name not in scenarios.BY_NAME and not plant.SEED.fullmatch(name)
 
 
 def test_there_are_enough_and_each_says_where_it_is_from():
@@ -62,10 +53,10 @@ def test_the_recorded_cells_are_cells_of_the_matrix(ground):
     """Of what only looks, again and again, the matrix has the first; a plant may need the look that it has added."""
     cells = {name: plant.parse(name) for name in _RECORDED if _is_a_cell(name)}
     named = sorted({cell.path for cell in cells.values()})
-    there = {str(cell) for cell in matrix.cells(ground, [paths.BY_NAME[name] for name in named])}
+    there = {str(cell) for cell in matrix.cells(ground, [scenarios.BY_NAME[name] for name in named])}
     alone = {name: dataclasses.replace(cell, then=None) for name, cell in cells.items()}
     others = {name: cells[name] for name, cell in alone.items() if str(cell) not in there}
-    assert [name for name, cell in others.items() if not seams.LOOKS.search(cell.boundary.label)] == []
+    assert [name for name, cell in others.items() if not failpoints.LOOKS.search(cell.boundary.label)] == []
     doubtful = others | {name: cell for name, cell in cells.items() if cell.then is not None}
     assert [name for name, cell in doubtful.items() if not matrix.run(ground, cell).struck] == []
 

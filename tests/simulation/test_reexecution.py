@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Every do and undo, run once more: at once, twice, and again after each later step. Nothing that can be seen changes.
 
@@ -24,10 +14,10 @@ import pytest
 from migrator.conductor.tasks import live_migrate
 from migrator.saga.saga import Saga
 from migrator.saga.step import Done, Parked
-from migrator.testing import paths
+from migrator.simulator import scenarios
+from migrator.simulator.monitor import Watcher
+from migrator.simulator.operator import Director
 from migrator.testing.cloud import SimulatedCloud
-from migrator.testing.director import Director
-from migrator.testing.watcher import Watcher
 
 #: Seconds that what was asked for again gets to happen.
 WHILE = 1.0
@@ -148,7 +138,7 @@ def difference(before, after):
 
 @pytest.mark.parametrize('name', DONE)
 def test_a_step_done_again_changes_nothing(name, ground, monkeypatch, record_property):
-    path = paths.BY_NAME[name]
+    path = scenarios.BY_NAME[name]
     real = live_migrate.story
     again = Again(None)
     monkeypatch.setattr(live_migrate, 'story', lambda: again.story(real()))

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from migrator.testing import plans, simulate
+from migrator.simulator import runs, workloads
 
 SEEDS, CHUNK = int(os.environ.get('MIGRATOR_AGAIN', '60')), 5
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.timeout(1200)
 
 
 def judged(ground, seed):
-    plan = plans.of_second_migrations(seed)
-    found = simulate.run(ground, plan)
-    assert not found.violations, simulate.told(*simulate.shorten(ground, plan, found))
+    plan = workloads.of_second_migrations(seed)
+    found = runs.run(ground, plan)
+    assert not found.violations, runs.told(*runs.shorten(ground, plan, found))
     return found
 
 

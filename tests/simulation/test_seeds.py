@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Random runs: people, faults and the schedule come from a seed; whatever it is, everything ends in order.
 
@@ -23,7 +13,8 @@ import sys
 
 import pytest
 
-from migrator.testing import invariants, plans, simulate
+from migrator.simulator import runs, workloads
+from migrator.simulator.invariants import check
 
 #: On a slow and busy machine, too; what hangs is found by the clouds' own clocks.
 pytestmark = pytest.mark.timeout(1200)
@@ -44,10 +35,10 @@ def were_red():
 def green(ground, seeds, record_property):
     struck = 0
     for seed in seeds:
-        plan = plans.of(seed)
-        found = simulate.run(ground, plan)
+        plan = workloads.of(seed)
+        found = runs.run(ground, plan)
         struck += len(found.struck)
-        assert not found.violations, simulate.told(*simulate.shorten(ground, plan, found))
+        assert not found.violations, runs.told(*runs.shorten(ground, plan, found))
     record_property('seeds', len(seeds))
     record_property('faults', struck)
 
@@ -63,10 +54,10 @@ def test_seeds_that_were_red_stay_green(ground, record_property):
 
 def digest(seed, hash_seed):
     code = (
-        'from migrator.testing import matrix, plans, simulate\n'
-        'simulate.hurry()\n'
+        'from migrator.simulator import matrix, runs, workloads\n'
+        'runs.hurry()\n'
         'with matrix.ground() as ground:\n'
-        f'    print(simulate.run(ground, plans.of({seed})).digest)\n'
+        f'    print(runs.run(ground, workloads.of({seed})).digest)\n'
     )
     environment = {**os.environ, 'PYTHONHASHSEED': hash_seed, 'PYTHONWARNINGS': 'ignore'}
     done = subprocess.run([sys.executable, '-c', code], env=environment, capture_output=True, text=True, check=True)
@@ -75,39 +66,39 @@ def digest(seed, hash_seed):
 
 @pytest.mark.parametrize('seed', [4, 9])
 def test_a_seed_gives_the_same_run_whatever_the_hash_seed_and_whatever_ran_before(seed, ground):
-    simulate.run(ground, plans.of(seed + 1))
-    here = simulate.run(ground, plans.of(seed)).digest
+    runs.run(ground, workloads.of(seed + 1))
+    here = runs.run(ground, workloads.of(seed)).digest
     assert digest(seed, '1') == digest(seed, '2') == here
 
 
 def test_a_failure_is_made_short(ground, monkeypatch):
     """A run that breaks something is told by the least that breaks it."""
-    director = simulate.Director
+    director = runs.Director
 
     class Strict(director):
         def judge(self, watcher):
             wrong = super().judge(watcher)
             aborted = [row for row in self.cloud.migrations() if row.abort_requested_at]
-            return [*wrong, *(invariants.Violation('I0', f'{row.uuid} was aborted') for row in aborted)]
+            return [*wrong, *(check.Violation('I0', f'{row.uuid} was aborted') for row in aborted)]
 
-    monkeypatch.setattr(simulate, 'Director', Strict)
+    monkeypatch.setattr(runs, 'Director', Strict)
     for seed in range(1, 60):
-        plan = plans.of(seed)
+        plan = workloads.of(seed)
         if len(plan.deeds) < 5 or not any(deed.name == 'abort' for deed in plan.deeds):
             continue
-        found = simulate.run(ground, plan)
+        found = runs.run(ground, plan)
         if found.violations:
             break
-    shorter, still = simulate.shorten(ground, plan, found)
+    shorter, still = runs.shorten(ground, plan, found)
     assert still.violations
     assert [deed.name for deed in shorter.deeds] == ['migrate', 'abort']
     assert shorter.struck == ()
-    assert 'was aborted' in simulate.told(shorter, still)
+    assert 'was aborted' in runs.told(shorter, still)
 
 
 @pytest.mark.parametrize('argument', [['--seeds', '0'], ['--jobs', '0'], ['--seeds', 'many']])
 def test_what_cannot_be_run_is_refused(argument, capsys):
     with pytest.raises(SystemExit) as stopped:
-        simulate.main(argument)
+        runs.main(argument)
     assert stopped.value.code == 2
     assert argument[0] in capsys.readouterr().err

@@ -1,19 +1,9 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A migration that is stuck is looked at again with each sweep, and not as fast as its hosts can answer."""
 
+from migrator.simulator.operator import Director
 from migrator.testing.cloud import SimulatedCloud
-from migrator.testing.director import Director
 
 POSTS = ('post_live_migration_at_source', 'post_live_migration_at_destination')
 #: Seconds, and how many post steps may be sent in them: two with each sweep, and some more.

@@ -1,16 +1,6 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
-"""ARCHITECTURE.rst lists every file of migrator/, and every file says whose it is and what it is for."""
+"""ARCHITECTURE.rst lists every package of migrator/; every module has a licence line and a docstring."""
 
 from __future__ import annotations
 
@@ -24,14 +14,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 Sources = dict[str, str]
 
-#: A line of the list: a path, two spaces or more, and what it is for.
-LISTED = re.compile(r'^ +(?P<path>migrator/\S+\.py)(?: {2,}(?P<purpose>\S.*))?$', re.MULTILINE)
+#: A line of the list: a package or a top-level module, two spaces or more, and what it is for.
+LISTED = re.compile(r'^ +(?P<path>migrator/\S*?(?:/|\.py))(?: {2,}(?P<purpose>\S.*))?$', re.MULTILINE)
 
 #: Words that no line of the list ends with: it was cut off there.
 OPEN_ENDS = frozenset(['a', 'an', 'and', 'or', 'the'])
 
-#: Either says under which licence a file is; a new one has the second.
-HEADERS = ('Licensed under the Apache License, Version 2.0', 'SPDX-License-Identifier: Apache-2.0')
+#: The line that says under which licence a file is.
+HEADER = 'SPDX-License-Identifier: Apache-2.0'
 
 #: Where Python files are that are ours. (What tools leave in the tree, such as .venv, is not.)
 FOLDERS = ('migrator', 'tests', 'tools', 'benchmarks', 'doc/source', '.ci')
@@ -46,24 +36,25 @@ def tree(*folders: str) -> Sources:
     }
 
 
-def is_empty(source: str) -> bool:
-    """Tell whether a file holds nothing but comments and a docstring, as most __init__.py do."""
-    return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in ast.parse(source).body)
-
-
 def breaks_off(purpose: str) -> bool:
     """Tell whether a line of the list cannot be whole, by its last word."""
     return purpose.endswith((',', ':', ';')) or purpose.rpartition(' ')[2] in OPEN_ENDS
+
+
+def part_of(path: str) -> str:
+    """Return the package of a module, or the module itself where it is at the top."""
+    folder = path.rpartition('/')[0]
+    return path if folder == 'migrator' else f'{folder}/'
 
 
 def differences(architecture: str, sources: Sources) -> list[str]:
     """Say which lines of ARCHITECTURE.rst to add, to remove or to finish."""
     rows = LISTED.findall(architecture)
     listed = [path for path, _ in rows]
-    wanted = {path for path, text in sources.items() if not (path.endswith('/__init__.py') and is_empty(text))}
+    wanted = {part_of(path) for path in sources} - {'migrator/__init__.py'}
     return [
         *(f'add:     {path}  <what it is for>' for path in sorted(wanted - set(listed))),
-        *(f'remove:  {path}  (there is no such file)' for path in sorted(set(listed) - set(sources))),
+        *(f'remove:  {path}  (there is no such part)' for path in sorted(set(listed) - wanted)),
         *(f'remove:  {path}  (it is listed twice)' for path in sorted({p for p in listed if listed.count(p) > 1})),
         *(f'finish:  {path}  (it does not say what it is for)' for path, purpose in rows if not purpose),
         *(f'finish:  {path}  (it breaks off: {purpose})' for path, purpose in rows if breaks_off(purpose)),
@@ -72,11 +63,7 @@ def differences(architecture: str, sources: Sources) -> list[str]:
 
 def without_header(sources: Sources) -> list[str]:
     """Find files that do not begin with the licence. An empty file has nothing to license."""
-    return [
-        path
-        for path, source in sources.items()
-        if source.strip() and not any(header in source[:400] for header in HEADERS)
-    ]
+    return [path for path, source in sources.items() if source.strip() and HEADER not in source[:400]]
 
 
 def without_docstring(sources: Sources) -> list[str]:
@@ -134,21 +121,21 @@ def test_everything_public_has_a_docstring():
 # --- the checks are checked ------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_not_listed_is_found():
+def test_a_package_that_is_not_listed_is_found():
     found = differences('   migrator/a.py   does one thing\n', {'migrator/a.py': '', 'migrator/b/c.py': ''})
-    assert found == ['add:     migrator/b/c.py  <what it is for>']
+    assert found == ['add:     migrator/b/  <what it is for>']
 
 
-def test_a_listed_file_that_is_not_there_is_found():
-    found = differences('   migrator/a.py   does one thing\n   migrator/b.py   does b\n', {'migrator/a.py': ''})
-    assert found == ['remove:  migrator/b.py  (there is no such file)']
+def test_a_listed_part_that_is_not_there_is_found():
+    found = differences('   migrator/a.py   does one thing\n   migrator/b/   does b\n', {'migrator/a.py': ''})
+    assert found == ['remove:  migrator/b/  (there is no such part)']
 
 
-def test_a_file_listed_twice_or_without_a_purpose_is_found():
-    found = differences('   migrator/a.py   does one thing\n   migrator/a.py\n', {'migrator/a.py': ''})
+def test_a_part_listed_twice_or_without_a_purpose_is_found():
+    found = differences('   migrator/a/   does one thing\n   migrator/a/\n', {'migrator/a/b.py': ''})
     assert found == [
-        'remove:  migrator/a.py  (it is listed twice)',
-        'finish:  migrator/a.py  (it does not say what it is for)',
+        'remove:  migrator/a/  (it is listed twice)',
+        'finish:  migrator/a/  (it does not say what it is for)',
     ]
 
 
@@ -158,20 +145,12 @@ def test_a_line_that_breaks_off_is_found(purpose):
     assert found == [f'finish:  migrator/a.py  (it breaks off: {purpose})']
 
 
-@pytest.mark.parametrize(
-    ('source', 'listed'), [('', False), ('# licence\n', False), ('"""Says so."""\n', False), ('import x\n', True)]
-)
-def test_an_init_is_listed_only_if_it_does_something(source, listed):
-    assert bool(differences('', {'migrator/a/__init__.py': source})) is listed
-
-
 def test_a_path_in_prose_is_no_line_of_the_list():
     assert not differences('See migrator/a.py  and\nmigrator/b.py  too.\n', {})
 
 
 def test_a_missing_header_is_found():
-    long, short = HEADERS
-    found = without_header({'a.py': '"""A."""', 'b.py': f'# {long}\n', 'c.py': '', 'd.py': f'# {short}\n'})
+    found = without_header({'a.py': '"""A."""', 'c.py': '', 'd.py': f'# {HEADER}\n'})
     assert found == ['a.py']
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Nothing measures time by the wall clock, which may jump: it is read in one place, and only for people to read."""
 
@@ -24,9 +14,9 @@ READERS = {
     'db/engine.py': 'a SQLite database has no clock of its own, and serves one process',
     'db/migrations.py': 'the history of statuses, and what was just written, until it is read again',
     'conductor/broker.py': 'a log line and a column that a person reads',
-    'conductor/owned.py': 'a column that a person reads',
-    'cmd/demo_report.py': 'the report of the demo',
-    'cmd/demo_screen.py': 'the screen of the demo',
+    'conductor/migration/context.py': 'a column that a person reads',
+    'demo/report.py': 'the report of the demo',
+    'demo/screen.py': 'the screen of the demo',
 }
 #: The one place where it is read.
 CLOCK = 'executors.py'
@@ -50,7 +40,7 @@ def sources() -> dict[str, str]:
     return {
         path.relative_to(ROOT).as_posix(): path.read_text(encoding='utf-8')
         for path in ROOT.rglob('*.py')
-        if 'testing' not in path.relative_to(ROOT).parts
+        if not {'simulator', 'testing'} & {*path.relative_to(ROOT).parts}
     }
 
 

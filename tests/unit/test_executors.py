@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The pool and the periodic, on real threads and on simulated ones."""
 
@@ -23,7 +13,7 @@ import weakref
 import pytest
 
 from migrator import executors
-from migrator.testing import threads as sim
+from migrator.testing.simulation.threads import Simulation
 
 
 class Native:
@@ -48,7 +38,7 @@ class Simulated:
     """Simulated threads."""
 
     def __init__(self, seed=None):
-        self.simulation = sim.Simulation(seed)
+        self.simulation = Simulation(seed)
         self.threads = self.simulation.process('service')
 
     def settle(self, predicate):
@@ -310,7 +300,7 @@ def test_what_is_started_when_a_time_out_strikes_its_starter_runs_once():
 def test_no_order_of_submit_cancel_resize_and_start_loses_an_item_or_runs_a_cancelled_one():
     orders = set()
     for seed in range(150):
-        with sim.Simulation(seed) as simulation:
+        with Simulation(seed) as simulation:
             threads = simulation.process('service')
             pool = executors.BoundedExecutor(1, threads)
             ran, cancelled, futures, most = [], set(), {}, []
@@ -357,7 +347,7 @@ def test_no_order_of_submit_cancel_resize_and_start_loses_an_item_or_runs_a_canc
 def test_no_order_of_shutdown_and_submit_leaves_an_item_undecided_or_runs_one_behind_a_cancelled_one():
     searched = set()
     for seed in range(200):
-        with sim.Simulation(seed) as simulation:
+        with Simulation(seed) as simulation:
             threads = simulation.process('service')
             pool = executors.BoundedExecutor(1, threads)
             futures, after = [], []
@@ -386,7 +376,7 @@ def test_no_order_of_shutdown_and_submit_leaves_an_item_undecided_or_runs_one_be
 
 
 def test_a_periodic_runs_once_a_spacing_jittered_by_a_tenth_and_survives_an_error():
-    with sim.Simulation() as simulation:
+    with Simulation() as simulation:
         threads = simulation.process('service')
         times = []
 
@@ -408,7 +398,7 @@ def test_a_periodic_runs_once_a_spacing_jittered_by_a_tenth_and_survives_an_erro
 
 
 def test_the_spacing_of_a_periodic_may_change_while_it_runs_and_one_that_cannot_be_read_changes_nothing(caplog):
-    with sim.Simulation() as simulation:
+    with Simulation() as simulation:
         threads = simulation.process('service')
         times = []
         spacings = [10.0]
@@ -427,7 +417,7 @@ def test_the_spacing_of_a_periodic_may_change_while_it_runs_and_one_that_cannot_
 
 
 def test_stopping_a_periodic_waits_for_the_run_that_is_under_way():
-    with sim.Simulation() as simulation:
+    with Simulation() as simulation:
         threads = simulation.process('service')
         ended = []
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What both forms of RPC promise: one suite, run over oslo.messaging's fake:// and over the direct form."""
 
@@ -22,8 +12,9 @@ from oslo_config import cfg
 from oslo_messaging._drivers import common as driver_common
 
 from migrator import context, exception, executors, rpc
-from migrator.objects import command
-from migrator.testing import rpc as testing_rpc
+from migrator.objects import protocol
+from migrator.testing.bus import DirectBus
+from migrator.testing.rpc import DirectRPC
 
 CONTEXT = context.RequestContext(user_id='u', project_id='p', roles=['admin'], is_admin=True, overwrite=False)
 
@@ -107,9 +98,9 @@ class Direct:
     """DirectRPC on real threads."""
 
     def __init__(self):
-        bus, threads = testing_rpc.DirectBus(), executors.NativeThreads()
-        self.rpc = testing_rpc.DirectRPC(bus, 'api:1', threads)
-        self._server_rpc = testing_rpc.DirectRPC(bus, 'conductor:1', threads)
+        bus, threads = DirectBus(), executors.NativeThreads()
+        self.rpc = DirectRPC(bus, 'api:1', threads)
+        self._server_rpc = DirectRPC(bus, 'conductor:1', threads)
 
     def serve(self, target, endpoint):
         return self._server_rpc.serve(target, endpoint)
@@ -144,7 +135,7 @@ def call(wire, method, target=TARGET, timeout=5, **args):
 
 
 def test_arguments_and_results_keep_their_kind_and_are_copies(wire, endpoint):
-    guest = command.Guest(instance_uuid='i', state='running')
+    guest = protocol.Guest(instance_uuid='i', state='running')
     sent = {'guests': [guest], 'none': None, 'number': 1.5, 'text': 'ü'}
     assert call(wire, 'echo', value=sent) == sent
     seen = endpoint.seen[0][1]

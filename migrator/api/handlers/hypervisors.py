@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The hypervisors: what each has, and what the guests on it take."""
 
@@ -23,18 +13,12 @@ import webob
 from oslo_utils import uuidutils
 
 from migrator import exception
+from migrator.api import common, schemas
 from migrator.api import request as api_request
-from migrator.api import schemas
-from migrator.api.handlers import common
 from migrator.api.handlers import services as service_handlers
-from migrator.api.policies import hypervisors as policies
-from migrator.api.schemas import hypervisors as hypervisor_schemas
-from migrator.objects import compute_node
-from migrator.objects import instance as instance_objects
-from migrator.objects import service as service_objects
-
-ComputeNode = compute_node.ComputeNode
-Instance = instance_objects.Instance
+from migrator.api.policies.hypervisors import LIST, LIST_DETAIL, SEARCH, SERVERS, SHOW, STATISTICS, UPTIME
+from migrator.api.schemas import hypervisors
+from migrator.objects import COMPUTE_BINARY, ComputeNode, Instance, Service
 
 #: Nova's name of an amount -> the resource class that it is.
 _AMOUNTS = {'vcpus': 'VCPU', 'memory_mb': 'MEMORY_MB', 'local_gb': 'DISK_GB'}
@@ -42,18 +26,18 @@ _AMOUNTS = {'vcpus': 'VCPU', 'memory_mb': 'MEMORY_MB', 'local_gb': 'DISK_GB'}
 
 def index(request: api_request.Request) -> webob.Response:
     """List the hypervisors by name."""
-    return _list(request, policies.LIST, detailed=False)
+    return _list(request, LIST, detailed=False)
 
 
 def detail(request: api_request.Request) -> webob.Response:
     """List the hypervisors with all that is known of them."""
-    return _list(request, policies.LIST_DETAIL, detailed=True)
+    return _list(request, LIST_DETAIL, detailed=True)
 
 
 def show(request: api_request.Request, hypervisor_id: str) -> webob.Response:
     """Show one hypervisor."""
-    given = schemas.query(request, hypervisor_schemas.SHOW)
-    request.authorize(policies.SHOW)
+    given = schemas.query(request, hypervisors.SHOW)
+    request.authorize(SHOW)
     node = _find(request, hypervisor_id)
     views = _Views.of(request, [node])
     return api_request.answer({'hypervisor': views.view(node, True, _is_true(given, 'with_servers'))})
@@ -61,7 +45,7 @@ def show(request: api_request.Request, hypervisor_id: str) -> webob.Response:
 
 def statistics(request: api_request.Request) -> webob.Response:
     """Sum up all hypervisors."""
-    request.authorize(policies.STATISTICS)
+    request.authorize(STATISTICS)
     nodes = request.services.database.services.list_nodes()
     views = _Views.of(request, nodes)
     counted = [*(views.amounts(node) for node in nodes)]
@@ -72,23 +56,23 @@ def statistics(request: api_request.Request) -> webob.Response:
 
 def uptime(request: api_request.Request, hypervisor_id: str) -> NoReturn:
     """Say that migrator does not ask hypervisors how long they have been up; clients put up with a 501."""
-    request.authorize(policies.UPTIME)
+    request.authorize(UPTIME)
     _find(request, hypervisor_id)
     raise webob.exc.HTTPNotImplemented('The uptime of a hypervisor is not known here.')
 
 
 def search(request: api_request.Request, hypervisor_id: str) -> webob.Response:
     """Find hypervisors by a part of their name; from 2.53 on a parameter of the list does that."""
-    return _matching(request, policies.SEARCH, hypervisor_id, with_servers=False)
+    return _matching(request, SEARCH, hypervisor_id, with_servers=False)
 
 
 def servers(request: api_request.Request, hypervisor_id: str) -> webob.Response:
     """List the servers of hypervisors found by a part of their name."""
-    return _matching(request, policies.SERVERS, hypervisor_id, with_servers=True)
+    return _matching(request, SERVERS, hypervisor_id, with_servers=True)
 
 
 def _list(request: api_request.Request, rule: str, detailed: bool) -> webob.Response:
-    given = schemas.query(request, hypervisor_schemas.INDEX)
+    given = schemas.query(request, hypervisors.INDEX)
     request.authorize(rule)
     database = request.services.database
     size = common.page_size(request, given) if request.since(33) else None
@@ -161,7 +145,7 @@ class _Views:
     )  # fmt: skip
 
     request: api_request.Request
-    services: dict[str, service_objects.Service]
+    services: dict[str, Service]
     guests: dict[str, list[Instance]]
     now: Any
 
@@ -171,7 +155,7 @@ class _Views:
         guests: dict[str, list[Instance]] = {node.host: [] for node in nodes}
         for instance in database.instances.list({'host': list(guests)}):
             guests[instance.host].append(instance)
-        found = database.services.list(service_objects.COMPUTE_BINARY)
+        found = database.services.list(COMPUTE_BINARY)
         return cls(request, {service.host: service for service in found}, guests, database.services.now())
 
     def view(self, node: ComputeNode, detailed: bool, with_servers: bool) -> dict[str, Any]:
@@ -195,7 +179,7 @@ class _Views:
             view['servers'] = [{'name': guest.name, 'uuid': guest.uuid} for guest in self.guests[node.host]]
         return view
 
-    def _service(self, node: ComputeNode, service: service_objects.Service | None) -> dict[str, Any]:
+    def _service(self, node: ComputeNode, service: Service | None) -> dict[str, Any]:
         if service is None:
             return {'id': '', 'host': node.host, 'disabled_reason': None}
         return {

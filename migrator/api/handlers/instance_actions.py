@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What was asked of a server, and what came of it, step by step out of the migration's journal."""
 
@@ -19,17 +9,13 @@ from typing import Any
 import webob
 
 from migrator import exception
+from migrator.api import common, schemas
 from migrator.api import request as api_request
-from migrator.api import schemas
-from migrator.api.handlers import common
-from migrator.api.handlers import migrations as migration_handlers
-from migrator.api.policies import instance_actions as policies
-from migrator.api.schemas import instance_actions as action_schemas
-from migrator.db import actions as db_actions
-from migrator.objects import instance as instance_objects
-from migrator.objects import migration as migration_objects
-
-Instance = instance_objects.Instance
+from migrator.api.handlers import migrations
+from migrator.api.policies.instance_actions import EVENTS, LIST, SHOW
+from migrator.api.schemas.instance_actions import INDEX
+from migrator.db.actions import LIVE_MIGRATION, Action
+from migrator.objects import Instance, Migration
 
 #: The steps that a compute host does; the others are the conductor's own.
 AT_SOURCE = frozenset({'check_can_live_migrate_source', 'live_migration', 'post_live_migration_at_source'})
@@ -41,15 +27,15 @@ _RESULTS = {'done': 'Success', 'failed': 'Error'}
 
 def index(request: api_request.Request, server_id: str) -> webob.Response:
     """List a server's actions, the newest first."""
-    given = schemas.query(request, action_schemas.INDEX)
+    given = schemas.query(request, INDEX)
     instance = common.get_instance(request, server_id)
-    request.authorize(policies.LIST, common.target(instance))
+    request.authorize(LIST, common.target(instance))
     database = request.services.database
     if not request.since(58):
         found = database.actions.list(instance.uuid)
         return api_request.answer({'instanceActions': _views(request, instance, found)})
     size = common.page_size(request, given)
-    since, before = migration_handlers.times(given)
+    since, before = migrations.times(given)
     found = database.actions.list(
         instance.uuid, limit=size, marker=given.get('marker'), changes_since=since, changes_before=before
     )
@@ -63,17 +49,17 @@ def index(request: api_request.Request, server_id: str) -> webob.Response:
 def show(request: api_request.Request, server_id: str, request_id: str) -> webob.Response:
     """Show what one request was, with its events."""
     instance = common.get_instance(request, server_id)
-    request.authorize(policies.SHOW, common.target(instance))
+    request.authorize(SHOW, common.target(instance))
     action = request.services.database.actions.get(instance.uuid, request_id)
     view = _views(request, instance, [action])[0]
-    everything = request.can(policies.EVENTS, common.target(instance))
+    everything = request.can(EVENTS, common.target(instance))
     if everything or request.since(51):
         view['events'] = [_event(request, instance, event, everything) for event in _events(request, instance, action)]
     return api_request.answer({'instanceAction': view})
 
 
-def _views(request: api_request.Request, instance: Instance, found: list[db_actions.Action]) -> list[dict[str, Any]]:
-    may_see = request.can(policies.EVENTS, common.target(instance))
+def _views(request: api_request.Request, instance: Instance, found: list[Action]) -> list[dict[str, Any]]:
+    may_see = request.can(EVENTS, common.target(instance))
     messages = common.without_hosts(request, [action.message for action in found], may_see)
     views = []
     for action, message in zip(found, messages, strict=True):
@@ -92,7 +78,7 @@ def _views(request: api_request.Request, instance: Instance, found: list[db_acti
     return views
 
 
-def _events(request: api_request.Request, instance: Instance, action: db_actions.Action) -> list[dict[str, Any]]:
+def _events(request: api_request.Request, instance: Instance, action: Action) -> list[dict[str, Any]]:
     """Return the events of an action, the newest first, as nova does."""
     whole = {
         'event': 'conductor_live_migrate_instance',
@@ -102,7 +88,7 @@ def _events(request: api_request.Request, instance: Instance, action: db_actions
         'traceback': action.message,
         'host': instance.host,
     }
-    if action.action != db_actions.LIVE_MIGRATION or action.migration_uuid is None:
+    if action.action != LIVE_MIGRATION or action.migration_uuid is None:
         # An abort or the like is one wish; the journal tells of the migration, not of it.
         return [whole | {'event': f'conductor_{action.action}'}]
     database = request.services.database
@@ -115,7 +101,7 @@ def _events(request: api_request.Request, instance: Instance, action: db_actions
     return events[::-1]
 
 
-def _event_of_step(migration: migration_objects.Migration, record: Any) -> dict[str, Any]:
+def _event_of_step(migration: Migration, record: Any) -> dict[str, Any]:
     at_host = record.step in AT_SOURCE or record.step in AT_DESTINATION
     name = f'{"compute" if at_host else "conductor"}_{record.step}'
     at_destination = record.step in AT_DESTINATION and record.attempt == migration.attempt

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """os-migrateLive: accept a live migration, and below 2.34 wait for its pre-checks."""
 
@@ -21,23 +11,26 @@ import webob
 from oslo_log import log as logging
 
 from migrator import exception
+from migrator.api import common, schemas
 from migrator.api import request as api_request
-from migrator.api import schemas
-from migrator.api.handlers import common
-from migrator.api.policies import server_actions as policies
-from migrator.api.policies import server_migrations as migration_policies
-from migrator.api.schemas import server_actions as action_schemas
+from migrator.api.policies.server_actions import MIGRATE_LIVE, MIGRATE_LIVE_HOST
+from migrator.api.policies.server_migrations import INDEX_HOST
+from migrator.api.schemas import server_actions
 from migrator.db import actions
-from migrator.objects import instance as instance_objects
-from migrator.objects import migration as migration_objects
-from migrator.objects import service as service_objects
+from migrator.objects import (
+    COMPUTE_BINARY,
+    CURRENT_VERSION,
+    MIGRATABLE_VM_STATES,
+    Instance,
+    Migration,
+    MigrationStatus,
+    Service,
+    Strategy,
+)
 
 LOG = logging.getLogger(__name__)
 
-Instance = instance_objects.Instance
-Migration = migration_objects.Migration
-Strategy = migration_objects.Strategy
-_S = migration_objects.MigrationStatus
+_S = MigrationStatus
 
 #: The version from which the answer does not wait for the pre-checks.
 ASYNCHRONOUS = 34
@@ -49,15 +42,15 @@ MIGRATION_OWNED = 2
 
 def migrate_live(request: api_request.Request, server_id: str) -> webob.Response:
     """Live-migrate a server: the row is committed before the answer, and a conductor does the rest."""
-    wanted = schemas.body(request, action_schemas.MIGRATE_LIVE)['os-migrateLive']
+    wanted = schemas.body(request, server_actions.MIGRATE_LIVE)['os-migrateLive']
     instance = common.get_instance(request, server_id)
-    request.authorize(policies.MIGRATE_LIVE, common.target(instance))
+    request.authorize(MIGRATE_LIVE, common.target(instance))
     host = wanted['host']
     if host is not None:
-        request.authorize(policies.MIGRATE_LIVE_HOST, common.target(instance))
+        request.authorize(MIGRATE_LIVE_HOST, common.target(instance))
     common.check_unlocked(request, instance)
     _check_state(request, instance)
-    computes = request.services.database.services.list(service_objects.COMPUTE_BINARY)
+    computes = request.services.database.services.list(COMPUTE_BINARY)
     force = schemas.boolean(wanted.get('force', False))
     _check_destination(request, instance, host, force, computes)
     _check_queue(request, instance)
@@ -73,7 +66,7 @@ def migrate_live(request: api_request.Request, server_id: str) -> webob.Response
 def _check_state(request: api_request.Request, instance: Instance) -> None:
     # What is decided is decided by the transaction that accepts; this only makes the usual refusal cheap, and puts it
     # before what is said of the destination.
-    for attr, right in (('vm_state', instance_objects.MIGRATABLE_VM_STATES), ('task_state', (None,))):
+    for attr, right in (('vm_state', MIGRATABLE_VM_STATES), ('task_state', (None,))):
         state = getattr(instance, attr)
         if state not in right:
             wanted = right if attr == 'vm_state' else ()
@@ -87,7 +80,7 @@ def _check_destination(
     instance: Instance,
     host: str | None,
     force: bool,
-    computes: Sequence[service_objects.Service],
+    computes: Sequence[Service],
 ) -> None:
     if host is None:
         if force:
@@ -104,7 +97,7 @@ def _check_queue(request: api_request.Request, instance: Instance) -> None:
     queued = request.services.database.migrations.count_queued(instance.host)
     if queued >= limit:
         error = exception.TooManyQueued(host=instance.host, queued=queued, limit=limit)
-        if request.can(migration_policies.INDEX_HOST, common.target(instance)):
+        if request.can(INDEX_HOST, common.target(instance)):
             raise error
         raise exception.TooManyQueued(common.mask(error.message, [instance.host]))
 
@@ -114,10 +107,10 @@ def _new(
     instance: Instance,
     wanted: dict[str, Any],
     force: bool,
-    computes: Sequence[service_objects.Service],
+    computes: Sequence[Service],
 ) -> Migration:
     block_migration = wanted['block_migration']
-    lowest = min((service.version for service in computes), default=service_objects.CURRENT_VERSION)
+    lowest = min((service.version for service in computes), default=CURRENT_VERSION)
     return Migration(
         uuid=request.services.threads.new_uuid(),
         instance_uuid=instance.uuid,
@@ -178,7 +171,7 @@ def _is_decided(request: api_request.Request, migration: Migration) -> bool:
         LOG.warning('%s: migration %s cannot be looked at: %s', request.request_id, migration.uuid, error)
         return False
     if row.checked_at is None and row.status in (_S.FAILED, _S.ERROR):
-        may_see = request.can(migration_policies.INDEX_HOST, {'project_id': row.project_id, 'user_id': row.user_id})
+        may_see = request.can(INDEX_HOST, {'project_id': row.project_id, 'user_id': row.user_id})
         (reason,) = common.without_hosts(request, [row.failure], may_see)
         raise exception.MigrationPreCheckError(reason or f'The live migration ended {row.status}.')
     return row.checked_at is not None or row.ended

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """GET /os-migrations: every migration, also those that have ended."""
 
@@ -19,14 +9,11 @@ from typing import Any
 import webob
 
 from migrator import exception
+from migrator.api import common, schemas
 from migrator.api import request as api_request
-from migrator.api import schemas
-from migrator.api.handlers import common
-from migrator.api.policies import migrations as policies
-from migrator.api.schemas import migrations as migration_schemas
-from migrator.objects import migration as migration_objects
-
-Migration = migration_objects.Migration
+from migrator.api.policies.migrations import INDEX, INDEX_ALL_PROJECTS, INDEX_HOST
+from migrator.api.schemas import migrations
+from migrator.objects import Migration, MigrationType
 
 #: Parameters that are columns; the rest have a meaning of their own.
 _COLUMNS = ('host', 'instance_uuid', 'source_compute', 'status', 'migration_type', 'user_id', 'project_id')
@@ -34,20 +21,20 @@ _COLUMNS = ('host', 'instance_uuid', 'source_compute', 'status', 'migration_type
 
 def index(request: api_request.Request) -> webob.Response:
     """List migrations, the newest first."""
-    given = schemas.query(request, migration_schemas.INDEX)
-    request.authorize(policies.INDEX)
-    shows_hosts = request.can(policies.INDEX_HOST)
+    given = schemas.query(request, migrations.INDEX)
+    request.authorize(INDEX)
+    shows_hosts = request.can(INDEX_HOST)
     if not shows_hosts and ('host' in given or 'source_compute' in given):
         # Asking whether anything came from a host tells where it was.
-        raise exception.Forbidden(action=policies.INDEX_HOST)
+        raise exception.Forbidden(action=INDEX_HOST)
     filters: dict[str, Any] = {name: given[name] for name in _COLUMNS if given.get(name)}
     filters['hidden'] = _hidden(given)
     marker_project = None
-    if not request.can(policies.INDEX_ALL_PROJECTS):
+    if not request.can(INDEX_ALL_PROJECTS):
         own = request.context.project_id
         marker_project = own or ''
         if filters.setdefault('project_id', own) != own:
-            raise exception.Forbidden(action=policies.INDEX_ALL_PROJECTS)
+            raise exception.Forbidden(action=INDEX_ALL_PROJECTS)
     paged = request.since(59)
     size = common.page_size(request, given) if paged else None
     since, before = times(given)
@@ -103,7 +90,7 @@ def _view(request: api_request.Request, migration: Migration, shows_hosts: bool)
     }
     if request.since(23):
         view['migration_type'] = migration.migration_type
-        if migration.in_progress and migration.migration_type == migration_objects.MigrationType.LIVE_MIGRATION:
+        if migration.in_progress and migration.migration_type == MigrationType.LIVE_MIGRATION:
             view['links'] = common.links(request, f'servers/{migration.instance_uuid}/migrations/{migration.id}')
     if request.since(59):
         view['uuid'] = migration.uuid

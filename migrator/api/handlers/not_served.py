@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What nova's compute API has and migrator leaves to nova: one table, each of whose rows is answered with 501."""
 
@@ -18,7 +8,7 @@ from typing import Any, NoReturn
 
 import webob.exc
 
-from migrator.api import request as api_request
+from migrator.api.request import Request
 
 #: Path and methods, also of what nova itself has given up and answers with 410.
 _URLS = """
@@ -152,7 +142,7 @@ shelveOffload suspend trigger_crash_dump unpause unrescue unshelve
 ACTIONS = frozenset(_ACTIONS.split())
 
 
-def refuse(request: api_request.Request, **ids: Any) -> NoReturn:
+def refuse(request: Request, **ids: Any) -> NoReturn:
     """Refuse a URL of nova's.
 
     :param ids: the parts of the URL that the table leaves open.

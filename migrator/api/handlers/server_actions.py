@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """POST /servers/{id}/action: what is done to a server."""
 
@@ -19,11 +9,11 @@ from collections.abc import Callable
 import webob
 
 from migrator import exception
+from migrator.api import common, schemas
 from migrator.api import request as api_request
-from migrator.api import schemas
-from migrator.api.handlers import common, live_migrations, not_served
-from migrator.api.policies import server_actions as policies
-from migrator.api.schemas import server_actions as action_schemas
+from migrator.api.handlers import live_migrations, not_served
+from migrator.api.policies.server_actions import LOCK, UNLOCK, UNLOCK_OVERRIDE
+from migrator.api.schemas import server_actions
 
 
 def act(request: api_request.Request, server_id: str) -> webob.Response:
@@ -45,9 +35,9 @@ def act(request: api_request.Request, server_id: str) -> webob.Response:
 
 def lock(request: api_request.Request, server_id: str) -> webob.Response:
     """Lock a server against actions of those who are no administrators."""
-    arguments = schemas.body(request, action_schemas.LOCK)['lock'] or {}
+    arguments = schemas.body(request, server_actions.LOCK)['lock'] or {}
     instance = common.get_instance(request, server_id)
-    request.authorize(policies.LOCK, common.target(instance))
+    request.authorize(LOCK, common.target(instance))
     is_owner = instance.project_id == request.context.project_id
     # An owner must not take over the lock of an administrator, which only another administrator could undo.
     if not (instance.locked and is_owner):
@@ -61,12 +51,12 @@ def lock(request: api_request.Request, server_id: str) -> webob.Response:
 
 def unlock(request: api_request.Request, server_id: str) -> webob.Response:
     """Unlock a server; one that an administrator has locked, by policy."""
-    schemas.body(request, action_schemas.UNLOCK)
+    schemas.body(request, server_actions.UNLOCK)
     instance = common.get_instance(request, server_id)
-    request.authorize(policies.UNLOCK, common.target(instance))
+    request.authorize(UNLOCK, common.target(instance))
     is_owner = instance.project_id == request.context.project_id
     if instance.locked and instance.locked_by != ('owner' if is_owner else 'admin'):
-        request.authorize(policies.UNLOCK_OVERRIDE, common.target(instance))
+        request.authorize(UNLOCK_OVERRIDE, common.target(instance))
     request.services.database.instances.update(instance.uuid, locked_by=None, locked_reason=None)
     return api_request.accepted()
 

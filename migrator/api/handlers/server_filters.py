@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Which servers a list is about: nova's parameters, as columns for the database and as a closer look afterwards."""
 
@@ -23,13 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from migrator import exception
-from migrator.api import request as api_request
 from migrator.api import schemas
 from migrator.api.handlers import server_views
-from migrator.api.schemas import servers as server_schemas
-from migrator.objects import instance as instance_objects
+from migrator.api.request import Request
+from migrator.api.schemas.servers import SHOWS_HOSTS, SORT_KEYS, WITHOUT_NOTION
+from migrator.objects import MIGRATABLE_VM_STATES, Instance
 
-Instance = instance_objects.Instance
 Predicate = Callable[[Instance], bool]
 
 #: What those who are no administrators may filter by, and from which minor version on; the rest is ignored, as in nova.
@@ -73,7 +62,7 @@ class Wanted:
     nothing: bool = False
 
 
-def of_request(request: api_request.Request, given: dict[str, str], all_projects_rule: str) -> Wanted:
+def of_request(request: Request, given: dict[str, str], all_projects_rule: str) -> Wanted:
     """Return what a request's parameters ask for.
 
     :param given: those that the schema knows.
@@ -106,13 +95,13 @@ def of_request(request: api_request.Request, given: dict[str, str], all_projects
         wanted.predicates.append(lambda instance: server_views.hostname(instance) == given['hostname'])
     _times(given, wanted)
     wanted.nothing |= any(name in given for name in _NEVER)
-    wanted.nothing |= any(given.get(name) for name in server_schemas.WITHOUT_NOTION)
+    wanted.nothing |= any(given.get(name) for name in WITHOUT_NOTION)
     # Deleted servers are not kept.
     wanted.nothing |= any(name in given and _truth(name, given[name]) for name in ('deleted', 'soft_deleted'))
     return wanted
 
 
-def _projects(request: api_request.Request, given: dict[str, str], wanted: Wanted, rule: str) -> None:
+def _projects(request: Request, given: dict[str, str], wanted: Wanted, rule: str) -> None:
     own = request.context.project_id
     project = given.get('project_id', given.get('tenant_id'))
     # Naming another project means looking at all of them, unless told not to.
@@ -135,7 +124,7 @@ def _status(asked: list[str], wanted: Wanted) -> None:
         # As in nova, ACTIVE finds those that are being migrated too.
         wanted.columns['vm_state'] = vm_states
     elif 'MIGRATING' in names:
-        wanted.columns |= {'vm_state': list(instance_objects.MIGRATABLE_VM_STATES), 'task_state': 'migrating'}
+        wanted.columns |= {'vm_state': list(MIGRATABLE_VM_STATES), 'task_state': 'migrating'}
     elif 'REBUILD' in names:
         wanted.columns['task_state'] = list(server_views.REBUILDING)
     else:
@@ -158,16 +147,16 @@ def _times(given: dict[str, str], wanted: Wanted) -> None:
     wanted.predicates.append(is_before)
 
 
-def _sort(request: api_request.Request) -> list[tuple[str, bool]]:
+def _sort(request: Request) -> list[tuple[str, bool]]:
     keys, directions = request.GET.getall('sort_key'), request.GET.getall('sort_dir')
     if len(directions) > len(keys):
         raise exception.Invalid('There are more sort_dir than sort_key: give one for each key at most.')
     if not request.context.is_admin:
         for key in keys:
-            if key in server_schemas.SHOWS_HOSTS:
+            if key in SHOWS_HOSTS:
                 raise exception.Forbidden(f'Only administrators can sort servers by {key}.')
     directions += ['desc'] * (len(keys) - len(directions))
-    named = [(server_schemas.SORT_KEYS[key], way == 'desc') for key, way in zip(keys, directions, strict=True)]
+    named = [(SORT_KEYS[key], way == 'desc') for key, way in zip(keys, directions, strict=True)]
     return [(attribute, descending) for attribute, descending in named if attribute is not None]
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A server's live migrations in progress: look, abort, force complete."""
 
@@ -20,21 +10,16 @@ import webob
 from oslo_log import log as logging
 
 from migrator import exception
+from migrator.api import common, schemas
 from migrator.api import request as api_request
-from migrator.api import schemas
-from migrator.api.handlers import common
-from migrator.api.handlers import migrations as migration_handlers
-from migrator.api.policies import server_migrations as policies
-from migrator.api.schemas import server_migrations as server_migration_schemas
-from migrator.objects import instance as instance_objects
-from migrator.objects import migration as migration_objects
-from migrator.objects import service as service_objects
+from migrator.api.handlers import migrations
+from migrator.api.policies.server_migrations import DELETE, FORCE_COMPLETE, INDEX, INDEX_HOST, SHOW
+from migrator.api.schemas import server_migrations
+from migrator.objects import ABORTS_QUEUED, Instance, Migration, MigrationStatus, MigrationType
 
 LOG = logging.getLogger(__name__)
 
-Instance = instance_objects.Instance
-Migration = migration_objects.Migration
-_S = migration_objects.MigrationStatus
+_S = MigrationStatus
 
 #: First minor version -> the statuses in which a migration can be aborted.
 ABORTABLE: dict[int, list[str]] = {
@@ -47,8 +32,8 @@ COMPLETABLE = [_S.RUNNING.value]
 def index(request: api_request.Request, server_id: str) -> webob.Response:
     """List a server's live migrations in progress."""
     instance = common.get_instance(request, server_id)
-    request.authorize(policies.INDEX, common.target(instance))
-    shows_hosts = request.can(policies.INDEX_HOST, common.target(instance))
+    request.authorize(INDEX, common.target(instance))
+    shows_hosts = request.can(INDEX_HOST, common.target(instance))
     found = request.services.database.migrations.list(
         {'instance_uuid': instance.uuid, 'migration_type': _LIVE, 'hidden': False}, in_progress=True
     )
@@ -58,7 +43,7 @@ def index(request: api_request.Request, server_id: str) -> webob.Response:
 def show(request: api_request.Request, server_id: str, migration_id: str) -> webob.Response:
     """Show one of a server's live migrations in progress."""
     instance = common.get_instance(request, server_id)
-    request.authorize(policies.SHOW, common.target(instance))
+    request.authorize(SHOW, common.target(instance))
     migration = _find(request, instance, migration_id)
     if not migration.in_progress:
         raise exception.MigrationNotFound(
@@ -70,7 +55,7 @@ def show(request: api_request.Request, server_id: str, migration_id: str) -> web
 def delete(request: api_request.Request, server_id: str, migration_id: str) -> webob.Response:
     """Abort a live migration: the wish is committed before the answer, and its owner acts on it."""
     instance = common.get_instance(request, server_id)
-    request.authorize(policies.DELETE, common.target(instance))
+    request.authorize(DELETE, common.target(instance))
     common.check_unlocked(request, instance)
     # Nova looks at task_state first; for the migration of another server its answer would depend on this one's state.
     migration = _find(request, instance, migration_id)
@@ -88,9 +73,9 @@ def delete(request: api_request.Request, server_id: str, migration_id: str) -> w
 
 def act(request: api_request.Request, server_id: str, migration_id: str) -> webob.Response:
     """Have a running live migration completed, whatever it still copies."""
-    schemas.body(request, server_migration_schemas.FORCE_COMPLETE)
+    schemas.body(request, server_migrations.FORCE_COMPLETE)
     instance = common.get_instance(request, server_id)
-    request.authorize(policies.FORCE_COMPLETE, common.target(instance))
+    request.authorize(FORCE_COMPLETE, common.target(instance))
     common.check_unlocked(request, instance)
     for attr, wanted in (('vm_state', 'active'), ('task_state', 'migrating')):
         _check_state(request, instance, attr, wanted, 'force_complete', migration_id)
@@ -105,7 +90,7 @@ def act(request: api_request.Request, server_id: str, migration_id: str) -> webo
     return api_request.accepted()
 
 
-_LIVE = migration_objects.MigrationType.LIVE_MIGRATION.value
+_LIVE = MigrationType.LIVE_MIGRATION.value
 
 
 def _find(request: api_request.Request, instance: Instance, migration_id: str) -> Migration:
@@ -153,7 +138,7 @@ def _check_status(migration: Migration, statuses: list[str], method: str) -> Non
 
 def _check_host_lets_go(request: api_request.Request, instance: Instance, migration: Migration) -> None:
     service = request.services.database.services.get_compute(instance.host)
-    needed = service_objects.ABORTS_QUEUED
+    needed = ABORTS_QUEUED
     if service.version < needed:
         raise exception.Invalid(
             f'Live migration {migration.id} is {migration.status}, and the compute service of its host is too old to '
@@ -186,7 +171,7 @@ def _view(request: api_request.Request, migration: Migration, shows_hosts: bool)
         'disk_total_bytes': migration.disk_total,
         'disk_processed_bytes': migration.disk_processed,
         'disk_remaining_bytes': migration.disk_remaining,
-        **migration_handlers.hosts(migration, shows_hosts),
+        **migrations.hosts(migration, shows_hosts),
     }
     if request.since(59):
         view['uuid'] = migration.uuid

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A server as nova shows it at each version; what migrator has no notion of is nova's empty value."""
 
@@ -20,16 +10,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from migrator.api import request as api_request
-from migrator.api.handlers import common
-from migrator.api.handlers import services as service_handlers
-from migrator.api.policies import servers as policies
-from migrator.objects import instance as instance_objects
-from migrator.objects import service as service_objects
+from migrator.api import common
+from migrator.api.handlers import services
+from migrator.api.policies.servers import EXTENDED_ATTRIBUTES, EXTRA_SPECS, HOST_STATUS
+from migrator.api.request import Request
+from migrator.objects import COMPUTE_BINARY, MIGRATABLE_VM_STATES, Flavor, Instance, Service
 
-Instance = instance_objects.Instance
-
-ZONE = service_handlers.ZONES[service_objects.COMPUTE_BINARY]
+ZONE = services.ZONES[COMPUTE_BINARY]
 
 #: vm_state -> status, where no task_state has its say.
 STATUSES = {
@@ -54,7 +41,7 @@ _WITH_PROGRESS = ('ACTIVE', 'BUILD', 'REBUILD', 'RESIZE', 'VERIFY_RESIZE', 'MIGR
 
 def status(instance: Instance) -> str:
     """Return nova's status of a server."""
-    if instance.task_state == 'migrating' and instance.vm_state in instance_objects.MIGRATABLE_VM_STATES:
+    if instance.task_state == 'migrating' and instance.vm_state in MIGRATABLE_VM_STATES:
         return 'MIGRATING'
     if instance.task_state in REBUILDING and instance.vm_state in ('active', 'stopped', 'error'):
         return 'REBUILD'
@@ -66,7 +53,7 @@ def hostname(instance: Instance) -> str:
     return re.sub(r'[^a-z0-9-]+', '-', instance.name.lower()).strip('-') or f'server-{instance.uuid}'
 
 
-def basic(request: api_request.Request, instance: Instance) -> dict[str, Any]:
+def basic(request: Request, instance: Instance) -> dict[str, Any]:
     """Return what a plain list says of a server."""
     return {'id': instance.uuid, 'name': instance.name, 'links': common.links(request, f'servers/{instance.uuid}')}
 
@@ -78,25 +65,25 @@ class Details:
     :ivar alone: whether one server is shown, rather than a list.
     """
 
-    request: api_request.Request
+    request: Request
     alone: bool
     hosts: dict[str, str] | None
     located: bool
     extra_specs: bool
 
     @classmethod
-    def of(cls, request: api_request.Request, instances: Sequence[Instance], alone: bool = False) -> Details:
+    def of(cls, request: Request, instances: Sequence[Instance], alone: bool = False) -> Details:
         """Return the view for these servers."""
         target = common.target(instances[0]) if alone else None
         hosts = None
-        if request.since(16) and request.can(policies.HOST_STATUS, target):
+        if request.since(16) and request.can(HOST_STATUS, target):
             hosts = _host_statuses(request)
         return cls(
             request=request,
             alone=alone,
             hosts=hosts,
-            located=request.can(policies.EXTENDED_ATTRIBUTES, target),
-            extra_specs=request.since(47) and request.can(policies.EXTRA_SPECS, target),
+            located=request.can(EXTENDED_ATTRIBUTES, target),
+            extra_specs=request.since(47) and request.can(EXTRA_SPECS, target),
         )
 
     def view(self, instance: Instance) -> dict[str, Any]:
@@ -164,7 +151,7 @@ class Details:
             }
         return {f'OS-EXT-SRV-ATTR:{name}': value for name, value in location.items()}
 
-    def _flavor(self, flavor: instance_objects.Flavor) -> dict[str, Any]:
+    def _flavor(self, flavor: Flavor) -> dict[str, Any]:
         if not self.request.since(47):
             # Flavors are not kept as such, so their name is their id.
             link = common.links(self.request, f'flavors/{flavor.name}')[1]
@@ -180,15 +167,15 @@ class Details:
         return view | {'extra_specs': flavor.extra_specs} if self.extra_specs else view
 
 
-def _host_statuses(request: api_request.Request) -> dict[str, str]:
+def _host_statuses(request: Request) -> dict[str, str]:
     now = request.services.database.services.now()
-    computes = request.services.database.services.list(service_objects.COMPUTE_BINARY)
+    computes = request.services.database.services.list(COMPUTE_BINARY)
     return {service.host: _host_status(request, service, now) for service in computes}
 
 
-def _host_status(request: api_request.Request, service: service_objects.Service, now: datetime.datetime) -> str:
+def _host_status(request: Request, service: Service, now: datetime.datetime) -> str:
     if service.forced_down:
         return 'DOWN'
     if service.disabled:
         return 'MAINTENANCE'
-    return 'UP' if service_handlers.is_up(request, service, now) else 'UNKNOWN'
+    return 'UP' if services.is_up(request, service, now) else 'UNKNOWN'

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The servers: list them, find one by name, show one."""
 
@@ -20,25 +10,23 @@ from typing import Any
 import webob
 
 from migrator import exception
+from migrator.api import common, schemas
 from migrator.api import request as api_request
-from migrator.api import schemas
-from migrator.api.handlers import common, server_filters, server_views
-from migrator.api.policies import servers as policies
-from migrator.api.schemas import servers as server_schemas
-from migrator.objects import instance as instance_objects
-
-Instance = instance_objects.Instance
+from migrator.api.handlers import server_filters, server_views
+from migrator.api.policies.servers import DETAIL, DETAIL_ALL, INDEX, INDEX_ALL, SHOW
+from migrator.api.schemas import servers
+from migrator.objects import Instance
 
 
 def index(request: api_request.Request) -> webob.Response:
     """List servers by name."""
-    found, body = _list(request, policies.INDEX, policies.INDEX_ALL)
+    found, body = _list(request, INDEX, INDEX_ALL)
     return api_request.answer({'servers': [server_views.basic(request, instance) for instance in found], **body})
 
 
 def detail(request: api_request.Request) -> webob.Response:
     """List servers with all that is known of them."""
-    found, body = _list(request, policies.DETAIL, policies.DETAIL_ALL)
+    found, body = _list(request, DETAIL, DETAIL_ALL)
     details = server_views.Details.of(request, found)
     return api_request.answer({'servers': [details.view(instance) for instance in found], **body})
 
@@ -46,13 +34,13 @@ def detail(request: api_request.Request) -> webob.Response:
 def show(request: api_request.Request, server_id: str) -> webob.Response:
     """Show one server."""
     instance = common.get_instance(request, server_id)
-    request.authorize(policies.SHOW, common.target(instance))
+    request.authorize(SHOW, common.target(instance))
     details = server_views.Details.of(request, [instance], alone=True)
     return api_request.answer({'server': details.view(instance)})
 
 
 def _list(request: api_request.Request, rule: str, all_rule: str) -> tuple[list[Instance], dict[str, Any]]:
-    given = schemas.query(request, server_schemas.INDEX)
+    given = schemas.query(request, servers.INDEX)
     request.authorize(rule)
     wanted = server_filters.of_request(request, given, all_rule)
     size = common.page_size(request, given)

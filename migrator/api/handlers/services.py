@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The services: list them, and put a compute host out of use or back."""
 
@@ -22,23 +12,20 @@ import webob
 from oslo_utils import uuidutils
 
 from migrator import exception
+from migrator.api import common, schemas
 from migrator.api import request as api_request
-from migrator.api import schemas
-from migrator.api.handlers import common
-from migrator.api.policies import services as policies
-from migrator.api.schemas import services as service_schemas
-from migrator.objects import service as service_objects
-
-Service = service_objects.Service
+from migrator.api.policies.services import LIST, UPDATE
+from migrator.api.schemas import services
+from migrator.objects import COMPUTE_BINARY, Service
 
 #: Nova's words for where a service is: computes have an availability zone, the others are internal.
-ZONES = {service_objects.COMPUTE_BINARY: 'nova'}
+ZONES = {COMPUTE_BINARY: 'nova'}
 
 
 def index(request: api_request.Request) -> webob.Response:
     """List the services."""
-    given = schemas.query(request, service_schemas.INDEX)
-    request.authorize(policies.LIST)
+    given = schemas.query(request, services.INDEX)
+    request.authorize(LIST)
     database = request.services.database
     now = database.services.now()
     found = database.services.list(binary=given.get('binary'), host=given.get('host'))
@@ -49,12 +36,12 @@ def update(request: api_request.Request, service_id: str) -> webob.Response:
     """Change a compute service; below 2.53 the last part of the URL is not its id but the name of the change."""
     if not request.since(53):
         return _update_by_action(request, service_id)
-    wanted = schemas.body(request, service_schemas.UPDATE)
-    request.authorize(policies.UPDATE)
+    wanted = schemas.body(request, services.UPDATE)
+    request.authorize(UPDATE)
     if not uuidutils.is_uuid_like(service_id):
         raise exception.Invalid(f'Invalid uuid {service_id}: from version 2.53 on, a service is named by its uuid.')
     service = request.services.database.services.get(service_id)
-    if service.binary != service_objects.COMPUTE_BINARY:
+    if service.binary != COMPUTE_BINARY:
         raise exception.Invalid(
             f'Updating a {service.binary} service is not supported. Only nova-compute services can be updated.'
         )
@@ -78,8 +65,8 @@ def _changes(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _update_by_action(request: api_request.Request, action: str) -> webob.Response:
-    wanted = schemas.body(request, service_schemas.UPDATE_BY_ACTION)
-    request.authorize(policies.UPDATE)
+    wanted = schemas.body(request, services.UPDATE_BY_ACTION)
+    request.authorize(UPDATE)
     needed = {'enable': None, 'disable': None, 'disable-log-reason': 'disabled_reason'}
     if request.since(11):
         needed['force-down'] = 'forced_down'
@@ -88,7 +75,7 @@ def _update_by_action(request: api_request.Request, action: str) -> webob.Respon
     field = needed[action]
     if field is not None and field not in wanted:
         raise exception.Invalid(f'Missing {field} field: {action} needs it.')
-    if wanted['binary'] != service_objects.COMPUTE_BINARY:
+    if wanted['binary'] != COMPUTE_BINARY:
         raise exception.NotFound(f'Binary {wanted["binary"]} on host {wanted["host"]} could not be found.')
     service = request.services.database.services.get_compute(wanted['host'])
     changes: dict[str, Any] = {'disabled': action != 'enable', 'disabled_reason': None}

@@ -1,18 +1,9 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The story of a live migration: the steps, each with its undo beside it, and below their bodies in the same order.
 
-What :func:`settle` decides by is in :mod:`migrator.conductor.settle`; a person's word, in :mod:`.conductor.abandon`.
+The table by which :func:`settle` decides is in :mod:`migrator.conductor.migration.settle`. What an operator may decide
+is in :mod:`migrator.conductor.migration.abandon`.
 """
 
 from __future__ import annotations
@@ -21,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from migrator import exception
-from migrator.conductor import abandon, books, debts, destinations, orders
-from migrator.conductor import settle as settling
-from migrator.conductor.owned import OwnedMigration, Status
-from migrator.db import types as db_types
-from migrator.objects import base, command
-from migrator.objects import migration as migration_objects
+from migrator.conductor import cleanups
+from migrator.conductor.migration import abandon, allocations, destinations, hosts
+from migrator.conductor.migration import settle as settling
+from migrator.conductor.migration.context import OwnedMigration, Status
+from migrator.db import types
+from migrator.objects import CANCELLED_BY_STOP, base, protocol
 from migrator.saga.saga import Saga
 from migrator.saga.step import Back, Done, Failed, Forward, GoOn, Kind, Lost, Parked, Settlement, Step, Stuck, Verdict
 
@@ -79,7 +70,7 @@ def choose_destination(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
     """Find the next candidate; the intent fixes both allocations, and the generation that the move is bound to."""
     if m.instance is None:
         return Failed(f'Instance {m.row.instance_uuid} has been deleted.')
-    pause = debts.run_at_source(m)
+    pause = cleanups.run_at_source(m)
     if pause is not None:
         return pause
     m.will(status=Status.PREPARING.value)
@@ -104,14 +95,14 @@ def choose_destination(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
 
 def move_allocation(m: OwnedMigration) -> Verdict:
     """One atomic POST: the migration takes the source's allocation, the instance the destination's."""
-    verdict = books.move(m)
+    verdict = allocations.move(m)
     m.will_call()
     return verdict
 
 
 def return_allocation(m: OwnedMigration) -> Verdict:
     """One atomic POST back; or one rewrite of the source, so that no move still on its way can succeed."""
-    return books.give_back(m)
+    return allocations.give_back(m)
 
 
 # --- 2, 3 the checks -------------------------------------------------------------------------------------------------
@@ -120,7 +111,7 @@ def return_allocation(m: OwnedMigration) -> Verdict:
 def check_can_live_migrate_destination(m: OwnedMigration) -> Verdict:
     """Ask the destination; no answer counts as failing, since the next candidate may be better."""
     assert m.destination is not None
-    found = orders.check(
+    found = hosts.check(
         m,
         m.destination,
         'check_can_live_migrate_destination',
@@ -128,14 +119,14 @@ def check_can_live_migrate_destination(m: OwnedMigration) -> Verdict:
         block_migration=m.row.block_migration,
         disk_over_commit=m.row.disk_over_commit,
     )
-    return _migrate_data_of(found) if isinstance(found, command.Report) else found
+    return _migrate_data_of(found) if isinstance(found, protocol.Report) else found
 
 
 def check_can_live_migrate_source(m: OwnedMigration) -> Verdict:
     """Ask the source, with the destination's answer."""
     data = _migrate_data(m, 'check_can_live_migrate_destination')
-    found = orders.check(m, m.source, 'check_can_live_migrate_source', instance=m.instance, migrate_data=data)
-    return _migrate_data_of(found) if isinstance(found, command.Report) else found
+    found = hosts.check(m, m.source, 'check_can_live_migrate_source', instance=m.instance, migrate_data=data)
+    return _migrate_data_of(found) if isinstance(found, protocol.Report) else found
 
 
 # --- 4 pre_live_migration --------------------------------------------------------------------------------------------
@@ -143,7 +134,7 @@ def check_can_live_migrate_source(m: OwnedMigration) -> Verdict:
 
 def may_prepare(m: OwnedMigration) -> Mapping[str, Any]:
     """The checks are done: whoever waits for them may be answered."""
-    m.will(checked_at=db_types.now())
+    m.will(checked_at=types.now())
     m.will_call()
     return {}
 
@@ -151,19 +142,19 @@ def may_prepare(m: OwnedMigration) -> Mapping[str, Any]:
 def pre_live_migration(m: OwnedMigration) -> Verdict:
     """Prepare the destination; what it answers is frozen in the journal and sent to the source."""
     found = _prepare(m)
-    if not isinstance(found, command.Report):
+    if not isinstance(found, protocol.Report):
         return found
-    if found.state != command.WorkState.DONE:
+    if found.state != protocol.WorkState.DONE:
         return Failed(f'{m.destination} could not prepare for the guest: {found.reason}')
     return _migrate_data_of(found)
 
 
-def _prepare(m: OwnedMigration) -> command.Report | Failed | Parked:
+def _prepare(m: OwnedMigration) -> protocol.Report | Failed | Parked:
     assert m.destination is not None
     record = m.record('pre_live_migration')
     assert record is not None
     data = _migrate_data(m, 'check_can_live_migrate_source')
-    found = orders.carry_out(m, m.destination, 'pre_live_migration', record, instance=m.instance, migrate_data=data)
+    found = hosts.carry_out(m, m.destination, 'pre_live_migration', record, instance=m.instance, migrate_data=data)
     if isinstance(found, Parked) and m.is_down(m.destination):
         return Failed(f'{m.destination} is down.')
     return found
@@ -179,7 +170,7 @@ def rollback_live_migration_at_destination(m: OwnedMigration) -> Verdict:
 
 def may_move(m: OwnedMigration) -> Mapping[str, Any]:
     """From this commit on the guest may move at any moment, and only the hosts know whether it has."""
-    m.will(status=Status.QUEUED.value, queued_at=db_types.now())
+    m.will(status=Status.QUEUED.value, queued_at=types.now())
     m.will_call()
     # A planned stop has the last word on what its own life was told; of a later one's it is but a wish.
     return {'source_boot_id': m.boots.get(m.source)}
@@ -189,7 +180,7 @@ def live_migration(m: OwnedMigration) -> Verdict:
     """Have the source queue it."""
     record = m.record('live_migration')
     assert record is not None
-    found = orders.carry_out(
+    found = hosts.carry_out(
         m,
         m.source,
         'live_migration',
@@ -198,7 +189,7 @@ def live_migration(m: OwnedMigration) -> Verdict:
         destination=m.destination,
         migrate_data=_migrate_data(m, 'pre_live_migration'),
     )
-    if isinstance(found, command.Report):
+    if isinstance(found, protocol.Report):
         # It has ended before it was first looked at: settle says how.
         m.wake_at = m.tools.threads.clock.monotonic()
         return Parked(f'{m.source} to be asked how it ended')
@@ -224,9 +215,9 @@ def settle(m: OwnedMigration) -> Settlement:
         source = _source_word(m)
         if source.says is settling.Says.MISSING:
             m.waits_on = {m.source}
-            return orders.not_told(m, m.source)
+            return hosts.not_told(m, m.source)
         # The destination is asked after the source has answered: the guest may have moved between the two.
-        destination = orders.look_at(m, m.destination) if m.destination else settling.Host(settling.Says.ABSENT)
+        destination = hosts.look_at(m, m.destination) if m.destination else settling.Host(settling.Says.ABSENT)
         moved = destination.says in (settling.Says.RUNS, settling.Says.BROKEN)
         if source.says is settling.Says.ABSENT and not moved and m.is_deleted():
             # Not lost, but deleted with its instance: there is nothing to move any more, and nothing to restore.
@@ -257,24 +248,24 @@ def _without_asking(m: OwnedMigration) -> Settlement | None:
     report = m.reports.get((m.source, 'live_migration'))
     if m.against is not None or report is None or report.epoch < m.row.epoch or m.settling:
         return None
-    if report.state != command.WorkState.RUNNING or any(m.is_down(host) for host in m.hosts):
+    if report.state != protocol.WorkState.RUNNING or any(m.is_down(host) for host in m.hosts):
         return None
     if m.mute_for(m.source) >= m.tools.options.service_down_time:
         return None
     seen = m.seen.get(m.source)
-    if seen is not None and orders.word_of(m, seen).says not in _ON_ITS_WAY:
+    if seen is not None and hosts.word_of(m, seen).says not in _ON_ITS_WAY:
         # Events tell of a job's begin and end, and not of post-copy.
         return None
     started = bool((report.result or {}).get('started'))
     if started and m.row.status == Status.QUEUED:
-        m.will(status=Status.RUNNING.value, running_at=db_types.now())
+        m.will(status=Status.RUNNING.value, running_at=types.now())
         m.commit()
     if started:
         _force_complete(m)
     m.waits_on = {m.source}
     if started:
         return Parked(f'{m.source} to copy the guest', patient=True, told=True)
-    if seen is not None and seen.entry == command.Entry.STARTED:
+    if seen is not None and seen.entry == protocol.Entry.STARTED:
         # Its turn has come, and the driver may hang.
         return Parked(f'{m.source} to begin the move')
     return Parked(f'its turn in the queue of {m.source}', patient=True, told=True)
@@ -292,15 +283,15 @@ def _source_word(m: OwnedMigration) -> settling.Host:
         # after it is sent what was wished aborted. There may be nobody to ask.
         return settling.Host(settling.Says.RETURNED)
     report = m.reports.get((m.source, 'live_migration'))
-    if report is not None and report.epoch >= m.row.epoch and report.state == command.WorkState.DONE:
+    if report is not None and report.epoch >= m.row.epoch and report.state == protocol.WorkState.DONE:
         if (report.result or {}).get('verdict') == 'completed':
             # The driver's promise: the source's copy can never run again.
             return settling.Host(settling.Says.CUTOVER, verdict='completed')
-    return orders.look_at(m, m.source)
+    return hosts.look_at(m, m.source)
 
 
 def _cancelled_by_stop(m: OwnedMigration) -> bool:
-    return m.row.abort_verdict == migration_objects.CANCELLED_BY_STOP
+    return m.row.abort_verdict == CANCELLED_BY_STOP
 
 
 def _column(m: OwnedMigration) -> settling.Column:
@@ -351,14 +342,14 @@ def _settled(
         return _abort(m, runs=source.says in (settling.Says.JOB, settling.Says.CUTOVER_JOB))
     if act is settling.Act.SEE_RUNNING:
         if m.row.status == Status.QUEUED:
-            m.will(status=Status.RUNNING.value, running_at=db_types.now())
+            m.will(status=Status.RUNNING.value, running_at=types.now())
             m.commit()
         _force_complete(m)
     # Whoever has not given an answer that counts is asked again; otherwise the source is listened to.
     m.waits_on = {m.source}
     if m.destination and destination.says is settling.Says.MISSING:
         m.waits_on = set(m.hosts)
-        found = orders.not_told(m, m.destination)
+        found = hosts.not_told(m, m.destination)
         if isinstance(found, Stuck):
             return found
     # Of both that is only waited for where a copy may go on.
@@ -386,7 +377,7 @@ _COPIES = (
 
 def _verdict_of(m: OwnedMigration) -> str | None:
     report = m.reports.get((m.source, 'live_migration'))
-    if report is None or report.state == command.WorkState.RUNNING:
+    if report is None or report.state == protocol.WorkState.RUNNING:
         return None
     return report.reason or f'The hypervisor of {m.source} ended the job: {(report.result or {}).get("verdict")}.'
 
@@ -395,8 +386,8 @@ def _prepare_again(m: OwnedMigration) -> Settlement:
     assert m.destination is not None
     m.reports.pop((m.destination, 'pre_live_migration'), None)
     found = _prepare(m)
-    if isinstance(found, command.Report):
-        if found.state != command.WorkState.DONE:
+    if isinstance(found, protocol.Report):
+        if found.state != protocol.WorkState.DONE:
             return Failed(f'{m.destination} could not prepare for the guest again: {found.reason}')
         m.wake_at = m.tools.threads.clock.monotonic()
         return Parked('to look at both hosts again')
@@ -417,7 +408,7 @@ def _force_complete(m: OwnedMigration) -> None:
     """Pass the wish on that the guest is to move now; told twice, it is done once."""
     wish = 'live_migration_force_complete'
     if m.row.force_complete_requested_at is not None:
-        orders.tell(m, m.ledger.of(wish, m.source), wish, instance=m.instance)
+        hosts.tell(m, m.ledger.of(wish, m.source), wish, instance=m.instance)
 
 
 def _abort(m: OwnedMigration, runs: bool) -> Settlement:
@@ -425,12 +416,12 @@ def _abort(m: OwnedMigration, runs: bool) -> Settlement:
     wish = 'live_migration_abort'
     if runs and m.row.status == Status.QUEUED:
         # What may be asked of a host depends on it: one that cannot let go of what waits can abort what runs.
-        m.will(status=Status.RUNNING.value, running_at=db_types.now())
+        m.will(status=Status.RUNNING.value, running_at=types.now())
         m.commit()
     pause = Parked(f'{m.source} to abort the job')
     try:
         # What was told while there was no job yet is no longer known for certain to count for the job.
-        orders.tell(m, m.ledger.of(f'{wish} {m.row.status}', m.source), wish, instance=m.guest, migration=m.row)
+        hosts.tell(m, m.ledger.of(f'{wish} {m.row.status}', m.source), wish, instance=m.guest, migration=m.row)
     except exception.ServiceTooOld as error:
         pause = Parked(f'it to run, to be aborted then: {error}', patient=True)
     m.waits_on = {m.source}
@@ -455,20 +446,20 @@ def job_has_ended(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
     """Hold the post steps back while the source still has a job, as in post-copy."""
     settled = m.result('live_migration')
     if settled.get('post_copy') or settled.get('job'):
-        word = orders.look_at(m, m.source)
+        word = hosts.look_at(m, m.source)
         if word.says is settling.Says.MISSING:
             m.waits_on = {m.source}
-            return orders.not_told(m, m.source)
+            return hosts.not_told(m, m.source)
         if word.says in (settling.Says.JOB, settling.Says.CUTOVER_JOB):
             m.waits_on = {m.source}
             return Parked(f'the last pages to leave {m.source}')
         broken = word.says is settling.Says.BROKEN
         if word.says is settling.Says.DOWN and m.destination:
             # What the source still has to send the destination lacks.
-            there = orders.look_at(m, m.destination)
+            there = hosts.look_at(m, m.destination)
             if there.says is settling.Says.MISSING:
                 m.waits_on = {m.destination}
-                return orders.not_told(m, m.destination)
+                return hosts.not_told(m, m.destination)
             broken = there.says is settling.Says.BROKEN
             if there.post_copy and not broken:
                 m.waits_on = set(m.hosts)
@@ -500,7 +491,7 @@ def may_release(_m: OwnedMigration) -> Mapping[str, Any]:
 
 def release_source_allocation(m: OwnedMigration) -> Verdict:
     """The source's allocation goes, by generation."""
-    return books.release(m)
+    return allocations.release(m)
 
 
 def complete(m: OwnedMigration) -> Verdict:
@@ -518,7 +509,7 @@ def _post(m: OwnedMigration, host: str | None, step: str) -> Verdict:
     assert host is not None
     assert record is not None
     data = _migrate_data(m, 'pre_live_migration')
-    return orders.retry(m, host, step, record, instance=m.guest, migrate_data=data)
+    return hosts.retry(m, host, step, record, instance=m.guest, migrate_data=data)
 
 
 def _undo(m: OwnedMigration, host: str | None, step: str, undone: str) -> Verdict:
@@ -527,10 +518,10 @@ def _undo(m: OwnedMigration, host: str | None, step: str, undone: str) -> Verdic
     assert host is not None
     result = m.result(undone) or m.result('check_can_live_migrate_source')
     data = base.from_primitive(result['migrate_data']) if result.get('migrate_data') else None
-    return orders.retry(m, host, step, record, instance=m.guest, migrate_data=data)
+    return hosts.retry(m, host, step, record, instance=m.guest, migrate_data=data)
 
 
-def _migrate_data_of(report: command.Report) -> Done:
+def _migrate_data_of(report: protocol.Report) -> Done:
     return Done({'migrate_data': base.to_primitive(report.result)})
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Why a guest cannot move from one libvirt host to another: each refusal says what would do.
 
@@ -25,8 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from migrator import exception
-from migrator.objects import instance as instance_objects
-from migrator.objects import migrate_data as migrate_data_objects
+from migrator.objects import Instance, LiveMigrateData
 from migrator.virt.libvirt import storage
 
 #: Kinds of network interfaces that are a device of the host, or a part of one.
@@ -34,9 +23,6 @@ _OF_THE_HOST = ('hostdev', 'vdpa')
 
 #: A host name as it may stand in a URI, and in the command line of ssh, to which a hyphen begins an option.
 _HOST_NAME = re.compile('[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}')
-
-Instance = instance_objects.Instance
-LiveMigrateData = migrate_data_objects.LiveMigrateData
 
 
 def uri_host(there: dict[str, Any]) -> str:

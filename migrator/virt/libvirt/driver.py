@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The driver of QEMU/KVM by libvirt; each promise is in :mod:`migrator.virt.driver`."""
 
@@ -28,8 +18,9 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.objects import command, compute_node
+from migrator.objects import GuestState, Instance, LiveMigrateData, compute_node, protocol
 from migrator.virt import driver
+from migrator.virt.driver import Verdict
 from migrator.virt.libvirt import checks, live_migration, plans, records, storage
 from migrator.virt.libvirt import connection as connections
 from migrator.virt.libvirt import guest as guests
@@ -40,10 +31,6 @@ LOG = logging.getLogger(__name__)
 P = ParamSpec('P')
 T = TypeVar('T')
 
-GuestState = command.GuestState
-Instance = driver.Instance
-LiveMigrateData = driver.LiveMigrateData
-Verdict = driver.Verdict
 
 #: What the destination's check leaves in instances_path, for the source to look for.
 CHECK_FILE = '.migrator-check-'
@@ -111,7 +98,7 @@ class LibvirtDriver(driver.ComputeDriver):
         """Return the host's facts; see :meth:`driver.ComputeDriver.get_node`."""
         return self.connection.call('get_node', lambda connection: hosts.node_of(connection, self.host, self.conf))
 
-    def list_guests(self) -> list[command.Guest]:
+    def list_guests(self) -> list[protocol.Guest]:
         """Return every guest; see :meth:`driver.ComputeDriver.list_guests`."""
 
         def ask(connection: Any) -> list[str]:
@@ -121,7 +108,7 @@ class LibvirtDriver(driver.ComputeDriver):
         found = [self._guest_or_guess(uuid) for uuid in sorted({*uuids, *self._kept.list(records.INCOMING)})]
         return [guest for guest in found if guest.present]
 
-    def get_guest(self, instance_uuid: str) -> command.Guest:
+    def get_guest(self, instance_uuid: str) -> protocol.Guest:
         """Return one guest; see :meth:`driver.ComputeDriver.get_guest`."""
         return self.connection.call('get_guest', lambda connection: self._guest(connection, instance_uuid))
 
@@ -136,7 +123,7 @@ class LibvirtDriver(driver.ComputeDriver):
         space = [size for path, size in facts.disks if storage.is_beside(path, self.conf.instances_path)]
         return guests.described(facts, self.host, *owner, space)
 
-    def settle(self, instance_uuid: str) -> command.Guest:
+    def settle(self, instance_uuid: str) -> protocol.Guest:
         """Wait until libvirt has begun, or never will, with a move that an earlier life asked for; see
         :meth:`driver.ComputeDriver.settle`.
         """
@@ -308,7 +295,7 @@ class LibvirtDriver(driver.ComputeDriver):
     ) -> Verdict:
         """See :meth:`driver.ComputeDriver.live_migration`."""
 
-        def planned(guest: command.Guest) -> plans.Plan:
+        def planned(guest: protocol.Guest) -> plans.Plan:
             return plans.plan(self.connection, self.conf, guest, instance, destination, migrate_data)
 
         return self.moves.run(instance.uuid, planned, started)
@@ -393,16 +380,16 @@ class LibvirtDriver(driver.ComputeDriver):
 
     # --- below -------------------------------------------------------------------------------------------------------
 
-    def _guest_or_guess(self, instance_uuid: str) -> command.Guest:
+    def _guest_or_guess(self, instance_uuid: str) -> protocol.Guest:
         """Return one guest; of one that does not answer, that it is here, for its QEMU may hang, and must not keep the
         host's other guests from being looked after."""
         try:
             return self.get_guest(instance_uuid)
         except exception.ServiceUnreachable as error:
             LOG.warning('Guest %s of %s does not tell of itself: %s', instance_uuid, self.host, error)
-            return command.Guest(instance_uuid=instance_uuid, state=GuestState.RUNNING.value)
+            return protocol.Guest(instance_uuid=instance_uuid, state=GuestState.RUNNING.value)
 
-    def _guest(self, connection: Any, instance_uuid: str) -> command.Guest:
+    def _guest(self, connection: Any, instance_uuid: str) -> protocol.Guest:
         moved = self._kept.read(records.OUTGOING, instance_uuid) is not None
         seen = guests.see(connection, instance_uuid, moved)
         return guests.told(instance_uuid, seen, self._kept.read(records.INCOMING, instance_uuid) is not None)

@@ -1,16 +1,6 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
-"""What libvirt says of one guest, in the words of :class:`migrator.objects.command.Guest`.
+"""What libvirt says of one guest, in the words of :class:`migrator.objects.protocol.Guest`.
 
 Libvirt itself asks QEMU when its daemon starts, so that its word is QEMU's also after a restart, but for one thing:
 of a guest that was paused before, by its user or for an error of its disk, it does not tell whether that has been
@@ -30,12 +20,9 @@ from xml.etree import ElementTree
 import libvirt
 import libvirt_qemu
 
-from migrator.objects import command
-from migrator.objects import instance as instance_objects
+from migrator.objects import Flavor, GuestState, Instance, protocol
 from migrator.virt.libvirt import connection as connections
 from migrator.virt.libvirt import storage
-
-GuestState = command.GuestState
 
 #: Where nova writes a guest's owner into its definition, and where it did for guests that have run for very long.
 _NOVA = tuple(f'{{http://openstack.org/xmlns/libvirt/nova/{version}}}' for version in ('1.1', '1.0'))
@@ -137,13 +124,13 @@ def _has_sent(domain: Any) -> bool:
     return answer.get('return', {}).get('status') in _SENT
 
 
-def told(instance_uuid: str, seen: Seen, prepared: bool) -> command.Guest:
+def told(instance_uuid: str, seen: Seen, prepared: bool) -> protocol.Guest:
     """Return what a driver says of a guest.
 
     :param prepared: whether this host has been made ready to receive it.
     """
     state, post_copy, incoming = _state(seen, prepared)
-    return command.Guest(
+    return protocol.Guest(
         instance_uuid=instance_uuid, state=state.value, job=seen.job, incoming=incoming, post_copy=post_copy
     )
 
@@ -230,9 +217,7 @@ def facts_of(connection: Any, instance_uuid: str) -> Facts | None:
     return Facts(instance_uuid, domain.name(), state, domain.maxMemory(), xml, tuple(_sizes(domain, xml)))
 
 
-def described(
-    facts: Facts, host: str, project_id: str, user_id: str, space: Sequence[int]
-) -> instance_objects.Instance:
+def described(facts: Facts, host: str, project_id: str, user_id: str, space: Sequence[int]) -> Instance:
     """Return a guest as an instance.
 
     :param project_id: whose it is, where its definition does not say so, as nova's do.
@@ -245,13 +230,13 @@ def described(
         libvirt.VIR_DOMAIN_SHUTOFF: ('stopped', 4),
         libvirt.VIR_DOMAIN_CRASHED: ('stopped', 4),
     }.get(facts.state, ('active', 1))
-    flavor = instance_objects.Flavor(
+    flavor = Flavor(
         name='adopted',
         vcpus=_processors(facts.xml),
         memory_mb=-(-facts.memory_kib // 1024),
         root_gb=sum(-(-size // 2**30) for size in space),
     )
-    return instance_objects.Instance(
+    return Instance(
         uuid=facts.uuid,
         name=facts.name[:_NAME],
         project_id=project or project_id,

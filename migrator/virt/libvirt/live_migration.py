@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Moves of guests by libvirt, peer to peer: the source's daemon drives the destination's.
 
@@ -27,17 +17,15 @@ import libvirt
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.objects import command
-from migrator.virt import driver
+from migrator.objects import GuestState, protocol
+from migrator.virt.driver import Verdict
 from migrator.virt.libvirt import connection as connections
 from migrator.virt.libvirt import guest as guests
-from migrator.virt.libvirt import plans, records
+from migrator.virt.libvirt import records
+from migrator.virt.libvirt.plans import Plan
 
 LOG = logging.getLogger(__name__)
 
-GuestState = command.GuestState
-Plan = plans.Plan
-Verdict = driver.Verdict
 
 #: Seconds between two looks at a call that has not become a job yet.
 _BEGINNING = 0.1
@@ -83,7 +71,7 @@ class Moves:
         connection: connections.Connection,
         kept: records.Records,
         threads: executors.Threads,
-        look: Callable[[str], command.Guest],
+        look: Callable[[str], protocol.Guest],
     ) -> None:
         self._connection = connection
         self._kept = kept
@@ -101,7 +89,9 @@ class Moves:
             move = self._moves.get(instance_uuid)
             return move.listeners if move is not None else 0
 
-    def run(self, instance_uuid: str, planned: Callable[[command.Guest], Plan], started: Callable[[], None]) -> Verdict:
+    def run(
+        self, instance_uuid: str, planned: Callable[[protocol.Guest], Plan], started: Callable[[], None]
+    ) -> Verdict:
         """Move a guest, or wait for the job that moves it already; see :meth:`.driver.ComputeDriver.live_migration`.
 
         :param planned: says how a guest is moved that is as it is now; raises a DriverError if it must not be.

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """How a guest is moved: the flags and parameters that libvirt is asked with."""
 
@@ -21,15 +11,9 @@ import libvirt
 from oslo_config import cfg
 
 from migrator import exception
-from migrator.objects import command
-from migrator.objects import instance as instance_objects
-from migrator.objects import migrate_data as migrate_data_objects
+from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt.libvirt import checks, storage
-from migrator.virt.libvirt import connection as connections
-
-GuestState = command.GuestState
-Instance = instance_objects.Instance
-LiveMigrateData = migrate_data_objects.LiveMigrateData
+from migrator.virt.libvirt.connection import Connection
 
 #: What a guest's memory, and each of its disks that is copied, counts as at least, in GiB; nova's number.
 _LEAST_GIB = 2.0
@@ -52,9 +36,9 @@ class Plan:
 
 
 def plan(
-    connection: connections.Connection,
+    connection: Connection,
     conf: cfg.ConfigOpts,
-    guest: command.Guest,
+    guest: protocol.Guest,
     instance: Instance,
     destination: str,
     migrate_data: LiveMigrateData,
@@ -137,7 +121,7 @@ def downtimes(most: int, steps: int, delay: float, gib: float) -> tuple[tuple[fl
     return tuple((number * delay * gib, round(base + more * number)) for number in range(steps + 1))
 
 
-def _refuse_other_disks(connection: connections.Connection, instance: Instance, disks: list[storage.Disk]) -> None:
+def _refuse_other_disks(connection: Connection, instance: Instance, disks: list[storage.Disk]) -> None:
     def ask(libvirtd: Any) -> list[storage.Disk]:
         return storage.named(libvirtd.lookupByUUIDString(instance.uuid).XMLDesc(0))
 

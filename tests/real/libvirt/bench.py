@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The bench of the driver contract, on two hosts of the lab; the drivers are in the test's own process."""
 
@@ -23,10 +13,9 @@ from typing import Any
 from oslo_config import cfg
 
 from migrator import executors
-from migrator.conf import compute as compute_conf
-from migrator.conf import libvirt as libvirt_conf
-from migrator.objects import instance as instance_objects
-from migrator.virt.libvirt import driver as libvirt_driver
+from migrator.conf import compute, libvirt
+from migrator.objects import Flavor, Instance
+from migrator.virt.libvirt.driver import LibvirtDriver
 from tests.real.libvirt.lab import guests, hosts
 from tests.unit.virt import driver_contract
 
@@ -41,8 +30,8 @@ def configuration(lab: hosts.Lab, host: hosts.Host, folder: pathlib.Path, **opti
     :param options: of [libvirt], to be other than usual.
     """
     conf = cfg.ConfigOpts()
-    compute_conf.register_opts(conf)
-    libvirt_conf.register_opts(conf)
+    compute.register_opts(conf)
+    libvirt.register_opts(conf)
     conf([], default_config_files=[], default_config_dirs=[])
     conf.set_override('host', host.name)
     conf.set_override('state_path', str(folder / host.name))
@@ -53,16 +42,16 @@ def configuration(lab: hosts.Lab, host: hosts.Host, folder: pathlib.Path, **opti
     return conf
 
 
-def instance_of(guest: guests.Guest, host: str) -> instance_objects.Instance:
+def instance_of(guest: guests.Guest, host: str) -> Instance:
     """Return a guest as the books have it."""
-    return instance_objects.Instance(
+    return Instance(
         uuid=guest.uuid,
         name=guest.name,
         project_id='project',
         user_id='user',
         host=host,
         node=host,
-        flavor=instance_objects.Flavor(name='small', vcpus=1, memory_mb=MEMORY, root_gb=0),
+        flavor=Flavor(name='small', vcpus=1, memory_mb=MEMORY, root_gb=0),
     )
 
 
@@ -81,9 +70,9 @@ class LibvirtBench(driver_contract.Bench):
         self.guest = lab.start_guest(self.alpha, 'guest-1', memory_mib=MEMORY, work=WORK, audit=0)
         self.instance = instance_of(self.guest, 'alpha')
 
-    def driver(self, host: str) -> libvirt_driver.LibvirtDriver:
+    def driver(self, host: str) -> LibvirtDriver:
         """Return a driver of a host, as a new life of its compute service makes it."""
-        made = libvirt_driver.LibvirtDriver(self.confs[host], executors.NativeThreads())
+        made = LibvirtDriver(self.confs[host], executors.NativeThreads())
         made.init_host(host)
         return made
 
@@ -100,11 +89,11 @@ class LibvirtBench(driver_contract.Bench):
         self.confs['alpha'].set_override('live_migration_bandwidth', SLOW, group='libvirt')
 
     def listeners(self) -> int:
-        assert isinstance(self.source, libvirt_driver.LibvirtDriver)
+        assert isinstance(self.source, LibvirtDriver)
         # one that calls again, and one that attaches
         return int(self.source.moves.listeners(self.instance.uuid) >= 2)
 
     def close(self) -> None:
         for each in (self.source, self.destination):
-            assert isinstance(each, libvirt_driver.LibvirtDriver)
+            assert isinstance(each, LibvirtDriver)
             each.connection.close()

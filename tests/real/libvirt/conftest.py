@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Two libvirt hosts for the tests of this folder, and what is said where there can be none."""
 
@@ -19,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import grounds
-from tests.real.libvirt import site as sites
+from tests import backends
 from tests.real.libvirt.lab import hosts, machine
+from tests.real.libvirt.site import Cloud, LibvirtSite
 from tests.real.servers import placement, postgresql, process, rabbitmq
 
 HOW = (
@@ -46,7 +36,7 @@ def pytest_report_header() -> list[str]:
 def lab(ground: process.Ground) -> Iterator[hosts.Lab]:
     """The session's lab, with hosts alpha and beta; a test takes them by :func:`alpha` and :func:`beta`."""
     if (what := machine.missing()) is not None:
-        grounds.left_out(f'left out, for there is no {what}; {HOW}')
+        backends.left_out(f'left out, for there is no {what}; {HOW}')
     with hosts.Lab(ground) as made:
         made.start_host('alpha', wait=False)
         made.start_host('beta')
@@ -88,9 +78,9 @@ def one_cloud(
     rabbitmq: rabbitmq.RabbitMQ,
     postgresql: postgresql.PostgreSQL,
     placement_http: placement.Placement,
-) -> Iterator[sites.Cloud]:
+) -> Iterator[Cloud]:
     """The session's site on the lab's hosts; a test takes it by :func:`cloud`."""
-    made = sites.Cloud(sites.LibvirtSite(lab, QUICK, rabbitmq, postgresql, placement_http))
+    made = Cloud(LibvirtSite(lab, QUICK, rabbitmq, postgresql, placement_http))
     made.clear_books()
     made.site.start()
     yield made
@@ -99,7 +89,7 @@ def one_cloud(
 
 
 @pytest.fixture
-def cloud(fresh: hosts.Lab, one_cloud: sites.Cloud) -> Iterator[sites.Cloud]:
+def cloud(fresh: hosts.Lab, one_cloud: Cloud) -> Iterator[Cloud]:
     """A site on the lab's hosts, with no guest, and all of its services up."""
     one_cloud.begin()
     yield one_cloud

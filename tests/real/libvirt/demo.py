@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """``make demo-libvirt``: real guests leave a libvirt host through the queue of a whole cloud, while you watch.
 
@@ -26,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from migrator.cmd import demo as plain_demo
+from migrator.cmd import demo
 from tests.real.libvirt.lab import machine
 
 PROG = 'migrator-demo-libvirt'
@@ -74,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (what := machine.missing()) is not None:
         print(f'{PROG}: there is no {what}', file=sys.stderr)
         return CANNOT
-    plain_demo.choose_threads()
+    demo.choose_threads()
     # Imported here: what is missing is told at once, and oslo.messaging has to come after the choice of threads.
     from tests.real.libvirt import demo_run
 

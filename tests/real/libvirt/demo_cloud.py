@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The stage of the demo: two hosts of a lab, guests on the first, and a whole cloud in this process around them."""
 
@@ -22,9 +12,9 @@ import libvirt
 from oslo_config import cfg
 
 from migrator import exception, executors
-from migrator.cmd import demo_screen
-from migrator.testing import cloud as clouds
-from migrator.virt.libvirt import driver as libvirt_driver
+from migrator.demo import screen
+from migrator.testing.cloud import Cloud
+from migrator.virt.libvirt.driver import LibvirtDriver
 from tests.real.libvirt.lab import guests, hosts
 from tests.real.servers import process
 
@@ -64,7 +54,7 @@ _POST_COPY = (
 )
 
 
-class LibvirtCloud(clouds.Cloud):
+class LibvirtCloud(Cloud):
     """A cloud whose hosts are those of a lab; their guests come into the books by adoption.
 
     :param lab: its hosts run, and have their guests.
@@ -72,18 +62,18 @@ class LibvirtCloud(clouds.Cloud):
 
     def __init__(self, lab: hosts.Lab) -> None:
         self.lab = lab
-        self._drivers: list[libvirt_driver.LibvirtDriver] = []
+        self._drivers: list[LibvirtDriver] = []
         self._listening: list[tuple[libvirt.virConnect, int]] = []
         #: Which guests libvirt has told to be in post-copy, and on which hosts.
         self._post_copied: set[tuple[str, str]] = set()
         super().__init__(lab.ground.directory('cloud'), hosts=0, options=OPTIONS)
 
-    def driver_for(self, host: str, conf: cfg.ConfigOpts, threads: executors.Threads) -> libvirt_driver.LibvirtDriver:
+    def driver_for(self, host: str, conf: cfg.ConfigOpts, threads: executors.Threads) -> LibvirtDriver:
         """Return the driver of a host's libvirt."""
         conf.set_override('state_path', str(self.directory / host))
         conf.set_override('connection_uri', self.lab.hosts[host].uri, group='libvirt')
         conf.set_override('live_migration_uri', self.lab.uri_of_any, group='libvirt')
-        made = libvirt_driver.LibvirtDriver(conf, threads)
+        made = LibvirtDriver(conf, threads)
         self._drivers.append(made)
         return made
 
@@ -108,7 +98,7 @@ class LibvirtCloud(clouds.Cloud):
         """Whether libvirt has told, on both hosts, that a guest was in post-copy."""
         return all((guest.uuid, host) in self._post_copied for host in self.lab.hosts)
 
-    def look(self, names: dict[str, str]) -> demo_screen.Look:
+    def look(self, names: dict[str, str]) -> screen.Look:
         """Look at the cloud, as its books have it.
 
         :param names: of the guests, by uuid; padded, so that what is shown of them stands in columns.
@@ -116,7 +106,7 @@ class LibvirtCloud(clouds.Cloud):
         population = dict.fromkeys(self.lab.hosts, 0)
         for instance in self.database.instances.list():
             population[instance.host] += 1
-        return demo_screen.Look(self.migrations(), names, population, len(names), self.world_threads.clock.now())
+        return screen.Look(self.migrations(), names, population, len(names), self.world_threads.clock.now())
 
     def stop(self) -> None:
         """Stop every service as planned, and close what was opened."""

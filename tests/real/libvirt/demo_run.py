@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The demo from its first line to its last: the lab and the cloud begin, the story is told, and nothing is left."""
 
@@ -27,8 +17,8 @@ import rich.table
 import rich.text
 
 from migrator import exception
-from migrator.cmd import demo_run as plain_demo
-from migrator.cmd import demo_screen
+from migrator.demo import run as plain_demo
+from migrator.demo.screen import Lines, Screen, View
 from tests.real.libvirt import demo_cloud, demo_story
 from tests.real.libvirt.lab import hosts
 from tests.real.servers import process
@@ -60,16 +50,16 @@ class _Teller:
             seconds = '' if self._began is None else f'{time.monotonic() - self._began:8.3f} s  '
             print(f'{seconds}{text}', file=self._out, flush=True)
 
-    def view(self) -> demo_screen.View:
+    def view(self) -> View:
         """Return what shows the migrations, the first of which is asked for next."""
         self._began = time.monotonic()
         if not self.screen:
-            return demo_screen.Lines(self._out)
+            return Lines(self._out)
         title = (
             f'Emptying {demo_cloud.SOURCE}: {len(demo_cloud.CAST)} guests of {demo_cloud.MEMORY} MiB, '
             f'{demo_cloud.AT_ONCE} at a time, {demo_cloud.BANDWIDTH} MiB/s each'
         )
-        return demo_screen.Screen(self.console, title)
+        return Screen(self.console, title)
 
 
 class _LogHandler(logging.Handler):

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What the demo does: everything leaves one host; one move is aborted on its way, one is made to end by post-copy."""
 
@@ -23,13 +13,12 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
-from migrator.cmd import demo_report, demo_screen
-from migrator.objects import migration as migration_objects
+from migrator.demo import report, screen
+from migrator.objects import Migration, MigrationStatus
 from tests.real.libvirt import demo_cloud
 from tests.real.libvirt.lab import guests
 
-Migration = migration_objects.Migration
-_S = migration_objects.MigrationStatus
+_S = MigrationStatus
 
 #: In this order their moves are asked for, so that the first two are under way when somebody changes his mind.
 ORDER = ('database', 'cache', 'web', 'worker')
@@ -155,7 +144,7 @@ class Story:
         #: How many guests are being looked at, and go again then.
         self._coming = 0
 
-    def run(self, view: demo_screen.View) -> Report:
+    def run(self, view: screen.View) -> Report:
         """Do it, show it, and look at what came of it."""
         began = time.monotonic()
         for name in ORDER:
@@ -171,7 +160,7 @@ class Story:
                 move.end_watch()
         took = time.monotonic() - began
         self._judge()
-        findings, looked_at = demo_report.audit(self._cloud)  # type: ignore[arg-type] -- of a cloud, it reads the books
+        findings, looked_at = report.audit(self._cloud)  # type: ignore[arg-type] -- of a cloud, it reads the books
         counted = {name: self._counted(guest) for name, guest in self._guests.items()}
         return Report(self._moves, took, counted, findings, looked_at, self._wrong)
 
@@ -200,7 +189,7 @@ class Story:
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
-    def _look(self, view: demo_screen.View) -> bool:
+    def _look(self, view: screen.View) -> bool:
         """Take in what is new, and act on it; return whether there is no more to come."""
         seen = self._cloud.look(self._names)
         view.show(seen)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A driver in a process of its own, for the tests that kill it, or patch it: ``life.py SETTINGS``.
 
@@ -32,21 +22,20 @@ def main(settings: dict[str, object]) -> None:
     from oslo_config import cfg
 
     from migrator import executors
-    from migrator.conf import compute as compute_conf
-    from migrator.conf import libvirt as libvirt_conf
+    from migrator.conf import compute, libvirt
     from migrator.objects import base
-    from migrator.virt.libvirt import driver as libvirt_driver
+    from migrator.virt.libvirt.driver import LibvirtDriver
 
     conf = cfg.ConfigOpts()
-    compute_conf.register_opts(conf)
-    libvirt_conf.register_opts(conf)
+    compute.register_opts(conf)
+    libvirt.register_opts(conf)
     conf([], default_config_files=[], default_config_dirs=[])
     for name, value in settings['default'].items():  # type: ignore[attr-defined]  # read from JSON
         conf.set_override(name, value)
     for name, value in settings['libvirt'].items():  # type: ignore[attr-defined]  # read from JSON
         conf.set_override(name, value, group='libvirt')
     threads = executors.NativeThreads()
-    driver = libvirt_driver.LibvirtDriver(conf, threads)
+    driver = LibvirtDriver(conf, threads)
     driver.init_host(conf.host)
     instance, data = (base.from_primitive(settings[name]) for name in ('instance', 'migrate_data'))
     ticks = 0

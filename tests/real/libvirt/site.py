@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A site whose computes run on the hosts of a libvirt lab, and what an operator sees of it."""
 
@@ -24,16 +14,14 @@ from keystoneauth1 import adapter, session, token_endpoint
 
 from migrator import executors
 from migrator.conductor import instances
-from migrator.db import api as db_api
-from migrator.objects import instance as instance_objects
-from migrator.objects import migration as migration_objects
-from migrator.objects import service as service_objects
+from migrator.db.api import Database
+from migrator.objects import COMPUTE_BINARY, Flavor, Instance, Migration
 from migrator.placement_client import allocations, providers
-from migrator.placement_client import client as placement_client
-from tests.real import cloud as clouds
-from tests.real import site as sites
+from migrator.placement_client.client import PlacementClient
+from tests.real import cloud
 from tests.real.libvirt.lab import guests, hosts
 from tests.real.servers import process
+from tests.real.site import Service, Shape, Site
 
 #: Seconds in which anything has to come to pass.
 PATIENCE = 120.0
@@ -47,7 +35,7 @@ _HEADERS = {
 }
 
 
-class Compute(sites.Service):
+class Compute(Service):
     """The compute service of one host of the lab: it ends when the host is switched off."""
 
     def __init__(self, host: hosts.Host, name: str, file: pathlib.Path) -> None:
@@ -59,7 +47,7 @@ class Compute(sites.Service):
         return self.host.namespace_command(super().command())
 
 
-class LibvirtSite(sites.Site):
+class LibvirtSite(Site):
     """The services of one cloud, its computes on the hosts of a lab.
 
     :param lab: its hosts are the site's.
@@ -68,14 +56,14 @@ class LibvirtSite(sites.Site):
 
     def __init__(self, lab: hosts.Lab, options: dict[str, Any], *servers: Any) -> None:
         self.lab = lab
-        shape = sites.Shape(hosts=len(lab.hosts), conductors=1, options=tuple(options.items()))
+        shape = Shape(hosts=len(lab.hosts), conductors=1, options=tuple(options.items()))
         super().__init__(lab.ground, shape, *servers)
 
     def host_names(self) -> list[str]:
         """Return what its hosts are called."""
         return [*self.lab.hosts]
 
-    def made(self, kind: str, name: str, file: pathlib.Path) -> sites.Service:
+    def made(self, kind: str, name: str, file: pathlib.Path) -> Service:
         """Return the process of a service."""
         return Compute(self.lab.hosts[name], name, file) if kind == 'compute' else super().made(kind, name, file)
 
@@ -107,10 +95,10 @@ class Cloud:
     def __init__(self, site: LibvirtSite) -> None:
         self.site = site
         self.lab = site.lab
-        self.database = db_api.Database(site.database_url, executors.NativeThreads())
+        self.database = Database(site.database_url, executors.NativeThreads())
         auth = session.Session(auth=token_endpoint.Token(site.placement.url, 'admin'))
         self._adapter = adapter.Adapter(auth, service_type='placement')
-        self.placement = placement_client.PlacementClient(self._adapter)
+        self.placement = PlacementClient(self._adapter)
         self._boots: dict[str, str] = {}
         self._changed: set[str] = set()
 
@@ -126,39 +114,39 @@ class Cloud:
 
     def live_migrate(
         self, guest: guests.Guest, host: str | None = None, block_migration: bool | str = 'auto'
-    ) -> migration_objects.Migration:
+    ) -> Migration:
         """Ask for the move of a guest; return its migration."""
         body = {'host': host, 'block_migration': block_migration}
         self.request('POST', f'/servers/{guest.uuid}/action', **{'os-migrateLive': body})
         return self.migrations(guest)[-1]
 
-    def abort(self, migration: migration_objects.Migration) -> None:
+    def abort(self, migration: Migration) -> None:
         """Ask for the abort of a migration."""
         self.request('DELETE', f'/servers/{migration.instance_uuid}/migrations/{migration.id}')
 
-    def force_complete(self, migration: migration_objects.Migration) -> None:
+    def force_complete(self, migration: Migration) -> None:
         """Ask for a migration to complete by force."""
         path = f'/servers/{migration.instance_uuid}/migrations/{migration.id}/action'
         self.request('POST', path, force_complete=None)
 
     # --- what an operator sees ---------------------------------------------------------------------------------------
 
-    def migrations(self, guest: guests.Guest) -> list[migration_objects.Migration]:
+    def migrations(self, guest: guests.Guest) -> list[Migration]:
         """Return the migrations of a guest, the oldest first."""
         found = self.database.migrations.list({'instance_uuid': guest.uuid})
         return sorted(found, key=lambda migration: migration.id)
 
-    def migration(self, migration: migration_objects.Migration) -> migration_objects.Migration:
+    def migration(self, migration: Migration) -> Migration:
         """Return a migration as it now is."""
         return self.database.migrations.get(migration.uuid)
 
-    def progress(self, migration: migration_objects.Migration) -> dict[str, Any]:
+    def progress(self, migration: Migration) -> dict[str, Any]:
         """Return what the API tells of a migration that runs; {} if it runs no more."""
         path = f'/servers/{migration.instance_uuid}/migrations'
         found: list[dict[str, Any]] = self.request('GET', path).json()['migrations']
         return next((one for one in found if one['id'] == migration.id), {})
 
-    def instance(self, guest: guests.Guest) -> instance_objects.Instance:
+    def instance(self, guest: guests.Guest) -> Instance:
         """Return a guest as the books have it."""
         return self.database.instances.get(guest.uuid)
 
@@ -166,7 +154,7 @@ class Cloud:
         """Wait until something is so."""
         process.wait_until(what, about, timeout)
 
-    def ended(self, migration: migration_objects.Migration, timeout: float = PATIENCE) -> str:
+    def ended(self, migration: Migration, timeout: float = PATIENCE) -> str:
         """Wait for the end of a migration; return its status.
 
         Its ``stuck_reason`` ends the wait, too, and is part of the answer then.
@@ -180,7 +168,7 @@ class Cloud:
         found = self.migration(migration)
         return f'stuck: {found.stuck_reason}' if found.stuck_reason and found.in_progress else str(found.status)
 
-    def runs(self, migration: migration_objects.Migration, copied_mib: int = 1) -> None:
+    def runs(self, migration: Migration, copied_mib: int = 1) -> None:
         """Wait until a migration copies memory."""
 
         def copies() -> bool:
@@ -192,8 +180,8 @@ class Cloud:
 
     def register(self, guest: guests.Guest, host: str, memory_mb: int = 128, root_gb: int = 0) -> guests.Guest:
         """Take a guest into the books, as the service that has made it would."""
-        flavor = instance_objects.Flavor(name='small', vcpus=1, memory_mb=memory_mb, root_gb=root_gb)
-        made = instance_objects.Instance(
+        flavor = Flavor(name='small', vcpus=1, memory_mb=memory_mb, root_gb=root_gb)
+        made = Instance(
             uuid=guest.uuid, name=guest.name, project_id='p', user_id='u', host=host, node=host, flavor=flavor
         )
         instances.create(self.database, self.placement, made)
@@ -252,7 +240,7 @@ class Cloud:
     def up(self, *hosts_: str) -> bool:
         """Whether the present lives of some hosts' compute services are known, and up; of all, if none is named."""
         now, patience = self.database.services.now(), float(dict(self.site.shape.options)['service_down_time'])
-        known = {each.host: each for each in self.database.services.list(binary=service_objects.COMPUTE_BINARY)}
+        known = {each.host: each for each in self.database.services.list(binary=COMPUTE_BINARY)}
         return all(
             name in known and known[name].boot_id != self._boots.get(name) and known[name].is_up(now, patience)
             for name in hosts_ or self.lab.hosts
@@ -260,7 +248,7 @@ class Cloud:
 
     def start_compute(self, host: str) -> None:
         """Start the compute service of a host anew, and return when it is known."""
-        known = self.database.services.list(binary=service_objects.COMPUTE_BINARY)
+        known = self.database.services.list(binary=COMPUTE_BINARY)
         self._boots.update({each.host: each.boot_id for each in known if each.host == host})
         self.site.services[host].start()
         self.wait(lambda: self.up(host), f'the compute service of {host} to be known')
@@ -301,11 +289,11 @@ class Cloud:
                 self.site.configure(name)
         self._changed.clear()
         self.clear_books()
-        clouds.forget_rows(self.database)
+        cloud.forget_rows(self.database)
 
     def clear_books(self) -> None:
         """Remove every allocation from Placement, which is the session's."""
-        clouds.clear_books(self.placement, self._adapter)
+        cloud.clear_books(self.placement, self._adapter)
 
     def close(self) -> None:
         """Close the connections."""

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What libvirt's driver promises besides the contract: of daemons that hang, and of lives that end."""
 
@@ -28,22 +18,22 @@ libvirt = pytest.importorskip('libvirt', reason='the module libvirt is not insta
 
 from migrator import exception, executors  # noqa: E402 -- what is tested needs libvirt
 from migrator.objects import base  # noqa: E402 -- as above
-from migrator.virt.libvirt import driver as libvirt_driver  # noqa: E402 -- as above
-from tests.real.libvirt import bench as benches  # noqa: E402 -- as above
+from migrator.virt.libvirt.driver import LibvirtDriver  # noqa: E402 -- as above
 from tests.real.libvirt import life  # noqa: E402 -- as above
+from tests.real.libvirt.bench import LibvirtBench  # noqa: E402 -- as above
 from tests.real.libvirt.lab import hosts  # noqa: E402 -- as above
 
 TREE = pathlib.Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
-def bench(fresh: hosts.Lab, tmp_path: pathlib.Path) -> Iterator[benches.LibvirtBench]:
-    made = benches.LibvirtBench(fresh, tmp_path)
+def bench(fresh: hosts.Lab, tmp_path: pathlib.Path) -> Iterator[LibvirtBench]:
+    made = LibvirtBench(fresh, tmp_path)
     yield made
     made.close()
 
 
-def another_life(bench: benches.LibvirtBench, patched: bool = False) -> subprocess.Popen[str]:
+def another_life(bench: LibvirtBench, patched: bool = False) -> subprocess.Popen[str]:
     """Start a process that moves the guest; the destination is ready."""
     conf = bench.confs['alpha']
     settings = {
@@ -59,8 +49,8 @@ def another_life(bench: benches.LibvirtBench, patched: bool = False) -> subproce
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={'PYTHONPATH': str(TREE)})
 
 
-def test_a_daemon_that_hangs_is_told_of_in_time_and_answers_again(bench: benches.LibvirtBench) -> None:
-    driver = libvirt_driver.LibvirtDriver(bench.confs['alpha'], executors.NativeThreads(), deadline=1.0)
+def test_a_daemon_that_hangs_is_told_of_in_time_and_answers_again(bench: LibvirtBench) -> None:
+    driver = LibvirtDriver(bench.confs['alpha'], executors.NativeThreads(), deadline=1.0)
     driver.init_host('alpha')
     bench.alpha.stop_daemon()
     began = time.monotonic()
@@ -77,7 +67,7 @@ def test_a_daemon_that_hangs_is_told_of_in_time_and_answers_again(bench: benches
     driver.connection.close()
 
 
-def test_a_daemon_that_is_away_is_told_of_and_found_again(bench: benches.LibvirtBench) -> None:
+def test_a_daemon_that_is_away_is_told_of_and_found_again(bench: LibvirtBench) -> None:
     bench.alpha.kill_daemon(comes_back=False)
     with pytest.raises(exception.ServiceUnreachable, match='libvirt of alpha'):
         bench.source.get_guest(bench.instance.uuid)
@@ -87,7 +77,7 @@ def test_a_daemon_that_is_away_is_told_of_and_found_again(bench: benches.Libvirt
     assert bench.at_source().state == 'running'
 
 
-def test_a_move_whose_daemon_is_killed_has_no_verdict_before_it_is_asked_again(bench: benches.LibvirtBench) -> None:
+def test_a_move_whose_daemon_is_killed_has_no_verdict_before_it_is_asked_again(bench: LibvirtBench) -> None:
     bench.slow()
     call = bench.move(bench.prepare())
     bench.run_until(lambda: call.started)
@@ -100,7 +90,7 @@ def test_a_move_whose_daemon_is_killed_has_no_verdict_before_it_is_asked_again(b
     assert bench.source.attach_live_migration(bench.instance.uuid) is None
 
 
-def test_a_check_file_that_was_left_behind_is_not_taken_for_a_new_one(bench: benches.LibvirtBench) -> None:
+def test_a_check_file_that_was_left_behind_is_not_taken_for_a_new_one(bench: LibvirtBench) -> None:
     left = bench.destination.check_can_live_migrate_destination(bench.instance, None, False).destination['check_file']
     data = bench.destination.check_can_live_migrate_destination(bench.instance, True, False)
     # Both drivers are in one process here, and see the same; what a source that shares nothing may have is an old one.
@@ -111,10 +101,10 @@ def test_a_check_file_that_was_left_behind_is_not_taken_for_a_new_one(bench: ben
     assert list(pathlib.Path(left).parent.iterdir()) == []
 
 
-def test_records_of_an_earlier_way_in_or_out_do_not_change_what_is_said(bench: benches.LibvirtBench) -> None:
+def test_records_of_an_earlier_way_in_or_out_do_not_change_what_is_said(bench: LibvirtBench) -> None:
     """As where a post step never ran, for its host was away, and the guest has come back since."""
     driver = bench.source
-    assert isinstance(driver, libvirt_driver.LibvirtDriver)
+    assert isinstance(driver, LibvirtDriver)
     driver._kept.write('incoming', bench.instance.uuid, {'files': {}, 'directories': []})
     assert bench.at_source().state == 'running'
     bench.slow()
@@ -133,9 +123,7 @@ def test_records_of_an_earlier_way_in_or_out_do_not_change_what_is_said(bench: b
 
 
 @pytest.mark.parametrize('seconds', [0.0, 0.01, 0.05, 0.3])
-def test_what_a_killed_life_had_asked_for_is_a_job_by_then_or_never(
-    bench: benches.LibvirtBench, seconds: float
-) -> None:
+def test_what_a_killed_life_had_asked_for_is_a_job_by_then_or_never(bench: LibvirtBench, seconds: float) -> None:
     bench.slow()
     process = another_life(bench)
     assert process.stdout is not None
@@ -157,7 +145,7 @@ def test_what_a_killed_life_had_asked_for_is_a_job_by_then_or_never(
     assert not bench.at_destination().present
 
 
-def test_a_later_life_aborts_what_an_earlier_one_has_begun(bench: benches.LibvirtBench) -> None:
+def test_a_later_life_aborts_what_an_earlier_one_has_begun(bench: LibvirtBench) -> None:
     bench.slow()
     process = another_life(bench)
     assert process.stdout is not None
@@ -173,7 +161,7 @@ def test_a_later_life_aborts_what_an_earlier_one_has_begun(bench: benches.Libvir
     assert bench.at_source().state == 'running'
 
 
-def test_in_a_process_that_eventlet_has_patched_other_green_threads_go_on(bench: benches.LibvirtBench) -> None:
+def test_in_a_process_that_eventlet_has_patched_other_green_threads_go_on(bench: LibvirtBench) -> None:
     pytest.importorskip('eventlet')
     bench.confs['alpha'].set_override('live_migration_bandwidth', 30, group='libvirt')
     process = another_life(bench, patched=True)
@@ -195,9 +183,7 @@ def test_in_a_process_that_eventlet_has_patched_other_green_threads_go_on(bench:
         ('live_migration_permit_post_copy', True, libvirt.VIR_MIGRATE_POSTCOPY),
     ],
 )
-def test_what_may_be_made_use_of_is_asked_for(
-    bench: benches.LibvirtBench, option: str, value: object, flag: int
-) -> None:
+def test_what_may_be_made_use_of_is_asked_for(bench: LibvirtBench, option: str, value: object, flag: int) -> None:
     for conf in bench.confs.values():
         conf.set_override(option, value, group='libvirt')
     call = bench.move(bench.prepare())

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What breaks while a real guest moves: a QEMU, a host, a daemon, the compute service; and how it comes right."""
 
@@ -16,12 +6,12 @@ from __future__ import annotations
 
 import re
 
-from tests.real.libvirt import site as sites
 from tests.real.libvirt.lab import guests, hosts
+from tests.real.libvirt.site import Cloud
 from tests.real.libvirt.test_moves import a_guest
 
 
-def under_way(cloud: sites.Cloud, **settings: object) -> tuple[guests.Guest, object]:
+def under_way(cloud: Cloud, **settings: object) -> tuple[guests.Guest, object]:
     """Return a guest whose copy lasts, and its migration."""
     guest = a_guest(cloud, **{'rate': 2, **settings})
     cloud.slow()
@@ -30,7 +20,7 @@ def under_way(cloud: sites.Cloud, **settings: object) -> tuple[guests.Guest, obj
     return guest, migration
 
 
-def test_a_destination_whose_qemu_does_not_start(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+def test_a_destination_whose_qemu_does_not_start(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     beta.fault_qemu('no such luck')
     guest = a_guest(cloud)
     migration = cloud.live_migrate(guest)
@@ -44,9 +34,7 @@ def test_a_destination_whose_qemu_does_not_start(cloud: sites.Cloud, alpha: host
     cloud.check(guest, 'beta')
 
 
-def test_a_destination_that_loses_its_power_in_mid_copy(
-    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
-) -> None:
+def test_a_destination_that_loses_its_power_in_mid_copy(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     guest, migration = under_way(cloud)
     beta.power_off()
     assert cloud.ended(migration) == 'failed'
@@ -56,7 +44,7 @@ def test_a_destination_that_loses_its_power_in_mid_copy(
     cloud.check(guest, 'alpha')
 
 
-def test_a_source_that_loses_its_power_in_mid_copy(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+def test_a_source_that_loses_its_power_in_mid_copy(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     guest, migration = under_way(cloud)
     alpha.power_off()
     alpha.power_on()
@@ -70,7 +58,7 @@ def test_a_source_that_loses_its_power_in_mid_copy(cloud: sites.Cloud, alpha: ho
     cloud.check(guest, 'alpha')
 
 
-def test_a_source_whose_libvirt_is_killed_in_mid_copy(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+def test_a_source_whose_libvirt_is_killed_in_mid_copy(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     guest, migration = under_way(cloud)
     alpha.kill_daemon()
     assert cloud.ended(migration) == 'failed'
@@ -79,7 +67,7 @@ def test_a_source_whose_libvirt_is_killed_in_mid_copy(cloud: sites.Cloud, alpha:
 
 
 def test_a_compute_that_is_killed_in_mid_copy_finds_the_job_again(
-    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+    cloud: Cloud, alpha: hosts.Host, beta: hosts.Host
 ) -> None:
     guest, migration = under_way(cloud)
     cloud.site.services['alpha'].kill()
@@ -90,7 +78,7 @@ def test_a_compute_that_is_killed_in_mid_copy_finds_the_job_again(
     cloud.check(guest, 'beta')
 
 
-def test_a_job_that_was_found_again_can_be_aborted(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+def test_a_job_that_was_found_again_can_be_aborted(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     guest, migration = under_way(cloud, rate=20)
     cloud.site.services['alpha'].kill()
     cloud.start_compute('alpha')
@@ -100,9 +88,7 @@ def test_a_job_that_was_found_again_can_be_aborted(cloud: sites.Cloud, alpha: ho
     cloud.check(guest, 'alpha')
 
 
-def test_a_job_that_has_ended_while_its_compute_was_away(
-    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
-) -> None:
+def test_a_job_that_has_ended_while_its_compute_was_away(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     guest, migration = under_way(cloud)
     cloud.site.services['alpha'].kill()
     cloud.wait(lambda: guest.uuid not in alpha.domains(), 'the guest to have left')
@@ -112,7 +98,7 @@ def test_a_job_that_has_ended_while_its_compute_was_away(
     cloud.check(guest, 'beta')
 
 
-def test_a_compute_that_is_killed_at_cut_over(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+def test_a_compute_that_is_killed_at_cut_over(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     guest, migration = under_way(cloud)
     # Paused with a job, as at cut-over, and for as long as the rest takes at this speed.
     alpha.virsh('suspend', guest.uuid)
@@ -123,7 +109,7 @@ def test_a_compute_that_is_killed_at_cut_over(cloud: sites.Cloud, alpha: hosts.H
     cloud.check(guest, 'beta')
 
 
-def test_both_computes_killed_in_mid_copy(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+def test_both_computes_killed_in_mid_copy(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     guest, migration = under_way(cloud)
     for name in ('alpha', 'beta'):
         cloud.site.services[name].kill()
@@ -135,7 +121,7 @@ def test_both_computes_killed_in_mid_copy(cloud: sites.Cloud, alpha: hosts.Host,
 
 
 def test_a_post_copy_that_breaks_off_waits_for_a_person_and_holds_up_no_other_guest(
-    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+    cloud: Cloud, alpha: hosts.Host, beta: hosts.Host
 ) -> None:
     for name in ('alpha', 'beta'):
         cloud.set_option(name, libvirt__live_migration_permit_post_copy=True, libvirt__live_migration_bandwidth=8)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Real guests on their way through the whole of migrator: its services are processes, and its hosts libvirt's."""
 
@@ -16,16 +6,16 @@ from __future__ import annotations
 
 import os
 
-from tests.real.libvirt import site as sites
 from tests.real.libvirt.lab import guests, hosts
+from tests.real.libvirt.site import Cloud
 
 
-def a_guest(cloud: sites.Cloud, name: str = 'guest-1', **settings: object) -> guests.Guest:
+def a_guest(cloud: Cloud, name: str = 'guest-1', **settings: object) -> guests.Guest:
     host = cloud.lab.hosts['alpha']
     return cloud.register(cloud.lab.start_guest(host, name, **{'memory_mib': 128, 'work': 100, **settings}), 'alpha')
 
 
-def test_guests_are_adopted_as_they_are(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+def test_guests_are_adopted_as_they_are(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     guest = cloud.lab.start_guest(alpha, 'idle', memory_mib=128, work=100)
     alpha.virsh('autostart', guest.uuid)
     before = alpha.virsh('dumpxml', guest.uuid)
@@ -43,7 +33,7 @@ def test_guests_are_adopted_as_they_are(cloud: sites.Cloud, alpha: hosts.Host, b
     assert guest.uuid in beta.virsh('list', '--all', '--autostart', '--uuid').split()
 
 
-def test_a_busy_guest_moves_there_and_back(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+def test_a_busy_guest_moves_there_and_back(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     guest = a_guest(cloud, rate=40)
     assert cloud.ended(cloud.live_migrate(guest, 'beta')) == 'completed'
     guest.survived(alpha, beta)
@@ -54,7 +44,7 @@ def test_a_busy_guest_moves_there_and_back(cloud: sites.Cloud, alpha: hosts.Host
 
 
 def test_a_guest_whose_user_has_paused_it_moves_and_stays_paused(
-    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+    cloud: Cloud, alpha: hosts.Host, beta: hosts.Host
 ) -> None:
     guest = a_guest(cloud)
     alpha.virsh('suspend', guest.uuid)
@@ -65,7 +55,7 @@ def test_a_guest_whose_user_has_paused_it_moves_and_stays_paused(
 
 
 def test_a_paused_guest_moves_also_where_post_copy_is_permitted(
-    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+    cloud: Cloud, alpha: hosts.Host, beta: hosts.Host
 ) -> None:
     for name in ('alpha', 'beta'):
         cloud.set_option(name, libvirt__live_migration_permit_post_copy=True)
@@ -76,7 +66,7 @@ def test_a_paused_guest_moves_also_where_post_copy_is_permitted(
     guest.survived(alpha, beta)
 
 
-def test_a_disk_that_both_hosts_see_is_not_copied(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+def test_a_disk_that_both_hosts_see_is_not_copied(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     cloud.restart_computes(instances_path=cloud.lab.shared)
     disk = cloud.lab.make_disk(None, 'shared', 64, 8)
     guest = a_guest(cloud, disks=[disk])
@@ -90,7 +80,7 @@ def test_a_disk_that_both_hosts_see_is_not_copied(cloud: sites.Cloud, alpha: hos
 
 
 def test_a_local_disk_is_copied_and_then_removed_at_the_source(
-    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host, tmp_path: object
+    cloud: Cloud, alpha: hosts.Host, beta: hosts.Host, tmp_path: object
 ) -> None:
     disk = cloud.lab.make_disk(alpha, 'local', 64, 32)
     kept = alpha.images / 'kept.qcow2'
@@ -105,7 +95,7 @@ def test_a_local_disk_is_copied_and_then_removed_at_the_source(
 
 
 def test_a_local_disk_arrives_whole_without_the_file_that_backs_it(
-    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+    cloud: Cloud, alpha: hosts.Host, beta: hosts.Host
 ) -> None:
     cloud.lab.make_disk(alpha, 'base', 64, 32)
     disk = cloud.lab.make_disk(alpha, 'local', 64, backed_by='base')
@@ -120,9 +110,7 @@ def test_a_local_disk_arrives_whole_without_the_file_that_backs_it(
     assert guests.same_image(alpha.images / 'base.qcow2', beta.images / 'local.qcow2')
 
 
-def test_a_file_in_the_way_of_a_copy_is_not_overwritten(
-    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
-) -> None:
+def test_a_file_in_the_way_of_a_copy_is_not_overwritten(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     disk = cloud.lab.make_disk(alpha, 'local', 64, 8)
     (beta.images / 'local.qcow2').write_text("somebody else's")
     guest = a_guest(cloud, disks=[disk])
@@ -134,7 +122,7 @@ def test_a_file_in_the_way_of_a_copy_is_not_overwritten(
 
 
 def test_a_volume_of_a_pool_that_only_its_host_has_is_not_taken_for_a_shared_one(
-    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+    cloud: Cloud, alpha: hosts.Host, beta: hosts.Host
 ) -> None:
     """Each host has a volume of that name, and they are two."""
     cloud.restart_computes(instances_path=cloud.lab.shared)
@@ -153,7 +141,7 @@ def test_a_volume_of_a_pool_that_only_its_host_has_is_not_taken_for_a_shared_one
 
 
 def test_a_console_is_logged_where_only_its_host_has_a_directory(
-    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+    cloud: Cloud, alpha: hosts.Host, beta: hosts.Host
 ) -> None:
     log = alpha.images / 'instance-1' / 'console.log'
     log.parent.mkdir()
@@ -170,9 +158,7 @@ def test_a_console_is_logged_where_only_its_host_has_a_directory(
     assert (beta.images / 'instance-1' / 'console.log').read_bytes()
 
 
-def test_an_abort_in_mid_copy_leaves_everything_as_it_was(
-    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
-) -> None:
+def test_an_abort_in_mid_copy_leaves_everything_as_it_was(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     disk = cloud.lab.make_disk(alpha, 'local', 32, 4)
     guest = a_guest(cloud, rate=5, disks=[disk])
     alpha.virsh('autostart', guest.uuid)
@@ -190,7 +176,7 @@ def test_an_abort_in_mid_copy_leaves_everything_as_it_was(
     assert (alpha.images / 'local.qcow2').exists()
 
 
-def test_aborts_in_the_queue_and_before_it(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+def test_aborts_in_the_queue_and_before_it(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     first, waiting, early = (a_guest(cloud, f'guest-{number}') for number in (1, 2, 3))
     cloud.slow()
     running = cloud.live_migrate(first)
@@ -211,9 +197,7 @@ def test_aborts_in_the_queue_and_before_it(cloud: sites.Cloud, alpha: hosts.Host
         cloud.check(each, 'alpha')
 
 
-def test_to_complete_by_force_pauses_for_as_long_as_it_takes(
-    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
-) -> None:
+def test_to_complete_by_force_pauses_for_as_long_as_it_takes(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     guest = a_guest(cloud, rate=40)
     cloud.slow()
     migration = cloud.live_migrate(guest)
@@ -227,7 +211,7 @@ def test_to_complete_by_force_pauses_for_as_long_as_it_takes(
 
 
 def test_to_complete_by_force_goes_on_in_post_copy_where_that_is_permitted(
-    cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host
+    cloud: Cloud, alpha: hosts.Host, beta: hosts.Host
 ) -> None:
     for name in ('alpha', 'beta'):
         cloud.set_option(name, libvirt__live_migration_permit_post_copy=True, libvirt__live_migration_bandwidth=8)
@@ -242,7 +226,7 @@ def test_to_complete_by_force_goes_on_in_post_copy_where_that_is_permitted(
     cloud.check(guest, 'beta')
 
 
-def test_four_at_once_of_which_two_run(cloud: sites.Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
+def test_four_at_once_of_which_two_run(cloud: Cloud, alpha: hosts.Host, beta: hosts.Host) -> None:
     cloud.set_option('alpha', max_concurrent_live_migrations=2, libvirt__live_migration_bandwidth=20)
     four = [a_guest(cloud, f'guest-{number}', memory_mib=96, work=64, rate=2) for number in range(1, 5)]
     migrations = [cloud.live_migrate(guest) for guest in four]

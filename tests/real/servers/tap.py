@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A tap on a broker: hears every message that is published in a virtual host, and who published it.
 
@@ -32,7 +22,7 @@ import amqp
 import requests
 
 from migrator.objects import base
-from migrator.testing import rpc as testing_rpc
+from migrator.testing import rpc
 from tests.real.servers import process, rabbitmq
 
 #: Where RabbitMQ puts the copies, and how those of what was published are addressed.
@@ -45,7 +35,7 @@ _MARK = 'tap-mark-'
 
 
 @dataclasses.dataclass(frozen=True)
-class Heard(testing_rpc.Recorded):
+class Heard(rpc.Recorded):
     """One message that was heard.
 
     Its kind is one more than those of :class:`migrator.testing.rpc.Recorded`: ``beat`` is the sign of life of who is
@@ -73,7 +63,7 @@ class Tap:
     def __init__(
         self, broker: rabbitmq.RabbitMQ, vhost: str, name_of: Callable[[str], str] = lambda user: user
     ) -> None:
-        self.recorder = testing_rpc.RpcRecorder()
+        self.recorder = rpc.RpcRecorder()
         self.taps = 0
         self._broker = broker
         self._vhost = vhost
@@ -87,7 +77,7 @@ class Tap:
         process.wait_until(lambda: self.taps, 'the broker to be tapped')
 
     @property
-    def messages(self) -> list[testing_rpc.Recorded]:
+    def messages(self) -> list[rpc.Recorded]:
         """Every message so far, in the order in which the broker got them."""
         return self.recorder.messages
 
@@ -165,7 +155,7 @@ class Tap:
         if 'method' in inner:
             args = {name: base.from_primitive(value) for name, value in inner['args'].items()}
             kind = 'call' if call_id else 'cast'
-            migration_uuid = testing_rpc.migration_of(args)
+            migration_uuid = rpc.migration_of(args)
             heard = Heard(sender, key, inner['method'], kind, _size(inner['args']), migration_uuid, at, wire)
             if call_id:
                 self._calls[call_id] = heard

@@ -1,21 +1,12 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 """An executable model of one live migration, searched breadth first: every order in which things can happen.
 
-It drives the product's own pure functions: :func:`migrator.conductor.settle.decide` with ``source_says`` and
-``destination_says``, :func:`migrator.placement_client.pairs.observe_pair`, and the table of legal moves. What a
-conductor does with what they say is told again here, after ``conductor/tasks/live_migrate.py``, ``owned.py``,
-``orders.py``, ``books.py``, ``recovery.py``, ``debts.py`` and ``saga/executor.py``; what a host does, after
-``compute/orders.py`` and ``manager.py``. Whoever changes these changes the model with them.
+It drives the product's own pure functions: :func:`migrator.conductor.migration.settle.decide` with ``source_says``
+and ``destination_says``, :func:`migrator.placement_client.allocation_state.observe_pair`, and the table of legal moves.
+What a conductor does with their answers is written again here, after ``conductor/tasks/live_migrate.py``,
+``conductor/migration/{context,hosts,allocations}.py``, ``conductor/{takeover,cleanups}.py`` and
+``saga/executor.py``; what a host does, after ``compute/work.py`` and ``manager.py``. A change of these changes the
+model with them.
 
 **In it**: one migration, two conductors, a source S, a destination D, Placement with its generations; as variants a
 second candidate E, planned stops of S, and one debt by itself (:mod:`.debts`). Faults: conductors killed, or paused

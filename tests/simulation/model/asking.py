@@ -1,19 +1,9 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 """How a conductor asks the hosts, and what it makes of the answers."""
 
 from __future__ import annotations
 
-from migrator.conductor import settle as table
+from migrator.conductor.migration.settle import Host, Says
 from tests.simulation.model import settling
 from tests.simulation.model.search import Step
 from tests.simulation.model.state import (
@@ -28,7 +18,7 @@ from tests.simulation.model.state import (
 from tests.simulation.model.story import Next, next_act
 from tests.simulation.model.teller import Steps, Teller
 
-_JOB = (table.Says.JOB, table.Says.CUTOVER_JOB)
+_JOB = (Says.JOB, Says.CUTOVER_JOB)
 
 
 class Asking(Teller):
@@ -104,7 +94,7 @@ class Asking(Teller):
             seen=me.epoch, seen_of=NOBODY if row.destination == 'E' and isinstance(host, Destination) else self.index
         ), None
 
-    def _heard(self, me: Conductor, ask: str, name: str, word: table.Host, work: str = '') -> Step:
+    def _heard(self, me: Conductor, ask: str, name: str, word: Host, work: str = '') -> Step:
         down = word == settling.DOWN
         label = f'(epoch {me.epoch}) asks {name}: {word.says}{" " + word.verdict if word.verdict else ""}'
         run = me._replace(at=('run',))

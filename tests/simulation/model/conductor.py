@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 """What a conductor does: adopts, decides by the product's table, commits behind the guard, and has things done.
 
 How it asks is in asking.py, how it keeps the books in ledger.py.
@@ -37,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from migrator.conductor import settle as table
+from migrator.conductor.migration.settle import Act, Host, Says
 from migrator.objects.migration import MigrationStatus as Status
 from tests.simulation.model import placement, settling
 from tests.simulation.model.asking import Asking
@@ -60,7 +50,7 @@ from tests.simulation.model.state import (
 from tests.simulation.model.story import Next, next_act
 
 Steps = Iterator[Step]
-_JOB = (table.Says.JOB, table.Says.CUTOVER_JOB)
+_JOB = (Says.JOB, Says.CUTOVER_JOB)
 _DEBT = {('clean', 'D'): 'clean', ('restore', 'S'): 'restore', ('post', 'S'): 'post', ('post', 'D'): 'post'}
 
 
@@ -207,16 +197,16 @@ class Story(Asking, Ledger):
         again, source, destination = me.at[1:]
         where, against = settling.column(row), bool(row.abort) or me.against
         act = settling.decide(source, destination, where, against, again)
-        if table.Says.DOWN in (destination.says,) and source.says is table.Says.CUTOVER and not source.verdict:
-            act = table.Act.FORWARD if 'xf' in self.plants else table.Act.BACK if 'xb' in self.plants else act
-        turning = act in (table.Act.BACK, table.Act.ABORT, table.Act.ERROR)
+        if Says.DOWN in (destination.says,) and source.says is Says.CUTOVER and not source.verdict:
+            act = Act.FORWARD if 'xf' in self.plants else Act.BACK if 'xb' in self.plants else act
+        turning = act in (Act.BACK, Act.ABORT, Act.ERROR)
         if turning and not me.settling and 'a' not in self.plants:
             yield self._raise(me, row, f'would {act}')
             return
         yield self._act(me, row, act, source)
 
-    def _act(self, me: Conductor, row: Row, act: table.Act, source: table.Host) -> Step:
-        run, acts = me._replace(at=('run',)), table.Act
+    def _act(self, me: Conductor, row: Row, act: Act, source: Host) -> Step:
+        run, acts = me._replace(at=('run',)), Act
         label = f'decides: {act}'
         if act is acts.ASK:
             return self.step('asks both once more', me._replace(at=('settle', True)))

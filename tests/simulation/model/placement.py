@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 """Placement: two consumers with generations, and what their pair means by the product's own table."""
 
 from __future__ import annotations
@@ -16,7 +6,7 @@ from __future__ import annotations
 import functools
 
 from migrator.objects.migration import Strategy
-from migrator.placement_client.pairs import PairState, observe_pair
+from migrator.placement_client.allocation_state import PairState, observe_pair
 from tests.simulation.model.state import ABSENT, GHOST, Books, Message
 
 FIRST_GENERATION = 1

@@ -1,23 +1,13 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 """The product's table, asked with the words of the modelled hosts; nothing is decided here."""
 
 from __future__ import annotations
 
 import functools
 
-from migrator.conductor import settle
-from migrator.objects.command import Entry, GuestState
+from migrator.conductor.migration import settle
 from migrator.objects.migration import MigrationStatus
+from migrator.objects.protocol import Entry, GuestState
 from tests.simulation.model.state import WORK_ENDS, Destination, Phase, Row, Source
 
 #: What a host says when it is down, and what a planned stop of the source has left in its place.

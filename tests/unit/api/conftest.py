@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What every test of this folder stands on: the real application on a real database, and a stand-in for a conductor."""
 
@@ -22,19 +12,16 @@ from oslo_config import cfg
 from tempest.lib.common import api_version_request, jsonschema_validator
 from tempest.lib.services.compute import hypervisor_client, migrations_client, servers_client, services_client
 
-from migrator import context as migrator_context
 from migrator import executors
-from migrator.api import app as api_app
-from migrator.api import devidentity
-from migrator.api import request as api_request
-from migrator.cmd import http_server
+from migrator.api import app, devidentity
+from migrator.api.request import Request
 from migrator.conf import api as api_conf
-from migrator.conf import conductor as conductor_conf
-from migrator.db import api as db_api
+from migrator.conf import conductor
+from migrator.context import RequestContext
 from migrator.db import models
-from migrator.objects import compute_node, instance
-from migrator.objects import migration as migration_objects
-from migrator.objects import service as service_objects
+from migrator.db.api import Database
+from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION, ENDS, Migration, compute_node, instance
+from migrator.runtime import http_server
 from tests import templates
 
 CLIENTS = {
@@ -85,16 +72,14 @@ class World:
 
     def __init__(self, directory, auth=None):
         self.threads = HandClock()
-        self.database = db_api.Database(
-            f'sqlite:///{directory}/migrator.sqlite', self.threads, sqlite_synchronous=False
-        )
+        self.database = Database(f'sqlite:///{directory}/migrator.sqlite', self.threads, sqlite_synchronous=False)
         self.conf = cfg.ConfigOpts()
         api_conf.register_opts(self.conf)
-        conductor_conf.register_opts(self.conf)
+        conductor.register_opts(self.conf)
         self.conf([], project='migrator', default_config_files=[], default_config_dirs=[])
         self.conf.set_override('auth_strategy', 'noauth2', group='api')
         self.conductor = ConductorStandIn()
-        self.app = api_app.make_app(self.conf, self.database, self.conductor, self.threads, auth=auth)
+        self.app = app.make_app(self.conf, self.database, self.conductor, self.threads, auth=auth)
 
     # --- asking --------------------------------------------------------------------------------------------------
 
@@ -129,14 +114,14 @@ class World:
 
     # --- making --------------------------------------------------------------------------------------------------
 
-    def host(self, name, version=service_objects.CURRENT_VERSION):
+    def host(self, name, version=CURRENT_VERSION):
         """Report a compute host, with 8 VCPU, 16 GiB and 100 GiB."""
         inventory = {key: {'total': total} for key, total in (('VCPU', 8), ('MEMORY_MB', 16384), ('DISK_GB', 100))}
         root = compute_node.ProviderInventory(uuid=str(uuid.uuid4()), name=name, inventory=inventory)
         node = compute_node.ComputeNode(
             uuid=root.uuid, host=name, node=f'{name}.example.org', providers=[root], cpu_info={'model': 'fake'}
         )
-        self.database.services.report(name, service_objects.COMPUTE_BINARY, version, str(uuid.uuid4()))
+        self.database.services.report(name, COMPUTE_BINARY, version, str(uuid.uuid4()))
         with self.database.engine.writer() as session:
             self.database.services.write_node(session, node)
         return node
@@ -153,14 +138,14 @@ class World:
     def migration(self, guest, status='running', **more):
         """Accept a migration, and have it in a status, as a conductor would."""
         values = {'project_id': guest.project_id, 'user_id': 'ada', 'dest_compute': 'dest'} | more
-        one = migration_objects.Migration(
+        one = Migration(
             uuid=str(uuid.uuid4()),
             instance_uuid=guest.uuid,
             source_compute=guest.host,
             source_node=guest.node,
             **values,
         )
-        context = migrator_context.RequestContext(user_id='ada', project_id=guest.project_id, overwrite=False)
+        context = RequestContext(user_id='ada', project_id=guest.project_id, overwrite=False)
         self.database.migrations.accept(context, one, 'live-migration')
         self.move(one.uuid, status=status)
         return self.database.migrations.get(one.uuid)
@@ -171,7 +156,7 @@ class World:
 
         if fields.get('checked_at') == 'now':
             fields['checked_at'] = types.now()
-        ends = fields.get('status') in migration_objects.ENDS
+        ends = fields.get('status') in ENDS
         with self.database.engine.writer() as session:
             row = session.query(models.Migration).filter_by(uuid=migration_uuid).one()
             for name, value in fields.items():
@@ -230,7 +215,7 @@ def by_roles(handle):
     def authenticated(request):
         role, user, project = request.headers['X-Auth-Token'].split(':')
         implied = {'admin': 4, 'manager': 3, 'member': 2, 'reader': 1, 'none': 0}[role]
-        request.environ['migrator.context'] = migrator_context.RequestContext(
+        request.environ['migrator.context'] = RequestContext(
             user_id=user,
             project_id=project,
             roles=['reader', 'member', 'manager', 'admin'][:implied],
@@ -304,7 +289,7 @@ def make_request(world):
     def make(path='/', version=80, method='GET', body=b''):
         import microversion_parse
 
-        request = api_request.Request.blank(path, method=method)
+        request = Request.blank(path, method=method)
         request.body = body
         request.environ['migrator.version'] = microversion_parse.Version(2, version)
         request.environ['openstack.request_id'] = 'req-1'

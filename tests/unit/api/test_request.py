@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What a request's body may be, before any schema sees it."""
 
@@ -18,7 +8,7 @@ import json
 import pytest
 import webob
 
-from migrator.api import request as api_request
+from migrator.api.request import MAX_BODY, MAX_DEPTH
 
 
 @pytest.mark.parametrize(
@@ -31,14 +21,14 @@ def test_what_is_no_json_is_a_400(world, body):
     world.refuses(response, 400, 'badRequest', 'Malformed request body', since=before)
 
 
-@pytest.mark.parametrize('depth', [api_request.MAX_DEPTH + 1, 970])
+@pytest.mark.parametrize('depth', [MAX_DEPTH + 1, 970])
 @pytest.mark.parametrize(('opens', 'closes'), [(b'[', b']'), (b'{"a":', b'}')])
 def test_a_body_that_is_nested_too_deep_is_a_400(world, opens, closes, depth):
     guest = world.guest()
     before = world.rows()
     inner = b'{"lock":' + opens * (depth - 1) + b'1' + closes * (depth - 1) + b'}'
     response = world.ask('POST', f'/servers/{guest.uuid}/action', inner)
-    world.refuses(response, 400, 'badRequest', f'nested more than {api_request.MAX_DEPTH} deep', since=before)
+    world.refuses(response, 400, 'badRequest', f'nested more than {MAX_DEPTH} deep', since=before)
 
 
 @pytest.mark.parametrize(('character', 'name'), [('\ud800', 'U+D800'), ('\udfff', 'U+DFFF'), ('\0', 'U+0000')])
@@ -87,8 +77,8 @@ def test_a_body_that_ends_before_its_length_is_a_400_and_no_fault_of_ours(world,
 
 def test_a_body_that_is_too_long_is_a_413(world):
     guest = world.guest()
-    response = world.ask('POST', f'/servers/{guest.uuid}/action', b' ' * (api_request.MAX_BODY + 1))
-    world.refuses(response, 413, 'overLimit', str(api_request.MAX_BODY))
+    response = world.ask('POST', f'/servers/{guest.uuid}/action', b' ' * (MAX_BODY + 1))
+    world.refuses(response, 413, 'overLimit', str(MAX_BODY))
 
 
 def test_a_body_that_says_it_is_something_else_is_a_415(world):

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 from __future__ import annotations
@@ -19,14 +9,15 @@ import pytest
 from oslo_config import cfg
 
 from migrator import exception, executors
-from migrator.cmd import compute, process
-from migrator.conf import service as service_conf
-from migrator.testing import fake_world_server
+from migrator.cmd import compute
+from migrator.conf.service import COMPUTE_OPTS
+from migrator.runtime import process
+from migrator.testing.fake_world.server import WorldServer
 from tests.unit.cmd.processes import configure, refused, running
 
 
 def test_every_driver_that_can_be_chosen_is_known():
-    choices = next(option for option in service_conf.COMPUTE_OPTS if option.name == 'driver').type.choices
+    choices = next(option for option in COMPUTE_OPTS if option.name == 'driver').type.choices
     assert set(compute.DRIVERS) == set(choices)
 
 
@@ -46,7 +37,7 @@ def test_it_waits_for_the_world_and_says_so_once(tmp_path):
     world = str(tmp_path / 'world')
     with running(tmp_path, 'compute', *configure(tmp_path, f'[fake]\nworld = {world}', schema=False)) as service:
         service.wait_for('The world of fake hypervisors is not reachable')
-        server = fake_world_server.WorldServer(world, executors.NativeThreads())
+        server = WorldServer(world, executors.NativeThreads())
         server.start()
         service.wait_for('serves')
         assert server.look()['hosts']['h1']['lives'] == 1

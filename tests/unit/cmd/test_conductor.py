@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 from __future__ import annotations
@@ -21,8 +11,9 @@ import requests
 from prometheus_client import parser
 
 from migrator import exception, executors
-from migrator.cmd import conductor, process, settings
-from migrator.db import api as db_api
+from migrator.cmd import conductor
+from migrator.db.api import Database
+from migrator.runtime import process, settings
 from tests.unit.cmd.processes import configure, refused, running
 
 
@@ -83,7 +74,7 @@ def test_what_a_start_that_broke_off_has_begun_is_given_back(tmp_path, monkeypat
     with pytest.raises(process.Stopping):
         conductor.begin(starting)
     starting.stop()
-    database = db_api.Database(conf.database.connection, executors.NativeThreads())
+    database = Database(conf.database.connection, executors.NativeThreads())
     (life,) = database.conductors.list()
     assert life.lease_until <= database.services.now()
     database.close()

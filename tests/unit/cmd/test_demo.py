@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The options of migrator-demo, and what it shows: what can be said without a cloud."""
 
@@ -21,8 +11,9 @@ import io
 import pytest
 import rich.console
 
-from migrator.cmd import demo, demo_options, demo_screen
-from migrator.objects import migration as migration_objects
+from migrator.cmd import demo
+from migrator.demo import options, screen
+from migrator.objects import Migration
 
 START = datetime.datetime(2026, 11, 5, 10, 0, tzinfo=datetime.UTC)
 
@@ -95,16 +86,16 @@ def test_what_is_no_option_is_told_in_one_line(refused, words):
 
 def test_the_most_that_fits_is_taken(capsys):
     for hosts in (2, 3, 9):
-        settings = demo_options.Settings(hosts=hosts, instances=10**6)
-        most = int(demo_options.misfit(settings).partition('room for ')[2].split()[0])
-        assert demo_options.misfit(demo_options.Settings(hosts=hosts, instances=most)) is None
-        assert demo_options.misfit(demo_options.Settings(hosts=hosts, instances=most + 1))
+        settings = options.Settings(hosts=hosts, instances=10**6)
+        most = int(options.misfit(settings).partition('room for ')[2].split()[0])
+        assert options.misfit(options.Settings(hosts=hosts, instances=most)) is None
+        assert options.misfit(options.Settings(hosts=hosts, instances=most + 1))
 
 
 def test_every_option_of_the_readme_is_there(capsys):
     assert demo.main(['--help']) == 0
     said = capsys.readouterr().out
-    for field in dataclasses.fields(demo_options.Settings):
+    for field in dataclasses.fields(options.Settings):
         assert f'--{field.name.replace("_", "-")}' in said
 
 
@@ -116,7 +107,7 @@ def migration(number, *statuses, **fields):
         {'status': status, 'at': (START + datetime.timedelta(seconds=number + 0.5 * later)).isoformat()}
         for later, status in enumerate(statuses)
     ]
-    return migration_objects.Migration(
+    return Migration(
         id=number,
         uuid=f'migration-{number}',
         instance_uuid=f'instance-{number}',
@@ -132,7 +123,7 @@ def migration(number, *statuses, **fields):
 
 
 def look(*migrations):
-    return demo_screen.Look(
+    return screen.Look(
         migrations=migrations,
         names={one.instance_uuid: f'vm-{one.id}' for one in migrations},
         population={'host1': 2, 'host2': 1},
@@ -148,7 +139,7 @@ def draw():
     def draw(seen, width=80, height=24, encoding='utf-8'):
         out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
         console = rich.console.Console(file=out, width=width, height=height, color_system=None)
-        console.print(demo_screen.Screen(console, 'title').drawing(seen))
+        console.print(screen.Screen(console, 'title').drawing(seen))
         out.flush()
         return out.buffer.getvalue().decode(encoding).splitlines()
 
@@ -157,7 +148,7 @@ def draw():
 
 def test_plain_lines_tell_each_change_once_and_in_order():
     out = io.StringIO()
-    with demo_screen.Lines(out) as lines:
+    with screen.Lines(out) as lines:
         lines.show(look(migration(1, 'accepted', 'preparing'), migration(2, 'accepted')))
         lines.show(look(migration(1, 'accepted', 'preparing', 'queued'), migration(2, 'accepted')))
         lines.show(look(migration(1, 'accepted', 'preparing', 'queued'), migration(2, 'accepted')))

@@ -46,7 +46,7 @@ print(json.dumps([printed, sorted({name.partition('.')[0] for name in sys.module
         ('migrator.cmd.compute', ['']),
         ('migrator.cmd.conductor', ['']),
         ('migrator.cmd.demo', ['']),
-        ('migrator.testing.fake_world_server', ['']),
+        ('migrator.testing.fake_world.server', ['']),
     ],
 )
 def test_help_imports_nothing_heavy(module, commands):

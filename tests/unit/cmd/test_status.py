@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 from __future__ import annotations
@@ -19,9 +9,10 @@ import sqlite3
 import pytest
 
 from migrator import executors
-from migrator.cmd import http_server, status
-from migrator.db import api as db_api
+from migrator.cmd import status
+from migrator.db.api import Database
 from migrator.objects import service
+from migrator.runtime import http_server
 from tests.unit.cmd.processes import configure
 from tests.unit.db import bare
 
@@ -69,7 +60,7 @@ def test_where_there_are_no_compute_services_it_says_that(tmp_path, placement, c
 
 def test_computes_of_this_release_are_counted(tmp_path, placement, capsys):
     arguments = configure(tmp_path, placement('1.39'))
-    database = db_api.Database(f'sqlite:///{tmp_path}/migrator.sqlite', executors.NativeThreads())
+    database = Database(f'sqlite:///{tmp_path}/migrator.sqlite', executors.NativeThreads())
     database.services.report('new1', 'nova-compute', service.CURRENT_VERSION, 'boot')
     database.close()
     found, said = check(arguments, capsys)
@@ -91,7 +82,7 @@ def test_a_placement_that_is_too_old_is_a_failure(tmp_path, placement, capsys):
 
 def test_a_compute_of_an_older_version_is_a_warning(tmp_path, placement, capsys):
     arguments = configure(tmp_path, placement('1.39'))
-    database = db_api.Database(f'sqlite:///{tmp_path}/migrator.sqlite', executors.NativeThreads())
+    database = Database(f'sqlite:///{tmp_path}/migrator.sqlite', executors.NativeThreads())
     database.services.report('old1', 'nova-compute', 2, 'boot')
     database.close()
     found, said = check(arguments, capsys)

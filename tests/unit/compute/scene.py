@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A conductor's view of two compute hosts on fake hypervisors, for the tests of the compute wing."""
 
@@ -21,17 +11,12 @@ from oslo_config import cfg
 
 from migrator import context, exception, executors
 from migrator.compute import manager
-from migrator.conf import compute as compute_conf
-from migrator.objects import command as command_objects
-from migrator.objects import instance as instance_objects
-from migrator.objects import migrate_data as migrate_data_objects
-from migrator.testing import threads as sim_threads
-from migrator.virt import driver, fake
-
-Answer = command_objects.Answer
-Command = command_objects.Command
-Observation = command_objects.Observation
-Report = command_objects.Report
+from migrator.conf import compute
+from migrator.objects import Answer, Command, Flavor, Instance, LiveMigrateData, Observation, Report, protocol
+from migrator.testing.simulation.threads import Simulation
+from migrator.virt import driver
+from migrator.virt.fake.driver import FakeDriver
+from migrator.virt.fake.hypervisor import FakeWorld
 
 CONTEXT = context.admin_context('req-test')
 
@@ -40,21 +25,21 @@ def uuid(kind: int, number: int) -> str:
     return f'00000000-0000-4000-800{kind}-{number:012d}'
 
 
-def instance(number: int = 1, memory_mb: int = 1024) -> instance_objects.Instance:
-    return instance_objects.Instance(
+def instance(number: int = 1, memory_mb: int = 1024) -> Instance:
+    return Instance(
         uuid=uuid(1, number),
         name=f'guest-{number}',
         project_id='project',
         user_id='user',
         host='alpha',
         node='alpha',
-        flavor=instance_objects.Flavor(name='small', vcpus=1, memory_mb=memory_mb, root_gb=1),
+        flavor=Flavor(name='small', vcpus=1, memory_mb=memory_mb, root_gb=1),
     )
 
 
 def configuration(**options: Any) -> cfg.ConfigOpts:
     conf = cfg.ConfigOpts()
-    compute_conf.register_opts(conf)
+    compute.register_opts(conf)
     conf([], default_config_files=[])
     for name, value in options.items():
         conf.set_override(name, value, group=group_of(name))
@@ -72,11 +57,11 @@ class Events:
 
     def __init__(self) -> None:
         self.ended: list[tuple[str, Report]] = []
-        self.started: list[command_objects.HostReport] = []
-        self.beats: list[command_objects.HostReport] = []
+        self.started: list[protocol.HostReport] = []
+        self.beats: list[protocol.HostReport] = []
         self.stopping: list[tuple[str, str, list[str]]] = []
         self.timed_out: list[tuple[str, str, str, str, float]] = []
-        self.assignments: list[command_objects.Assignment] = []
+        self.assignments: list[protocol.Assignment] = []
         self.unreachable = False
         self.hang: Callable[[], Any] | None = None
 
@@ -90,12 +75,12 @@ class Events:
         self._reach()
         self.ended.append((reply_to, report))
 
-    def compute_started(self, report: command_objects.HostReport) -> list[command_objects.Assignment]:
+    def compute_started(self, report: protocol.HostReport) -> list[protocol.Assignment]:
         self._reach()
         self.started.append(report)
         return self.assignments
 
-    def compute_heartbeat(self, report: command_objects.HostReport) -> None:
+    def compute_heartbeat(self, report: protocol.HostReport) -> None:
         self._reach()
         self.beats.append(report)
 
@@ -140,7 +125,7 @@ class Host:
         self.events = Events()
         self.wire = Wire()
         self.conf = configuration(**options)
-        self.driver = fake.FakeDriver(scene.world.hypervisors[name], self.process)
+        self.driver = FakeDriver(scene.world.hypervisors[name], self.process)
         self.manager = manager.ComputeManager(self.conf, name, self.driver, self.process, self.events, self.wire)
         if start:
             self.start()
@@ -208,19 +193,19 @@ class Host:
 class Scene:
     """Source alpha, destination beta, and time. Guests are slow to move unless told otherwise."""
 
-    def __init__(self, simulation: sim_threads.Simulation) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-        self.world = fake.FakeWorld(simulation.world)
+        self.world = FakeWorld(simulation.world)
         self.alpha = self.world.add('alpha', link=100.0)
         self.beta = self.world.add('beta', link=100.0)
-        self.data = migrate_data_objects.LiveMigrateData(destination={'host': 'beta'})
+        self.data = LiveMigrateData(destination={'host': 'beta'})
 
     def host(self, name: str = 'alpha', **options: Any) -> Host:
         return Host(self, name, **options)
 
     def guests(self, *numbers: int) -> None:
         """Start guests at alpha that beta is ready to receive."""
-        receiver = fake.FakeDriver(self.beta, self.simulation.world)
+        receiver = FakeDriver(self.beta, self.simulation.world)
         for number in numbers:
             self.alpha.spawn(instance(number))
             receiver.pre_live_migration(instance(number), self.data, driver.NeverCancelled())

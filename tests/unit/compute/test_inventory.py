@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
@@ -17,7 +7,7 @@ import logging
 import pytest
 
 from migrator.objects import compute_node
-from migrator.virt import fake
+from migrator.virt.fake import driver
 from tests.unit.compute import scene as scene_module
 
 Scene = scene_module.Scene
@@ -31,7 +21,7 @@ def test_the_report_has_the_tree_and_the_limit_of_the_moment(scene: Scene) -> No
     assert report.limit == 4
     assert report.guests == []
     assert isinstance(report.node, compute_node.ComputeNode)
-    assert report.node.uuid == fake.node_uuid('alpha')
+    assert report.node.uuid == driver.node_uuid('alpha')
     assert report.node.total('VCPU') == 16
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
@@ -19,7 +9,7 @@ import pytest
 
 from migrator import exception, executors
 from migrator.compute import live_migration_queue
-from migrator.testing import threads as sim_threads
+from migrator.testing.simulation.threads import Simulation
 
 Queue = live_migration_queue.LiveMigrationQueue
 
@@ -48,11 +38,11 @@ class Made:
 
 @pytest.fixture
 def simulation() -> Any:
-    with sim_threads.Simulation(seed=3) as made:
+    with Simulation(seed=3) as made:
         yield made
 
 
-def test_first_in_first_out_and_never_more_than_the_limit_at_once(simulation: sim_threads.Simulation) -> None:
+def test_first_in_first_out_and_never_more_than_the_limit_at_once(simulation: Simulation) -> None:
     made = Made(simulation.process('alpha'), limit=2)
     made.submit(*'abcdef')
     simulation.run_ready()
@@ -66,7 +56,7 @@ def test_first_in_first_out_and_never_more_than_the_limit_at_once(simulation: si
     assert made.waiting == {}
 
 
-def test_one_at_a_time_the_order_is_that_of_submission(simulation: sim_threads.Simulation) -> None:
+def test_one_at_a_time_the_order_is_that_of_submission(simulation: Simulation) -> None:
     made = Made(simulation.process('alpha'))
     made.go.set()
     made.submit(*'abcdef')
@@ -74,7 +64,7 @@ def test_one_at_a_time_the_order_is_that_of_submission(simulation: sim_threads.S
     assert made.ran == list('abcdef')
 
 
-def test_what_waits_is_cancelled_at_once_and_never_runs(simulation: sim_threads.Simulation) -> None:
+def test_what_waits_is_cancelled_at_once_and_never_runs(simulation: Simulation) -> None:
     made = Made(simulation.process('alpha'))
     made.submit('a', 'b', 'c')
     simulation.run_ready()
@@ -87,7 +77,7 @@ def test_what_waits_is_cancelled_at_once_and_never_runs(simulation: sim_threads.
     assert made.ran == ['a', 'c']
 
 
-def test_what_has_started_or_ended_or_was_never_here_cannot_be_cancelled(simulation: sim_threads.Simulation) -> None:
+def test_what_has_started_or_ended_or_was_never_here_cannot_be_cancelled(simulation: Simulation) -> None:
     made = Made(simulation.process('alpha'))
     made.submit('a')
     simulation.run_ready()
@@ -98,7 +88,7 @@ def test_what_has_started_or_ended_or_was_never_here_cannot_be_cancelled(simulat
     assert not made.queue.cancel('never')
 
 
-def test_a_closed_queue_cancels_what_waits_in_order_and_takes_nothing(simulation: sim_threads.Simulation) -> None:
+def test_a_closed_queue_cancels_what_waits_in_order_and_takes_nothing(simulation: Simulation) -> None:
     made = Made(simulation.process('alpha'))
     made.submit('a', 'b', 'c')
     simulation.run_ready()
@@ -112,7 +102,7 @@ def test_a_closed_queue_cancels_what_waits_in_order_and_takes_nothing(simulation
 
 
 def test_a_grown_limit_starts_the_next_at_once_and_a_shrunk_one_interrupts_nothing(
-    simulation: sim_threads.Simulation,
+    simulation: Simulation,
 ) -> None:
     made = Made(simulation.process('alpha'))
     made.submit(*'abcd')
@@ -126,7 +116,7 @@ def test_a_grown_limit_starts_the_next_at_once_and_a_shrunk_one_interrupts_nothi
     assert list(made.waiting) == ['d']
 
 
-def test_a_job_found_running_takes_a_slot_above_the_limit(simulation: sim_threads.Simulation) -> None:
+def test_a_job_found_running_takes_a_slot_above_the_limit(simulation: Simulation) -> None:
     made = Made(simulation.process('alpha'))
     for uuid in 'xy':
         made.queue.attach(made.work, uuid)
@@ -150,7 +140,7 @@ class Naive(Queue):
 
 def leaks(queue_class: type[Queue], seed: int) -> list[str]:
     """Return the entries that are left when all is done, in one order of events."""
-    with sim_threads.Simulation(seed=seed) as simulation:
+    with Simulation(seed=seed) as simulation:
         made = Made(simulation.process('alpha'))
         made.queue = queue_class('alpha', made.executor, made.waiting, simulation.process('alpha'))
         made.go.set()
@@ -169,7 +159,7 @@ def loses(queue_class: type[Queue], seed: int) -> list[str]:
 
     One runs, so that the other waits; it is aborted as soon as its entry is there.
     """
-    with sim_threads.Simulation(seed=seed) as simulation:
+    with Simulation(seed=seed) as simulation:
         process = simulation.process('alpha')
         made = Made(process)
         made.queue = queue_class('alpha', made.executor, made.waiting, process)
@@ -197,7 +187,7 @@ def test_the_naive_order_loses_aborts_and_ours_does_not_in_any_of_100_orders() -
 
 
 def test_a_queue_that_closes_still_says_of_what_it_cancelled_that_it_will_never_run(
-    simulation: sim_threads.Simulation,
+    simulation: Simulation,
 ) -> None:
     made = Made(simulation.process('alpha'))
     made.submit('a', 'b')
@@ -210,7 +200,7 @@ def test_a_queue_that_closes_still_says_of_what_it_cancelled_that_it_will_never_
 
 def test_when_it_is_closed_nothing_waits_not_even_what_has_got_its_slot_and_has_not_begun() -> None:
     for seed in range(20):
-        with sim_threads.Simulation(seed=seed) as simulation:
+        with Simulation(seed=seed) as simulation:
             made = Made(simulation.process('alpha'), limit=2)
             made.submit(*'abc')
             closed = made.queue.close()

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
@@ -21,17 +11,19 @@ import pytest
 
 from migrator import exception, executors
 from migrator.compute import manager, rpcapi
-from migrator.objects import base, command, migrate_data
-from migrator.testing import threads as sim_threads
-from migrator.virt import driver, fake
+from migrator.objects import base, migrate_data, protocol
+from migrator.testing.simulation.threads import Simulation
+from migrator.virt import driver
+from migrator.virt.fake.driver import FakeDriver
+from migrator.virt.fake.hypervisor import FakeWorld
 from tests.unit.compute import scene as scene_module
 
 Scene = scene_module.Scene
 LIVE = 'live_migration'
 
 
-def assignment(number: int, epoch: int = 2, queue: bool = True, **changes: Any) -> command.Assignment:
-    head = command.Command(
+def assignment(number: int, epoch: int = 2, queue: bool = True, **changes: Any) -> protocol.Assignment:
+    head = protocol.Command(
         migration_uuid=scene_module.uuid(2, number),
         instance_uuid=scene_module.uuid(1, number),
         step='compute_started',
@@ -40,7 +32,7 @@ def assignment(number: int, epoch: int = 2, queue: bool = True, **changes: Any) 
         reply_to='conductor-one',
         boot_id='',
     )
-    return command.Assignment(
+    return protocol.Assignment(
         command=head,
         role='source',
         queue=queue,
@@ -334,9 +326,9 @@ class TestConstruction:
         path.write_text(f'[DEFAULT]\nmax_concurrent_live_migrations = {value}\n')
         conf = scene_module.configuration()
         conf([], default_config_files=[str(path)])
-        with sim_threads.Simulation() as simulation:
-            world = fake.FakeWorld(simulation.world)
-            driver = fake.FakeDriver(world.add('alpha'), simulation.world)
+        with Simulation() as simulation:
+            world = FakeWorld(simulation.world)
+            driver = FakeDriver(world.add('alpha'), simulation.world)
             with pytest.raises(exception.ConfigurationError, match=r'max_concurrent_live_migrations.*1 or more'):
                 manager.ComputeManager(conf, 'alpha', driver, simulation.world, scene_module.Events())
 
@@ -362,9 +354,9 @@ class TestConstruction:
         path.write_text(f'[compute]\n{text}\n')
         conf = scene_module.configuration()
         conf([], default_config_files=[str(path)])
-        with sim_threads.Simulation() as simulation:
-            world = fake.FakeWorld(simulation.world)
-            driver = fake.FakeDriver(world.add('alpha'), simulation.world)
+        with Simulation() as simulation:
+            world = FakeWorld(simulation.world)
+            driver = FakeDriver(world.add('alpha'), simulation.world)
             with pytest.raises(exception.ConfigurationError, match=rf'Option {re.escape(option)} is .* would do'):
                 manager.ComputeManager(conf, 'alpha', driver, simulation.world, scene_module.Events())
 
@@ -404,15 +396,15 @@ class TestConstruction:
 
 def test_native_threads_move_twenty_guests_and_leave_nothing_behind() -> None:
     threads = executors.NativeThreads()
-    world = fake.FakeWorld(threads)
+    world = FakeWorld(threads)
     # a link so fast that the time which passes does not matter
     source, destination = (world.add(host, vcpus=64, link=1e9) for host in ('alpha', 'beta'))
-    receiver = fake.FakeDriver(destination, threads)
+    receiver = FakeDriver(destination, threads)
     events = scene_module.Events()
     finished: queue.SimpleQueue[Any] = queue.SimpleQueue()
     events.step_ended = lambda reply_to, report: finished.put(report)  # type: ignore[method-assign]
     conf = scene_module.configuration(max_concurrent_live_migrations=3)
-    made = manager.ComputeManager(conf, 'alpha', fake.FakeDriver(source, threads), threads, events, scene_module.Wire())
+    made = manager.ComputeManager(conf, 'alpha', FakeDriver(source, threads), threads, events, scene_module.Wire())
     made.start()
     command_of = scene_module.Host.command
     host: Any = types.SimpleNamespace(manager=made)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
@@ -17,7 +7,7 @@ import logging
 import pytest
 
 from migrator import exception
-from migrator.objects import command
+from migrator.objects import protocol
 from migrator.virt import driver
 from tests.unit.compute import scene as scene_module
 
@@ -185,7 +175,7 @@ def test_a_driver_that_cannot_tell_what_guests_are_is_named_once_where_they_are_
 ) -> None:
     """Nothing was said at the host, and its conductor recommended the option that the host had."""
     scene.guests(*range(1, 8))
-    scene.alpha.guests[scene_module.uuid(1, 7)].state = command.GuestState.WAITING
+    scene.alpha.guests[scene_module.uuid(1, 7)].state = protocol.GuestState.WAITING
     host = scene.host(start=False, adopt_guests=True)
     monkeypatch.setattr(host.driver, 'get_instance', lambda uuid: None)
     host.events.unreachable = True

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
@@ -20,9 +10,8 @@ import pytest
 
 from migrator import exception
 from migrator.compute import manager, rpcapi
-from migrator.objects import command
-from migrator.objects import migration as migration_objects
-from tests.unit.compute import scene as scene_module
+from migrator.objects import Migration, protocol
+from tests.unit.compute import scene
 
 METHODS = [name for name, _ in inspect.getmembers(rpcapi.ComputeAPI, inspect.isfunction) if not name.startswith('_')]
 POLL = 'poll_live_migrations'
@@ -37,7 +26,7 @@ class Recorder:
         self, context: Any, target: Any, method: str, timeout: float, monitor: float | None = None, **args: Any
     ) -> Any:
         self.calls.append((target, method, timeout, monitor, args))
-        return command.Answer()
+        return protocol.Answer()
 
     def cast(self, *args: Any, **kwargs: Any) -> None:
         raise AssertionError('every command is acknowledged')
@@ -46,25 +35,25 @@ class Recorder:
         raise AssertionError('the door does not listen')
 
 
-def migration(status: str) -> migration_objects.Migration:
-    return migration_objects.Migration(
+def migration(status: str) -> Migration:
+    return Migration(
         uuid='m', instance_uuid='i', project_id='p', user_id='u', source_compute='alpha', source_node='alpha',
         status=status,
     )  # fmt: skip
 
 
-def command_of(boot_id: str = 'first') -> command.Command:
-    return command.Command(
+def command_of(boot_id: str = 'first') -> protocol.Command:
+    return protocol.Command(
         migration_uuid='m', instance_uuid='i', step='s', epoch=1, owner='o', reply_to='c', boot_id=boot_id
     )
 
 
 def knock(method: str, api: rpcapi.ComputeAPI) -> None:
     given: dict[str, Any] = {
-        'context': scene_module.CONTEXT,
+        'context': scene.CONTEXT,
         'host': 'alpha',
         'command': command_of(),
-        'instance': scene_module.instance(),
+        'instance': scene.instance(),
         'block_migration': None,
         'disk_over_commit': False,
         'destination': 'beta',
@@ -125,7 +114,7 @@ def test_an_abort_is_sent_only_to_a_host_that_can_do_it_for_what_stands_there(
 ) -> None:
     recorder = Recorder()
     api = rpcapi.ComputeAPI(recorder, version_of={'alpha': version}.__getitem__)
-    given: Any = (scene_module.CONTEXT, 'alpha', command_of(), scene_module.instance(), migration(status))
+    given: Any = (scene.CONTEXT, 'alpha', command_of(), scene.instance(), migration(status))
     if sent:
         api.live_migration_abort(*given)
     else:
@@ -160,7 +149,7 @@ def test_the_version_of_a_host_is_asked_for_once_in_each_life_of_it() -> None:
 
     api = rpcapi.ComputeAPI(recorder, version_of=version_of)
     for boot_id in ('first', 'first', 'second', 'second'):
-        given: Any = (scene_module.CONTEXT, 'alpha', command_of(boot_id), scene_module.instance(), None)
+        given: Any = (scene.CONTEXT, 'alpha', command_of(boot_id), scene.instance(), None)
         api.post_live_migration_at_source(*given)
     assert asked == ['alpha', 'alpha']
     assert [call[0].version for call in recorder.calls] == ['1.0', '1.0', '1.1', '1.1']

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Many threads at once on one queue, and on one compute host: submit, start, abort, stop and mutate.
 
@@ -31,10 +21,12 @@ from typing import Any
 
 from migrator import exception, executors
 from migrator.compute import live_migration_queue
-from migrator.objects import command, migrate_data
-from migrator.virt import driver, fake
+from migrator.objects import migrate_data, protocol
+from migrator.virt import driver
+from migrator.virt.fake.driver import FakeDriver
+from migrator.virt.fake.hypervisor import FakeWorld
 from tests.unit.compute import scene as scene_module
-from tests.unit.compute import test_live_migration_queue as specimens
+from tests.unit.compute.test_live_migration_queue import Naive
 
 Queue = live_migration_queue.LiveMigrationQueue
 
@@ -212,7 +204,7 @@ def test_no_abort_is_lost_no_entry_leaks_and_no_future_or_thread_is_left() -> No
 
 def test_the_same_hammer_finds_the_naive_order_wrong_at_once() -> None:
     with changing_often():
-        wrong = hammer(specimens.Naive, executors.NativeThreads(), ROUNDS, LIVES)
+        wrong = hammer(Naive, executors.NativeThreads(), ROUNDS, LIVES)
     assert lost(wrong), wrong
 
 
@@ -279,11 +271,11 @@ class Hammered:
 
     def __init__(self, threads: executors.Threads, seed: int) -> None:
         self.seed = seed
-        self.world = fake.FakeWorld(executors.NativeThreads())
+        self.world = FakeWorld(executors.NativeThreads())
         # so fast that the time which passes does not matter
         source, destination = (self.world.add(name, vcpus=256, link=1e6) for name in ('alpha', 'beta'))
         self.data = migrate_data.LiveMigrateData(destination={'host': 'beta'})
-        receiver = fake.FakeDriver(destination, self.world.threads)
+        receiver = FakeDriver(destination, self.world.threads)
         for number in range(GUESTS):
             source.spawn(scene_module.instance(number))
             receiver.pre_live_migration(scene_module.instance(number), self.data, driver.NeverCancelled())
@@ -352,9 +344,9 @@ class Hammered:
             assert work.outcome is not None, number
             if self.answers.get(number):
                 assert scene_module.uuid(1, number) not in moved, f'{number} ran though it was said to be cancelled'
-                assert work.outcome.state == command.WorkState.CANCELLED
+                assert work.outcome.state == protocol.WorkState.CANCELLED
             active = self.world.active_on(scene_module.uuid(1, number))
-            assert active == (['beta'] if work.outcome.state == command.WorkState.DONE else ['alpha'])
+            assert active == (['beta'] if work.outcome.state == protocol.WorkState.DONE else ['alpha'])
         for number in self.refused:
             assert self.world.active_on(scene_module.uuid(1, number)) == ['alpha']
         assert self.world.violations == []

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from migrator.objects import command as command_objects
+from migrator.objects import Assignment
 from tests.unit.compute import scene as scene_module
 from tests.unit.compute.scene import Scene
 
@@ -61,7 +61,7 @@ def test_a_host_that_is_capped_at_an_earlier_version_compares_epochs_alone(scene
 def test_the_answer_to_compute_started_tells_the_tenure_of_a_guest_that_no_migration_has_in_hand(scene: Scene) -> None:
     host = scene.host('beta', start=False)
     last = host.command('compute_started', tenure=7)
-    host.events.assignments = [command_objects.Assignment(command=last, role='none', queue=False)]
+    host.events.assignments = [Assignment(command=last, role='none', queue=False)]
     host.start()
     assert host.poll(epoch=9, tenure=6, migration_uuid=SECOND).refusal == 'tenure'
     assert host.poll(epoch=1, tenure=8, migration_uuid=SECOND).refusal is None

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
@@ -17,8 +7,7 @@ from typing import Any
 import pytest
 
 from migrator.compute import timeouts
-from migrator.objects import instance as instance_objects
-from migrator.objects import migrate_data as migrate_data_objects
+from migrator.objects import Flavor, LiveMigrateData
 from tests.unit.compute import scene as scene_module
 from tests.unit.compute.test_manager import assignment
 
@@ -27,8 +16,8 @@ LIVE = 'live_migration'
 ABORT = 'live_migration_abort'
 
 
-def flavor(**fields: Any) -> instance_objects.Flavor:
-    return instance_objects.Flavor(name='any', **fields)
+def flavor(**fields: Any) -> Flavor:
+    return Flavor(name='any', **fields)
 
 
 class TestDataGib:
@@ -42,7 +31,7 @@ class TestDataGib:
         self, memory_mb: int, gib: float, block_migration: bool | None
     ) -> None:
         instance = scene_module.instance().replace(flavor=flavor(memory_mb=memory_mb, root_gb=100))
-        data = migrate_data_objects.LiveMigrateData(block_migration=block_migration)
+        data = LiveMigrateData(block_migration=block_migration)
         assert timeouts.data_gib(instance, data) == gib
 
     @pytest.mark.parametrize(
@@ -59,7 +48,7 @@ class TestDataGib:
         self, disks: dict[str, int], gib: float
     ) -> None:
         instance = scene_module.instance().replace(flavor=flavor(memory_mb=4096, **disks))
-        data = migrate_data_objects.LiveMigrateData(block_migration=True)
+        data = LiveMigrateData(block_migration=True)
         assert timeouts.data_gib(instance, data) == gib
 
     @pytest.mark.parametrize(
@@ -67,7 +56,7 @@ class TestDataGib:
     )
     def test_is_what_the_driver_has_told_of_the_disks_where_it_has(self, copied_gib: list[float], gib: float) -> None:
         instance = scene_module.instance().replace(flavor=flavor(memory_mb=4096, root_gb=0, ephemeral_gb=7))
-        data = migrate_data_objects.LiveMigrateData(block_migration=True, source={'copied_gib': copied_gib})
+        data = LiveMigrateData(block_migration=True, source={'copied_gib': copied_gib})
         assert timeouts.data_gib(instance, data) == gib
 
 

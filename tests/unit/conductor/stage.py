@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 """One cloud in the test's hand, with one guest to move, and what must hold when a migration of it has ended."""
@@ -20,17 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from migrator import context
-from migrator.conductor import owned, recovery, rpcapi
-from migrator.db import wishes
-from migrator.objects import instance as instance_objects
-from migrator.objects import migration as migration_objects
+from migrator.conductor import rpcapi, takeover
+from migrator.conductor.migration.context import OwnedMigration, Tools
+from migrator.db import requests
+from migrator.objects import IN_PROGRESS, Instance, Migration
 from migrator.placement_client import allocations
-from migrator.testing import cloud as clouds
-from migrator.testing import face, grounds
-from migrator.virt import fake
-
-Instance = instance_objects.Instance
-Migration = migration_objects.Migration
+from migrator.testing import backends, client
+from migrator.testing.cloud import SimulatedCloud
+from migrator.virt.fake import driver
 
 
 class Stage:
@@ -43,7 +30,7 @@ class Stage:
 
     def __init__(
         self,
-        backend: grounds.Ground,
+        backend: backends.Ground,
         hosts: int = 3,
         dirty_rate: float = 10.0,
         seed: int | None = None,
@@ -51,9 +38,7 @@ class Stage:
         conductors: int = 1,
         **knobs: Any,
     ) -> None:
-        self.cloud = clouds.SimulatedCloud(
-            backend.directory, hosts=hosts, seed=seed, options=options, ground=backend, **knobs
-        )
+        self.cloud = SimulatedCloud(backend.directory, hosts=hosts, seed=seed, options=options, ground=backend, **knobs)
         assert self.cloud.simulation is not None
         self.simulation = self.cloud.simulation
         self.database = self.cloud.database
@@ -74,8 +59,8 @@ class Stage:
         wanted = Migration(
             uuid=self.cloud.world_threads.new_uuid(),
             instance_uuid=moved.uuid,
-            project_id=face.PROJECT,
-            user_id=face.USER,
+            project_id=client.PROJECT,
+            user_id=client.USER,
             source_compute=moved.host,
             source_node=moved.node,
             requested_host=host,
@@ -92,10 +77,8 @@ class Stage:
 
     def abort(self, migration: Migration, wake: bool = True) -> None:
         """Wish a migration aborted as the API does."""
-        wanted = wishes.Wishes(self.cloud.engine)
-        assert wanted.request_abort(
-            context.admin_context(), migration, [status.value for status in migration_objects.IN_PROGRESS]
-        )
+        wanted = requests.Wishes(self.cloud.engine)
+        assert wanted.request_abort(context.admin_context(), migration, [status.value for status in IN_PROGRESS])
         if wake:
             owner = self.row(migration).owner
             server = self.database.conductors.server_of(owner) if owner else None
@@ -104,14 +87,14 @@ class Stage:
     # --- as the conductor itself -------------------------------------------------------------------------------------
 
     @property
-    def tools(self) -> owned.Tools:
+    def tools(self) -> Tools:
         """What conductor1 tells its stories with."""
         return self.cloud.conductors['conductor1'].tools
 
-    def adopt(self, migration: Migration) -> owned.OwnedMigration:
+    def adopt(self, migration: Migration) -> OwnedMigration:
         """Have conductor1 adopt a migration, and leave the rest to the test."""
-        subject = self.do(lambda: recovery.adopt(self.tools, migration.uuid, self.row(migration).epoch))
-        assert isinstance(subject, owned.OwnedMigration)
+        subject = self.do(lambda: takeover.adopt(self.tools, migration.uuid, self.row(migration).epoch))
+        assert isinstance(subject, OwnedMigration)
         return subject
 
     def do(self, act: Callable[[], Any], seconds: float = 60) -> Any:
@@ -189,7 +172,7 @@ class Stage:
             assert instance.vm_state == 'active'
             assert cloud.world.active_on(uuid) == [host]
         held = allocations.read(cloud.placement_client, uuid).allocations
-        assert held == {fake.node_uuid(host): instance.flavor.resources()}
+        assert held == {driver.node_uuid(host): instance.flavor.resources()}
         assert allocations.read(cloud.placement_client, row.uuid).allocations == {}
         for name, hypervisor in cloud.world.hypervisors.items():
             if name not in (host, *debris):
@@ -208,7 +191,7 @@ class Stage:
 
 
 @contextlib.contextmanager
-def on(backend: grounds.Ground, **options: Any) -> Iterator[Stage]:
+def on(backend: backends.Ground, **options: Any) -> Iterator[Stage]:
     """Build a stage, and take it down."""
     stage = Stage(backend, **options)
     try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from migrator.objects import service as service_objects
+from migrator.objects import COMPUTE_BINARY
 
 #: What the source does when the broker goes; None: it has not been asked for anything yet.
 MOMENTS = {
@@ -32,7 +32,7 @@ def back(stage):
 def up(stage):
     """The states that are shown of the compute services, with the database's present time."""
     services = stage.database.services
-    found = services.list(binary=service_objects.COMPUTE_BINARY)
+    found = services.list(binary=COMPUTE_BINARY)
     return {service.host: service.is_up(services.now(), 30) for service in found}
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A hypervisor that hangs while its compute service lives: what waits for it says so, and is for a person to end."""
 
@@ -20,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from migrator.conductor import hosts as conductor_hosts
-from migrator.conductor import owned
+from migrator.conductor.compute_client import CALLS_PER_HOST
+from migrator.conductor.migration import context
 from tests.unit.conductor import stage as stages
 
 Stage = stages.Stage
@@ -144,7 +134,7 @@ def test_what_is_stuck_stays_so_while_it_waits_in_line_to_be_asked_again(build: 
     stage, migration = seems_here(build)
     stage.until_stuck(migration)
     with contextlib.ExitStack() as places:
-        for _ in range(conductor_hosts.CALLS_PER_HOST):
+        for _ in range(CALLS_PER_HOST):
             places.enter_context(stage.tools.hosts._place('host1', None))
         stays_stuck(stage, migration)
     stage.host('host1').faults.clear('get_guest')
@@ -174,7 +164,7 @@ def test_its_turn_in_the_line_for_a_host_is_not_for_that_host_to_end(build: Call
     migration = stage.begin('host2')
     stage.until(stall.reached.is_set)
     with contextlib.ExitStack() as places:
-        for _ in range(conductor_hosts.CALLS_PER_HOST):
+        for _ in range(CALLS_PER_HOST):
             places.enter_context(stage.tools.hosts._place('host1', None))
         stall.release()
         stage.until_status(migration, 'post-migrating')
@@ -214,7 +204,7 @@ def test_a_step_that_ends_and_is_begun_anew_has_not_been_going_on_all_the_time(
     why = stage.until_stuck(migration)
     assert 'the guest is there and could run' in why
     stage.simulation.advance(8 * 60)
-    (record,) = [one for one in stage.database.migrations.steps(migration.uuid) if one.step == owned.STUCK]
+    (record,) = [one for one in stage.database.migrations.steps(migration.uuid) if one.step == context.STUCK]
     said = [event['stuck'] for event in record.result['events']]
     assert set(said) <= {why, None}
     assert len(said) <= 3, 'it is not told anew each time it is asked'

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 """The row and the allocation of an instance are made and deleted together, whatever happens on the way to Placement."""
@@ -22,29 +12,29 @@ import pytest
 
 from migrator import exception
 from migrator.conductor import instances
-from migrator.objects import instance as instance_objects
-from migrator.placement_client import allocations, pairs
-from migrator.testing import cloud as clouds
-from migrator.testing import grounds
+from migrator.objects import Flavor, Instance
+from migrator.placement_client import allocation_state, allocations
+from migrator.testing import backends
+from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.placement_faults import Fault
 
 UUID = '00000000-0000-4000-8000-00000000abcd'
-FLAVOR = instance_objects.Flavor(name='small', vcpus=2, memory_mb=256, root_gb=1)
+FLAVOR = Flavor(name='small', vcpus=2, memory_mb=256, root_gb=1)
 CLAIM = {'VCPU': 2, 'MEMORY_MB': 256, 'DISK_GB': 1}
 
 
 class Books:
     """A cloud with one host, and what its two books say of one guest."""
 
-    def __init__(self, cloud: clouds.SimulatedCloud) -> None:
+    def __init__(self, cloud: SimulatedCloud) -> None:
         self.cloud = cloud
         (self.provider,) = [node.uuid for node in cloud.database.services.list_nodes()]
 
-    def wanted(self, **fields: object) -> instance_objects.Instance:
+    def wanted(self, **fields: object) -> Instance:
         values: dict[str, object] = {'host': 'host1', 'node': 'host1', 'flavor': FLAVOR, **fields}
-        return instance_objects.Instance(uuid=UUID, name='guest', project_id='p', user_id='u', **values)  # type: ignore[arg-type]
+        return Instance(uuid=UUID, name='guest', project_id='p', user_id='u', **values)  # type: ignore[arg-type]
 
-    def create(self, **fields: object) -> instance_objects.Instance:
+    def create(self, **fields: object) -> Instance:
         return instances.create(self.cloud.database, self.cloud.placement_client, self.wanted(**fields))
 
     def delete(self) -> None:
@@ -65,8 +55,8 @@ NEITHER: tuple[bool, dict[str, dict[str, int]]] = (False, {})
 
 
 @pytest.fixture
-def books(backend: grounds.Ground) -> Iterator[Books]:
-    cloud = clouds.SimulatedCloud(backend.directory, hosts=1, ground=backend)
+def books(backend: backends.Ground) -> Iterator[Books]:
+    cloud = SimulatedCloud(backend.directory, hosts=1, ground=backend)
     yield Books(cloud)
     cloud.stop()
 
@@ -102,7 +92,7 @@ class TestCreate:
         assert books.say() == books.both
 
     def test_no_room_is_neither(self, books: Books) -> None:
-        huge = instance_objects.Flavor(name='huge', vcpus=1000)
+        huge = Flavor(name='huge', vcpus=1000)
         with pytest.raises(exception.PlacementRefused):
             books.create(flavor=huge)
         assert books.say() == NEITHER
@@ -153,7 +143,7 @@ class TestCreate:
         """The process was lost between the two."""
         books.cloud.database.instances.create(books.wanted())
         with pytest.raises(exception.InstanceExists):
-            books.create(flavor=instance_objects.Flavor(name='another'))
+            books.create(flavor=Flavor(name='another'))
         assert books.say() == (True, {})
         books.create()
         assert books.say() == books.both
@@ -204,9 +194,7 @@ class TestDelete:
 
 
 def test_the_consumer_is_an_instance_of_its_project() -> None:
-    instance = instance_objects.Instance(
-        uuid=UUID, name='n', project_id='p', user_id='u', host='h', node='h', flavor=FLAVOR
-    )
-    assert instances.consumer_of(instance) == pairs.Consumer(
+    instance = Instance(uuid=UUID, name='n', project_id='p', user_id='u', host='h', node='h', flavor=FLAVOR)
+    assert instances.consumer_of(instance) == allocation_state.Consumer(
         uuid=UUID, consumer_type='INSTANCE', project_id='p', user_id='u'
     )

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 from __future__ import annotations
@@ -17,7 +7,7 @@ from collections.abc import Callable
 
 from migrator import context, rpc
 from migrator.conductor import rpcapi
-from migrator.objects import command
+from migrator.objects import protocol
 from migrator.testing.placement_faults import Fault
 from tests.unit.conductor import stage as stages
 
@@ -147,7 +137,7 @@ class TestABootThatComesLate:
 
     def late(self, stage: Stage) -> None:
         """Commit a call of a boot of host2 that is dead."""
-        old = command.HostReport(host='host2', boot_id='a dead boot', version=4)
+        old = protocol.HostReport(host='host2', boot_id='a dead boot', version=4)
         stage.do(lambda: stage.cloud.conductors['conductor1'].compute_started(context.admin_context(), report=old))
 
     def test_a_host_whose_dead_boot_is_known_registers_again_before_it_counts_as_down(self, stage: Stage) -> None:
@@ -175,7 +165,7 @@ class TestABootThatComesLate:
         boot = self.known(stage)
         conductor = stage.cloud.conductors['conductor1']
         for _ in range(20):
-            other = command.HostReport(host='host2', boot_id='another that lives', version=4)
+            other = protocol.HostReport(host='host2', boot_id='another that lives', version=4)
             stage.do(lambda report=other: conductor.compute_heartbeat(context.admin_context(), report=report))
             stage.simulation.advance(10)
         assert self.known(stage) == boot
@@ -198,13 +188,13 @@ class TestABootThatComesLate:
         dead = node.replace(providers=[root.replace(inventory=inventory)])
 
         def call() -> None:
-            old = command.HostReport(host='host2', boot_id='a dead boot', version=4, node=dead)
+            old = protocol.HostReport(host='host2', boot_id='a dead boot', version=4, node=dead)
             conductor.compute_started(context.admin_context(), report=old)
 
         before = len(stage.cloud.adapter.sent)
         stage.cloud.processes['conductor1'].start(call, name='late')
         stage.until(lambda: len(stage.cloud.adapter.sent) > before)
-        newer = command.HostReport(host='host2', boot_id='the next boot', version=4, node=node)
+        newer = protocol.HostReport(host='host2', boot_id='the next boot', version=4, node=node)
         stage.do(lambda: conductor.compute_started(context.admin_context(), report=newer))
         assert self.known(stage) == 'the next boot'
         stage.until(lambda: not stage.database.services.nodes_to_place())
@@ -216,7 +206,7 @@ class TestABootThatComesLate:
         conductor = stage.cloud.conductors['conductor1']
         stage.cloud.adapter.inject(Fault.UNREACHABLE, times=10)
         began = stage.simulation.time
-        newer = command.HostReport(host='host2', boot_id='the next boot', version=5, node=node)
+        newer = protocol.HostReport(host='host2', boot_id='the next boot', version=5, node=node)
         stage.do(lambda: conductor.compute_started(context.admin_context(), report=newer))
         assert stage.simulation.time - began <= 2.0
         assert self.known(stage) == 'the next boot'

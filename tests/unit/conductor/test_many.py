@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Many migrations of one host, and many hosts that are off, cost no more than as many times what one does."""
 
@@ -19,7 +9,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from migrator.conductor import hosts as conductor_hosts
+from migrator.conductor.compute_client import CALLS_PER_HOST
 from tests.unit.conductor import stage as stages
 
 Stage = stages.Stage
@@ -122,7 +112,7 @@ def test_who_cannot_ask_a_host_for_want_of_a_place_does_not_take_it_to_be_down(b
     service = stage.database.services.get_compute('host1')
     stage.cloud.request('PUT', f'/os-services/{service.uuid}', {'forced_down': True})
     with contextlib.ExitStack() as places:
-        for _ in range(conductor_hosts.CALLS_PER_HOST):
+        for _ in range(CALLS_PER_HOST):
             places.enter_context(lives[left].tools.hosts._place('host1', None))
         stage.kill(next(name for name in lives if name != left))
         stage.until(lambda: all(lives[left].runner.holds(row.uuid) for row in migrations), 60)

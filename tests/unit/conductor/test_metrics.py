@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
@@ -22,8 +12,8 @@ import pytest
 from prometheus_client import parser
 
 from migrator import exception
-from migrator.conductor import audits, metrics
-from migrator.placement_client import audit as books_audit
+from migrator.conductor import audit, metrics
+from migrator.placement_client.audit import VERDICTS, Finding
 from migrator.testing.placement_faults import Fault
 from tests.unit.conductor import stage as stages
 
@@ -32,8 +22,8 @@ Stage = stages.Stage
 NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
 
-def finding(verdict: str, consumer: str = 'c', provider: str = 'p') -> books_audit.Finding:
-    return books_audit.Finding(
+def finding(verdict: str, consumer: str = 'c', provider: str = 'p') -> Finding:
+    return Finding(
         consumer=consumer,
         consumer_type='MIGRATION',
         provider=provider,
@@ -74,7 +64,7 @@ class TestAudits:
         self, registry: prometheus_client.CollectorRegistry
     ) -> None:
         metrics.Audits(registry)
-        assert findings(registry) == dict.fromkeys(books_audit.VERDICTS, 0)
+        assert findings(registry) == dict.fromkeys(VERDICTS, 0)
         assert registry.get_sample_value('migrator_placement_audit_time_seconds') == 0
         assert (number_of(registry, 'done'), number_of(registry, 'failed')) == (0, 0)
 
@@ -83,9 +73,9 @@ class TestAudits:
     ) -> None:
         told = metrics.Audits(registry)
         told.done([finding('leaked'), finding('leaked', provider='q'), finding('missing')], NOON, 1.5)
-        assert findings(registry) == {**dict.fromkeys(books_audit.VERDICTS, 0), 'leaked': 2, 'missing': 1}
+        assert findings(registry) == {**dict.fromkeys(VERDICTS, 0), 'leaked': 2, 'missing': 1}
         told.done([finding('doubled')], NOON, 1.5)
-        assert findings(registry) == {**dict.fromkeys(books_audit.VERDICTS, 0), 'doubled': 1}
+        assert findings(registry) == {**dict.fromkeys(VERDICTS, 0), 'doubled': 1}
         assert number_of(registry, 'done') == 2
 
     def test_it_says_when_the_audit_ended_and_how_long_it_took(
@@ -213,7 +203,7 @@ class TestAWatch:
     def test_an_audit_that_fails_raises_what_it_has_failed_of_and_is_counted(self, still: Stage) -> None:
         registry = prometheus_client.CollectorRegistry()
         clock = still.tools.threads.clock
-        watch = audits.Watch(still.database, still.cloud.placement_client, clock, metrics.Audits(registry))
+        watch = audit.Watch(still.database, still.cloud.placement_client, clock, metrics.Audits(registry))
         still.cloud.adapter.inject(Fault.UNREACHABLE, method='GET', url='/resource_providers')
         with pytest.raises(exception.PlacementUnreachable):
             watch.look()

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What everybody waits for is said once when it goes away, and once when it is back."""
 
@@ -20,12 +10,12 @@ import pytest
 
 from migrator import exception
 from migrator.conductor import outage
-from migrator.testing import threads as sim_threads
+from migrator.testing.simulation.threads import Simulation
 
 
 def test_an_outage_is_one_warning_and_its_end_one_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger='migrator')
-    with sim_threads.Simulation() as simulation:
+    with Simulation() as simulation:
         said = outage.Outage('Placement', simulation.process('conductor'))
         said.heard(None)
         for _ in range(3):

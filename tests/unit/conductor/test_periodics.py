@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 from __future__ import annotations
@@ -17,16 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 from migrator.conductor import periodics
-from migrator.objects import command
+from migrator.objects import protocol
 from tests.unit.conductor import stage as stages
 
 Stage = stages.Stage
 ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
 
 
-def observation(**more: object) -> command.Observation:
-    fields = {'guest': command.Guest(instance_uuid='i', state='running', job=True), **more}
-    return command.Observation(migration_uuid='m', host='host1', boot_id='b', epoch=1, **fields)
+def observation(**more: object) -> protocol.Observation:
+    fields = {'guest': protocol.Guest(instance_uuid='i', state='running', job=True), **more}
+    return protocol.Observation(migration_uuid='m', host='host1', boot_id='b', epoch=1, **fields)
 
 
 class TestNews:
@@ -37,7 +27,7 @@ class TestNews:
     def test_progress_is_no_news_and_everything_else_is(self) -> None:
         assert not periodics.has_news(observation(), observation(progress={'memory_total': 7}))
         assert periodics.has_news(observation(), observation(entry='returned'))
-        assert periodics.has_news(observation(), observation(guest=command.Guest(instance_uuid='i')))
+        assert periodics.has_news(observation(), observation(guest=protocol.Guest(instance_uuid='i')))
 
 
 class TestSweep:
@@ -82,7 +72,7 @@ class TestSweep:
             owned = adopt(uuid, epoch, owner)
             if uuid == waiting[0].uuid:
                 boot = database.services.get_compute('host1').boot_id
-                report = command.HostReport(host='host1', boot_id='the next', version=4)
+                report = protocol.HostReport(host='host1', boot_id='the next', version=4)
                 database.migrations.begin_boot(report, database.services, boot)
             elif uuid == waiting[1].uuid:
                 raise ValueError('a row that nobody can read')

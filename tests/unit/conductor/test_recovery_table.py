@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Every cell of the table by which a restart is settled, drawn from the table itself.
 
@@ -21,9 +11,9 @@ from __future__ import annotations
 
 import pytest
 
-from migrator.conductor import settle
-from migrator.conductor.settle import Act, Column, Says
-from tests.unit.conductor import test_settle
+from migrator.conductor.migration import settle
+from migrator.conductor.migration.settle import Act, Column, Says
+from tests.unit.conductor.migration import test_settle
 
 COLUMNS = (Column.NOT_SENT, Column.QUEUED, Column.RUNNING, Column.FORWARD, Column.BACK)
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 from __future__ import annotations
@@ -21,11 +11,11 @@ from typing import Any
 import pytest
 
 from migrator import exception, executors
-from migrator.conductor import runner as runners
+from migrator.conductor.runner import Runner
 from migrator.saga import log
 from migrator.saga.saga import Saga
 from migrator.saga.step import Kind, Parked, Step, Stuck
-from migrator.testing import threads as sim_threads
+from migrator.testing.simulation.threads import Simulation
 
 
 class Subject:
@@ -77,7 +67,7 @@ class Subject:
 
 
 class Scene:
-    def __init__(self, simulation: sim_threads.Simulation) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.threads = simulation.process('conductor')
         self.act: Callable[[Subject], Any] = lambda subject: Parked('nothing')
@@ -87,7 +77,7 @@ class Scene:
         step = Step('act', Kind.PIVOT, do=self.do)
         saga: Saga[Any] = Saga(step, settle=lambda subject: Parked('nothing'))
         pool = executors.BoundedExecutor(8, self.threads)
-        self.runner = runners.Runner(self.threads, pool, lambda kind: saga, self.reload)
+        self.runner = Runner(self.threads, pool, lambda kind: saga, self.reload)
 
     def do(self, subject: Subject) -> Any:
         self.runs.append(subject.row.uuid)
@@ -100,7 +90,7 @@ class Scene:
 
 @pytest.fixture
 def scene(seed: int | None) -> Iterator[Scene]:
-    with sim_threads.Simulation(seed=seed) as simulation:
+    with Simulation(seed=seed) as simulation:
         yield Scene(simulation)
 
 

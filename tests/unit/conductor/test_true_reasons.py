@@ -10,8 +10,8 @@ import json
 
 import pytest
 
-from migrator.conductor import hosts as conductor_hosts
-from migrator.conductor import owned
+from migrator.conductor.compute_client import CALLS_PER_HOST
+from migrator.conductor.migration import context
 from tests.unit.conductor import stage as stages
 
 ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
@@ -30,7 +30,7 @@ def unheard(stage, *hosts):
 @contextlib.contextmanager
 def busy(stage, host):
     with contextlib.ExitStack() as places:
-        for _ in range(conductor_hosts.CALLS_PER_HOST):
+        for _ in range(CALLS_PER_HOST):
             places.enter_context(stage.tools.hosts._place(host, None))
         yield
 
@@ -213,7 +213,7 @@ def test_a_reason_does_not_change_with_each_try(build):
     stage.cloud.adapter.request = request
     stall.release()
     stage.simulation.advance(900)
-    (record,) = [one for one in stage.database.migrations.steps(migration.uuid) if one.step == owned.STUCK]
+    (record,) = [one for one in stage.database.migrations.steps(migration.uuid) if one.step == context.STUCK]
     assert len({event['stuck'] for event in record.result['events']}) == 1
 
 

@@ -1,20 +1,10 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 import pytest
 from oslo_config import cfg
 
 from migrator import exception
-from migrator.compute import rpcapi as compute_rpcapi
+from migrator.compute import rpcapi
 from migrator.conductor import rpcapi as conductor_rpcapi
 from migrator.conf import upgrade_levels
 
@@ -27,7 +17,7 @@ def conf():
     return conf
 
 
-@pytest.mark.parametrize(('of', 'api'), [('compute', compute_rpcapi), ('conductor', conductor_rpcapi)])
+@pytest.mark.parametrize(('of', 'api'), [('compute', rpcapi), ('conductor', conductor_rpcapi)])
 def test_nothing_is_pinned_unless_it_is_said_and_then_to_a_version_that_there_is(conf, of, api):
     assert upgrade_levels.pin(conf, of, [*api.VERSIONS]) is None
     for version in api.VERSIONS:
@@ -40,5 +30,5 @@ def test_nothing_is_pinned_unless_it_is_said_and_then_to_a_version_that_there_is
 def test_what_is_no_version_of_this_release_is_refused_with_those_that_would_do(conf, level):
     conf.set_override('compute', level, 'upgrade_levels')
     with pytest.raises(exception.ConfigurationError) as raised:
-        upgrade_levels.pin(conf, 'compute', [*compute_rpcapi.VERSIONS])
+        upgrade_levels.pin(conf, 'compute', [*rpcapi.VERSIONS])
     assert str(raised.value) == f'Option [upgrade_levels] compute is {level!r}: auto, or 1.0 or 1.1, would do.'

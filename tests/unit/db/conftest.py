@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 """What every test of this folder stands on: a database in a file, and its clock in the test's hand."""
@@ -25,9 +15,7 @@ import pytest
 
 from migrator import context, executors
 from migrator.db import api
-from migrator.objects import command, compute_node
-from migrator.objects import instance as instance_objects
-from migrator.objects import migration as migration_objects
+from migrator.objects import Flavor, Instance, Migration, compute_node, protocol
 from tests import templates
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -60,21 +48,21 @@ class Scene:
         self.numbers += 1
         return f'00000000-0000-4000-8000-{self.numbers:012d}'
 
-    def instance(self, host: str = 'host1', **fields: Any) -> instance_objects.Instance:
+    def instance(self, host: str = 'host1', **fields: Any) -> Instance:
         """Store an instance."""
         wanted = {
             'uuid': self.uuid(),
             'name': f'guest{self.numbers}',
             'project_id': 'blue',
             'user_id': 'ada',
-            'flavor': instance_objects.Flavor(name='small'),
+            'flavor': Flavor(name='small'),
             **fields,
         }
-        return self.database.instances.create(instance_objects.Instance(host=host, node=host, **wanted))
+        return self.database.instances.create(Instance(host=host, node=host, **wanted))
 
-    def wanted(self, instance: instance_objects.Instance, **fields: Any) -> migration_objects.Migration:
+    def wanted(self, instance: Instance, **fields: Any) -> Migration:
         """Return a migration of an instance that is not stored."""
-        return migration_objects.Migration(
+        return Migration(
             **{
                 'uuid': self.uuid(),
                 'instance_uuid': instance.uuid,
@@ -86,9 +74,7 @@ class Scene:
             }
         )
 
-    def migration(
-        self, instance: instance_objects.Instance | None = None, request_id: str | None = None, **fields: Any
-    ) -> migration_objects.Migration:
+    def migration(self, instance: Instance | None = None, request_id: str | None = None, **fields: Any) -> Migration:
         """Accept a migration, of a new instance if none is given."""
         wanted = self.wanted(instance or self.instance(), **fields)
         self.database.migrations.accept(context.admin_context(request_id), wanted, 'live-migration')
@@ -100,7 +86,7 @@ class Scene:
         self.database.conductors.register(found, name, lease)
         return found
 
-    def owned(self, owner: str | None = None, **fields: Any) -> migration_objects.Migration:
+    def owned(self, owner: str | None = None, **fields: Any) -> Migration:
         """Accept a migration, and have a conductor adopt it."""
         migration = self.migration(**fields)
         adopted = self.database.migrations.adopt(migration.uuid, 0, owner or self.conductor())
@@ -111,7 +97,7 @@ class Scene:
         """Have a compute host report its start, and return its boot_id."""
         boot = boot_id or self.uuid()
         found = compute_node.ComputeNode(uuid=self.uuid(), host=name, node=name) if node else None
-        report = command.HostReport(host=name, boot_id=boot, version=version, node=found)
+        report = protocol.HostReport(host=name, boot_id=boot, version=version, node=found)
         known = [one.boot_id for one in self.database.services.list(binary='nova-compute', host=name)]
         self.database.migrations.begin_boot(report, self.database.services, known[0] if known else None)
         return boot

@@ -1,21 +1,11 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 from __future__ import annotations
 
 import datetime
 
-from migrator.db import debts
+from migrator.db import cleanups
 from migrator.db.migrations import Write
 from tests.unit.db import conftest
 
@@ -61,7 +51,7 @@ def test_lives_that_ended_long_ago_are_forgotten_unless_something_in_progress_na
     scene.owned(busy)
     ended = scene.owned(had)
     for owner, known in ((owing, scene.owned(owing)), (had, ended)):
-        debt = debts.Debt(
+        debt = cleanups.Debt(
             host='host1', migration_uuid=known.uuid, instance_uuid=known.instance_uuid, step='post', reason='down',
             epoch=1, owner=owner,
         )  # fmt: skip

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 from __future__ import annotations
@@ -18,14 +8,14 @@ import datetime
 import pytest
 
 from migrator import exception
-from migrator.objects import instance as instance_objects
+from migrator.objects import Flavor
 from tests.unit.db import conftest
 
 Scene = conftest.Scene
 
 
 def test_an_instance_comes_back_as_it_went_in(scene: Scene) -> None:
-    flavor = instance_objects.Flavor(name='big', vcpus=4, extra_specs={'resources:PGPU': '1'})
+    flavor = Flavor(name='big', vcpus=4, extra_specs={'resources:PGPU': '1'})
     stored = scene.instance(flavor=flavor, locked_by='admin', locked_reason='moving house')
     found = scene.database.instances.get(stored.uuid)
     assert found == stored

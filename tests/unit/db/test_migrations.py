@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 from __future__ import annotations
@@ -21,10 +11,9 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from migrator import context, exception
-from migrator.db import debts, models, types
+from migrator.db import cleanups, models, types
 from migrator.db.migrations import Write
-from migrator.objects import command
-from migrator.objects import migration as migration_objects
+from migrator.objects import Migration, protocol
 from migrator.saga import log
 from tests.unit.db import conftest
 
@@ -37,7 +26,7 @@ def record(step: str = 'move_allocation', state: str = 'intent', **more: object)
     return log.StepRecord(step=step, state=state, **fields)
 
 
-def write(scene: Scene, known: migration_objects.Migration, **fields: object) -> migration_objects.Migration:
+def write(scene: Scene, known: Migration, **fields: object) -> Migration:
     return scene.database.migrations.commit(known, Write(fields=fields))[0]
 
 
@@ -83,7 +72,7 @@ class TestAccept:
         instance = scene.instance()
         wanted = [scene.wanted(instance) for _ in range(8)]
 
-        def accept(one: migration_objects.Migration) -> bool:
+        def accept(one: Migration) -> bool:
             try:
                 scene.database.migrations.accept(CONTEXT, one, 'live-migration')
             except exception.Conflict:
@@ -236,7 +225,7 @@ class TestCommit:
 
     def test_fields_records_instance_and_debts_are_one_transaction(self, scene: Scene) -> None:
         known = scene.owned()
-        debt = debts.Debt(
+        debt = cleanups.Debt(
             host='host1', migration_uuid=known.uuid, instance_uuid=known.instance_uuid, step='post', reason='down',
             epoch=1, owner=known.owner,
         )  # fmt: skip
@@ -408,7 +397,7 @@ class TestCommit:
 
 
 class TestBoots:
-    def moving(self, scene: Scene, destination: str | None = None, **fields: object) -> migration_objects.Migration:
+    def moving(self, scene: Scene, destination: str | None = None, **fields: object) -> Migration:
         known = write(scene, scene.owned(), status='preparing', dest_compute=destination)
         return write(scene, known, status='queued', **fields) if fields else known
 
@@ -433,7 +422,7 @@ class TestBoots:
     ) -> None:
         moments = [conftest.START + datetime.timedelta(seconds=seconds) for seconds in (30, 10, 20)]
         queued = [self.moving(scene, 'host2', queued_at=moment) for moment in moments]
-        report = command.HostReport(host='host1', boot_id='new', version=4)
+        report = protocol.HostReport(host='host1', boot_id='new', version=4)
         found = scene.database.migrations.begin_boot(report, scene.database.services, None)
         assert [one.owned.migration.uuid for one in found] == [queued[1].uuid, queued[2].uuid, queued[0].uuid]
         assert {one.owner_server for one in found} == {'conductor1'}
@@ -445,13 +434,13 @@ class TestBoots:
         services, migrations = scene.database.services, scene.database.migrations
         before = scene.host('host1')
         scene.host('host1', boot_id='newer')
-        late = command.HostReport(host='host1', boot_id='late', version=3)
+        late = protocol.HostReport(host='host1', boot_id='late', version=3)
         for replaces in (before, None):
             with pytest.raises(exception.BootReplaced, match='late of host1 is not taken in, for newer was'):
                 migrations.begin_boot(late, services, replaces)
         found = services.get_compute('host1')
         assert (found.boot_id, found.version, migrations.get(known.uuid).epoch) == ('newer', 4, 3)
-        again = command.HostReport(host='host1', boot_id='newer', version=4)
+        again = protocol.HostReport(host='host1', boot_id='newer', version=4)
         assert migrations.begin_boot(again, services, before), 'its own call came twice'
 
     def test_an_owner_whose_epoch_was_raised_so_is_refused_and_finds_itself_still_the_owner(self, scene: Scene) -> None:
@@ -464,7 +453,7 @@ class TestBoots:
         assert boots == {'host1': scene.database.services.get_compute('host1').boot_id}
 
 
-def sent(scene: Scene, boot_id: str) -> migration_objects.Migration:
+def sent(scene: Scene, boot_id: str) -> Migration:
     """Have a migration that a boot of its source was told of."""
     told = record('live_migration', input={'source_boot_id': boot_id})
     return scene.database.migrations.commit(scene.owned(), Write(records=[told]))[0]

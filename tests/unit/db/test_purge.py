@@ -8,10 +8,9 @@ import datetime
 import pytest
 import sqlalchemy as sa
 
-from migrator.db import debts, models
+from migrator.db import cleanups, models
 from migrator.db.migrations import Write
-from migrator.objects import instance as instance_objects
-from migrator.objects import migration as migration_objects
+from migrator.objects import Instance, Migration
 from migrator.saga import log
 from tests.unit.db import conftest
 from tests.unit.db.conftest import Scene
@@ -21,12 +20,10 @@ def at(seconds: float) -> datetime.datetime:
     return conftest.START + datetime.timedelta(seconds=seconds)
 
 
-def ended(
-    scene: Scene, instance: instance_objects.Instance, *debts_: str, status: str = 'failed'
-) -> migration_objects.Migration:
+def ended(scene: Scene, instance: Instance, *debts_: str, status: str = 'failed') -> Migration:
     """Have an instance migrated to an end, with one row in the journal, and these hosts with a cleanup pending."""
     one = scene.owned(instance=instance)
-    owed = [debts.Debt(host, one.uuid, instance.uuid, 'post_live_migration_at_source', 'x', 1) for host in debts_]
+    owed = [cleanups.Debt(host, one.uuid, instance.uuid, 'post_live_migration_at_source', 'x', 1) for host in debts_]
     record = log.StepRecord(step='select_destination', direction=log.DO, state=log.StepState.DONE, attempt=1)
     scene.database.migrations.commit(one, Write(fields={'status': status}, records=[record], debts=owed))
     return scene.database.migrations.get(one.uuid)
@@ -104,7 +101,9 @@ def test_a_cleanup_that_comes_between_the_look_and_the_deletion_is_respected(sce
     scene.clock.seconds += 60
     ids = scene.database.purge.next(at(60), 0, 100)
     with scene.database.engine.writer() as session:
-        debts.write(session, debts.Debt('host2', one.uuid, instance.uuid, 'post_live_migration_at_source', 'x', 1))
+        cleanups.write(
+            session, cleanups.Debt('host2', one.uuid, instance.uuid, 'post_live_migration_at_source', 'x', 1)
+        )
     assert scene.database.purge.delete(at(60), ids).migrations == 0
     assert one.id in left(scene)
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 from __future__ import annotations
@@ -119,12 +109,12 @@ class TestPlaces:
         assert places == {'host1': 0, 'host2': 1, 'host3': 0}
 
     def test_a_host_owes_for_the_instance_that_its_debt_is_about(self, scene: Scene) -> None:
-        from migrator.db import debts
+        from migrator.db import cleanups
 
         scene.host('host1')
         scene.host('host2')
         known = scene.owned()
-        debt = debts.Debt(
+        debt = cleanups.Debt(
             host='host1', migration_uuid=known.uuid, instance_uuid=known.instance_uuid, step='post', reason='down',
             epoch=1,
         )  # fmt: skip

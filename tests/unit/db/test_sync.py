@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 from __future__ import annotations
@@ -19,23 +9,23 @@ import pytest
 import sqlalchemy as sa
 
 from migrator import exception, executors
-from migrator.db import engine as engines
 from migrator.db import models, sync
+from migrator.db.engine import Engine
 from tests.unit.db import conftest
 
 
 @pytest.fixture
-def empty(tmp_path: pathlib.Path) -> engines.Engine:
-    return engines.Engine(f'sqlite:///{tmp_path}/empty.sqlite', executors.NativeThreads())
+def empty(tmp_path: pathlib.Path) -> Engine:
+    return Engine(f'sqlite:///{tmp_path}/empty.sqlite', executors.NativeThreads())
 
 
-def test_an_empty_database_comes_up_to_the_newest_schema(empty: engines.Engine) -> None:
+def test_an_empty_database_comes_up_to_the_newest_schema(empty: Engine) -> None:
     assert sync.version(empty) is None
     assert sync.sync(empty) == sync.head() == sync.version(empty)
     sync.check(empty)
 
 
-def test_a_second_time_there_is_nothing_to_do(empty: engines.Engine) -> None:
+def test_a_second_time_there_is_nothing_to_do(empty: Engine) -> None:
     sync.sync(empty)
     assert sync.sync(empty) == sync.head()
 
@@ -55,13 +45,13 @@ def test_the_schema_that_is_written_is_the_one_that_the_models_describe(scene: c
                 assert (column.name,) in unique, (name, column.name)
 
 
-def test_an_empty_one_is_too_old_to_work_with(empty: engines.Engine) -> None:
+def test_an_empty_one_is_too_old_to_work_with(empty: Engine) -> None:
     with pytest.raises(exception.SchemaTooOld) as caught:
         sync.check(empty)
     assert 'db sync' in str(caught.value)
 
 
-def test_one_of_a_later_release_is_refused_and_left_alone(empty: engines.Engine) -> None:
+def test_one_of_a_later_release_is_refused_and_left_alone(empty: Engine) -> None:
     sync.sync(empty)
     with empty.sa_engine.begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
@@ -73,7 +63,7 @@ def test_one_of_a_later_release_is_refused_and_left_alone(empty: engines.Engine)
 
 
 def test_a_database_that_is_away_is_unreachable() -> None:
-    engine = engines.Engine('sqlite:////nowhere/at/all/migrator.sqlite', executors.NativeThreads(), max_retries=0)
+    engine = Engine('sqlite:////nowhere/at/all/migrator.sqlite', executors.NativeThreads(), max_retries=0)
     for act in (sync.version, sync.check, sync.sync):
         with pytest.raises(exception.DatabaseUnreachable):
             act(engine)

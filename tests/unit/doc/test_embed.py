@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The code of the page on embedding runs as it stands there: two hosts of an importing service, and a real conductor.
 
@@ -22,15 +12,15 @@ from oslo_config import cfg
 
 from migrator import exception, rpc
 from migrator.conductor import instances
-from migrator.conf import compute as compute_conf
-from migrator.objects import instance as instance_objects
-from migrator.testing import cloud as clouds
+from migrator.conf import compute
+from migrator.objects import Flavor, Instance
+from migrator.testing import cloud
 from tests.unit.doc import conftest, toyhv
 
 BINARY = 'nova-compute'
 
 
-class Cloud(clouds.Cloud):
+class Cloud(cloud.Cloud):
     """A conductor and an API; they and the hosts talk by oslo.messaging, within this process."""
 
     def _rpc(self, name, sender):
@@ -80,10 +70,10 @@ class Site:
         return {service.host for service in self.cloud.database.services.list(binary=BINARY)}
 
     def boot(self, *names):
-        flavor = instance_objects.Flavor(name='small', vcpus=1, memory_mb=512, root_gb=1)
+        flavor = Flavor(name='small', vcpus=1, memory_mb=512, root_gb=1)
         found = []
         for name in names:
-            wanted = instance_objects.Instance(
+            wanted = Instance(
                 uuid=self.threads.new_uuid(),
                 name=name,
                 project_id='demo',
@@ -212,4 +202,4 @@ def test_on_a_configuration_that_has_other_options_of_these_names_oslo_config_sa
     conf = cfg.ConfigOpts()
     conf.register_opts([cfg.IntOpt('report_interval', default=60)])
     with pytest.raises(cfg.DuplicateOptError, match='report_interval'):
-        compute_conf.register_opts(conf)
+        compute.register_opts(conf)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The code of the page on embedding that keeps the books of a resize runs as it stands there, against Placement."""
 
@@ -19,8 +9,8 @@ import wsgiref.simple_server
 
 import pytest
 
-from migrator.placement_client import allocations, pairs
-from migrator.testing import placement as testing_placement
+from migrator.placement_client import allocation_state, allocations
+from migrator.testing.placement import InProcessPlacement
 
 OLD, NEW = {'VCPU': 1, 'MEMORY_MB': 512}, {'VCPU': 2, 'MEMORY_MB': 1024}
 
@@ -33,7 +23,7 @@ class _Quiet(wsgiref.simple_server.WSGIRequestHandler):
 @pytest.fixture
 def endpoint(tmp_path, threads):
     with (
-        testing_placement.InProcessPlacement(tmp_path) as placement,
+        InProcessPlacement(tmp_path) as placement,
         wsgiref.simple_server.make_server('127.0.0.1', 0, placement.app, handler_class=_Quiet) as server,
     ):
         threads.start(server.serve_forever, name='placement')
@@ -62,7 +52,9 @@ def row(placement):
     placement.put(
         f'/resource_providers/{host}/inventories', {'resource_provider_generation': 0, 'inventories': inventories}
     )
-    instance = pairs.Consumer(uuid=instance_uuid, consumer_type=pairs.INSTANCE, project_id='demo', user_id='ada')
+    instance = allocation_state.Consumer(
+        uuid=instance_uuid, consumer_type=allocation_state.INSTANCE, project_id='demo', user_id='ada'
+    )
     allocations.claim(placement, instance, {host: OLD}, generation=None)
     return {
         'instance_uuid': instance_uuid,

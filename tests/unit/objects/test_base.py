@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 from __future__ import annotations
@@ -21,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from migrator.objects import base, command, compute_node, migrate_data, service
-from migrator.objects import instance as instance_objects
-from migrator.objects import migration as migration_objects
+from migrator.objects import Flavor, Instance, Migration, base, compute_node, migrate_data, protocol, service
 
 
 class Colour(enum.StrEnum):
@@ -37,17 +25,17 @@ class Thing(base.Versioned):
     parts: list[Any] = dataclasses.field(default_factory=list)
 
 
-GUEST = command.Guest(instance_uuid='i', state='running', job=True)
-REPORT = command.Report(
+GUEST = protocol.Guest(instance_uuid='i', state='running', job=True)
+REPORT = protocol.Report(
     migration_uuid='m', host='h', boot_id='b', step='s', epoch=2, state='done',
     result=migrate_data.LiveMigrateData(source={'a': 1}),
 )  # fmt: skip
-COMMAND = command.Command(
+COMMAND = protocol.Command(
     migration_uuid='m', instance_uuid='i', step='s', epoch=1, owner='o', reply_to='r', boot_id='b'
 )
-INSTANCE = instance_objects.Instance(
+INSTANCE = Instance(
     uuid='i', name='n', project_id='p', user_id='u', host='h', node='h',
-    flavor=instance_objects.Flavor(name='small', extra_specs={'a': 'b'}),
+    flavor=Flavor(name='small', extra_specs={'a': 'b'}),
     created_at=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
 )  # fmt: skip
 NODE = compute_node.ComputeNode(
@@ -83,14 +71,12 @@ EVERYTHING = [
     COMMAND,
     INSTANCE,
     NODE,
-    command.Answer(report=REPORT, seen=4),
-    command.Observation(migration_uuid='m', host='h', boot_id='b', epoch=1, guest=GUEST, reports=[REPORT]),
-    command.HostReport(host='h', boot_id='b', version=4, node=NODE, guests=[GUEST]),
-    command.Assignment(command=COMMAND, role='source', instance=INSTANCE),
+    protocol.Answer(report=REPORT, seen=4),
+    protocol.Observation(migration_uuid='m', host='h', boot_id='b', epoch=1, guest=GUEST, reports=[REPORT]),
+    protocol.HostReport(host='h', boot_id='b', version=4, node=NODE, guests=[GUEST]),
+    protocol.Assignment(command=COMMAND, role='source', instance=INSTANCE),
     service.Service(uuid='s', host='h'),
-    migration_objects.Migration(
-        uuid='m', instance_uuid='i', project_id='p', user_id='u', source_compute='h', source_node='h'
-    ),
+    Migration(uuid='m', instance_uuid='i', project_id='p', user_id='u', source_compute='h', source_node='h'),
 ]
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 
 from __future__ import annotations
@@ -18,7 +8,7 @@ import itertools
 import pytest
 
 from migrator import exception
-from migrator.objects import migration as migrations
+from migrator.objects import migration
 from migrator.objects.migration import ENDS, IN_PROGRESS, LEGAL_MOVES, MigrationStatus
 
 
@@ -62,10 +52,10 @@ class TestLegalMoves:
     def test_a_move_is_refused_unless_the_table_has_it(self, old: MigrationStatus, new: MigrationStatus) -> None:
         legal = (old, new) in LEGAL_MOVES or (old is new and old in IN_PROGRESS)
         if legal:
-            migrations.check_move('m', old, new)
+            migration.check_move('m', old, new)
             return
         with pytest.raises(exception.IllegalMove) as caught:
-            migrations.check_move('m', old.value, new.value)
+            migration.check_move('m', old.value, new.value)
         assert caught.value.kwargs == {'migration_uuid': 'm', 'old': old, 'new': new}
 
 
@@ -81,7 +71,7 @@ class TestStatuses:
 
     @pytest.mark.parametrize('status', MigrationStatus)
     def test_a_migration_knows_whether_it_has_ended(self, status: MigrationStatus) -> None:
-        one = migrations.Migration(
+        one = migration.Migration(
             uuid='m', instance_uuid='i', project_id='p', user_id='u', source_compute='h', source_node='h',
             status=status.value,
         )  # fmt: skip

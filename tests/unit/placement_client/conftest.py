@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What every test of this folder stands on: the real Placement in this process, and a few hosts in it."""
 
@@ -17,16 +7,16 @@ import uuid
 
 import pytest
 
-from migrator.placement_client import client as placement
-from migrator.placement_client import pairs
-from migrator.testing import placement as testing_placement
+from migrator.placement_client import allocation_state
+from migrator.placement_client.client import PlacementClient
+from migrator.testing.placement import InProcessPlacement
 
 
 @dataclasses.dataclass
 class World:
     """Hosts in Placement, one provider each unless a test wants more."""
 
-    client: placement.PlacementClient
+    client: PlacementClient
 
     def host(self, name='host', parent=None, traits=(), **totals):
         """Make a provider; ``totals`` by resource class are numbers or whole inventories; without, the usual ones."""
@@ -54,14 +44,16 @@ class World:
             )
 
 
-def consumer(consumer_type=pairs.INSTANCE):
+def consumer(consumer_type=allocation_state.INSTANCE):
     """Return a new consumer."""
-    return pairs.Consumer(uuid=str(uuid.uuid4()), consumer_type=consumer_type, project_id='blue', user_id='ada')
+    return allocation_state.Consumer(
+        uuid=str(uuid.uuid4()), consumer_type=consumer_type, project_id='blue', user_id='ada'
+    )
 
 
 @pytest.fixture(scope='session')
 def _kept(tmp_path_factory):
-    with testing_placement.InProcessPlacement(tmp_path_factory.mktemp('placement')) as running:
+    with InProcessPlacement(tmp_path_factory.mktemp('placement')) as running:
         yield running
 
 
@@ -74,7 +66,7 @@ def in_process(_kept):
 
 @pytest.fixture
 def client(in_process):
-    return placement.PlacementClient(in_process.adapter())
+    return PlacementClient(in_process.adapter())
 
 
 @pytest.fixture

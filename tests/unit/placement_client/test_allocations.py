@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Moving an allocation and bringing it back, against the real Placement."""
 
@@ -19,9 +9,9 @@ import pytest
 
 from migrator import exception
 from migrator.objects.migration import Strategy
-from migrator.placement_client import allocations, pairs, providers
-from migrator.placement_client import client as placement
-from migrator.placement_client.pairs import PairState
+from migrator.placement_client import allocation_state, allocations, providers
+from migrator.placement_client.allocation_state import PairState
+from migrator.placement_client.client import PlacementClient
 from migrator.testing.placement_faults import Fault, FaultyAdapter
 
 FLAVOR = {'VCPU': 2, 'MEMORY_MB': 512}
@@ -39,8 +29,8 @@ def pair(world, client, new_consumer):
     source, destination = {world.host('source'): FLAVOR}, {world.host('destination'): FLAVOR}
     instance = new_consumer()
     allocations.claim(client, instance, source, generation=None)
-    return pairs.Pair(
-        instance=instance, migration=new_consumer(pairs.MIGRATION), source=source, destination=destination
+    return allocation_state.Pair(
+        instance=instance, migration=new_consumer(allocation_state.MIGRATION), source=source, destination=destination
     )
 
 
@@ -89,7 +79,7 @@ def count_requests(in_process, act):
 
 def test_a_consumer_that_does_not_exist_holds_nothing_and_has_no_generation(client, new_consumer):
     one = new_consumer()
-    assert allocations.read(client, one.uuid) == pairs.ConsumerAllocations(uuid=one.uuid)
+    assert allocations.read(client, one.uuid) == allocation_state.ConsumerAllocations(uuid=one.uuid)
 
 
 def test_a_consumer_is_read_as_it_was_written(client, pair):
@@ -101,7 +91,7 @@ def test_a_consumer_is_read_as_it_was_written(client, pair):
 
 def test_a_pair_that_changes_while_it_is_read_is_read_again(in_process, client, owned, pair):
     """A move between the two GETs would else show a pair that never was."""
-    writer = allocations.MigrationOwned(placement.PlacementClient(in_process.adapter()))
+    writer = allocations.MigrationOwned(PlacementClient(in_process.adapter()))
 
     def interfere(_method, url):
         if url.endswith(pair.migration.uuid):
@@ -113,7 +103,7 @@ def test_a_pair_that_changes_while_it_is_read_is_read_again(in_process, client, 
 
 
 def test_a_pair_that_never_holds_still_is_a_conflict(in_process, owned, pair):
-    writer = allocations.MigrationOwned(placement.PlacementClient(in_process.adapter()))
+    writer = allocations.MigrationOwned(PlacementClient(in_process.adapter()))
     generation = FIRST
 
     def interfere(_method, url):
@@ -184,8 +174,11 @@ def test_a_nested_allocation_moves_and_comes_back_whole(client, world, either, p
     """nova 66297f0c4a: the allocations of child providers were left behind."""
     roots = [world.host('nested'), world.host('nested')]
     source, destination = ({root: FLAVOR, world.host('gpu', root, PGPU=1): {'PGPU': 1}} for root in roots)
-    nested = pairs.Pair(
-        instance=new_consumer(), migration=new_consumer(pairs.MIGRATION), source=source, destination=destination
+    nested = allocation_state.Pair(
+        instance=new_consumer(),
+        migration=new_consumer(allocation_state.MIGRATION),
+        source=source,
+        destination=destination,
     )
     allocations.claim(client, nested.instance, source, generation=None)
     move(either, nested)
@@ -321,11 +314,11 @@ def test_a_destination_whose_root_lacks_a_nested_resource_refuses_the_claim(clie
     world.host('gpu', root, PGPU=1)
     instance = new_consumer()
     allocations.claim(client, instance, source, generation=None)
-    forced = pairs.Pair(
+    forced = allocation_state.Pair(
         instance=instance,
-        migration=new_consumer(pairs.MIGRATION),
+        migration=new_consumer(allocation_state.MIGRATION),
         source=source,
-        destination=pairs.forced_claim(source, root),
+        destination=allocation_state.forced_claim(source, root),
     )
     with pytest.raises(exception.PlacementRefused):
         move(owned, forced)
@@ -340,7 +333,7 @@ def test_a_forced_move_from_a_sharing_provider_is_refused_at_once(client, world,
     instance = new_consumer()
     allocations.claim(client, instance, {root: FLAVOR, storage: {'DISK_GB': 10}}, generation=None)
     with pytest.raises(exception.ForcedWithNestedAllocations) as caught:
-        pairs.forced_claim(allocations.read(client, instance.uuid).allocations, world.host('destination'))
+        allocation_state.forced_claim(allocations.read(client, instance.uuid).allocations, world.host('destination'))
     assert storage in str(caught.value)
     assert root in str(caught.value)
 
@@ -369,9 +362,9 @@ def test_a_resize_within_one_provider_needs_migration_owned_allocations(client, 
     host = world.host('one', VCPU=6)
     instance = new_consumer()
     allocations.claim(client, instance, {host: {'VCPU': 2}}, generation=None)
-    resize = pairs.Pair(
+    resize = allocation_state.Pair(
         instance=instance,
-        migration=new_consumer(pairs.MIGRATION),
+        migration=new_consumer(allocation_state.MIGRATION),
         source={host: {'VCPU': 2}},
         destination={host: {'VCPU': 4}},
     )
@@ -396,7 +389,7 @@ def test_a_move_to_the_same_resources_of_the_same_provider_is_refused(either, pa
 
 def test_a_late_duplicate_of_the_move_after_completion_is_refused(faulty, client, either, pair):
     faulty.inject(Fault.DUPLICATED, url='^/allocations')
-    type(either)(placement.PlacementClient(faulty)).move(pair, instance_generation=FIRST)
+    type(either)(PlacementClient(faulty)).move(pair, instance_generation=FIRST)
     release(either, pair)
     assert [answer.status_code for answer in faulty.deliver()] == [409]
     assert either.observe(pair).state is PairState.RELEASED
@@ -404,7 +397,7 @@ def test_a_late_duplicate_of_the_move_after_completion_is_refused(faulty, client
 
 def test_a_late_duplicate_of_the_move_after_a_revert_is_refused(faulty, client, either, pair):
     faulty.inject(Fault.DUPLICATED, url='^/allocations')
-    type(either)(placement.PlacementClient(faulty)).move(pair, instance_generation=FIRST)
+    type(either)(PlacementClient(faulty)).move(pair, instance_generation=FIRST)
     revert(either, pair)
     assert [answer.status_code for answer in faulty.deliver()] == [409]
     assert either.observe(pair).state is PairState.NOT_MOVED
@@ -417,7 +410,7 @@ def test_a_late_duplicate_in_nova_s_two_request_form_corrupts_the_books(faulty, 
     The migration takes the source and the instance is emptied; a second request claims the destination. A duplicate of
     the first request that arrives after the end finds the generations that it was written for.
     """
-    nova = placement.PlacementClient(faulty)
+    nova = PlacementClient(faulty)
     faulty.inject(Fault.DUPLICATED, url='^/allocations')
     allocations.write_all(
         nova,
@@ -443,7 +436,7 @@ def test_without_the_rewrite_a_move_on_its_way_succeeds_after_the_end(faulty, ei
     """Why the first row of the table writes what is there already."""
     faulty.inject(Fault.TIMEOUT_LATE, url='^/allocations')
     with pytest.raises(exception.PlacementUnreachable):
-        type(either)(placement.PlacementClient(faulty)).move(pair, instance_generation=FIRST)
+        type(either)(PlacementClient(faulty)).move(pair, instance_generation=FIRST)
     assert either.observe(pair).state is PairState.NOT_MOVED
     assert [answer.status_code for answer in faulty.deliver()] == [204]
     assert either.observe(pair).state is PairState.MOVED
@@ -452,7 +445,7 @@ def test_without_the_rewrite_a_move_on_its_way_succeeds_after_the_end(faulty, ei
 def test_the_rewrite_kills_a_move_that_is_still_on_its_way(faulty, either, pair):
     faulty.inject(Fault.TIMEOUT_LATE, url='^/allocations')
     with pytest.raises(exception.PlacementUnreachable):
-        type(either)(placement.PlacementClient(faulty)).move(pair, instance_generation=FIRST)
+        type(either)(PlacementClient(faulty)).move(pair, instance_generation=FIRST)
     either.rewrite_source(pair, instance_generation=either.observe(pair).instance.generation)
     assert [answer.status_code for answer in faulty.deliver()] == [409]
     assert either.observe(pair).state is PairState.NOT_MOVED
@@ -471,7 +464,7 @@ def test_the_rewrite_kills_a_move_that_is_still_on_its_way(faulty, either, pair)
 def test_after_a_lost_answer_the_pair_says_what_was_done(faulty, either, pair, fault, state):
     faulty.inject(fault, url='^/allocations')
     with pytest.raises(exception.PlacementUnreachable):
-        type(either)(placement.PlacementClient(faulty)).move(pair, instance_generation=FIRST)
+        type(either)(PlacementClient(faulty)).move(pair, instance_generation=FIRST)
     assert len(faulty.sent) == 1
     assert either.observe(pair).state is state
 
@@ -483,7 +476,7 @@ def test_of_two_conductors_with_the_same_generation_one_moves(in_process, owned,
 
     def race(one):
         try:
-            writer = allocations.MigrationOwned(placement.PlacementClient(in_process.adapter()))
+            writer = allocations.MigrationOwned(PlacementClient(in_process.adapter()))
             writer.move(one, instance_generation=FIRST)
             outcomes.append('moved')
         except exception.PlacementConflict:

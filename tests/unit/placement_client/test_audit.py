@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The audit against the real Placement: what is planted is found, and nothing else is."""
 
@@ -20,11 +10,10 @@ import uuid
 
 import pytest
 
-from migrator.objects import instance as instance_objects
-from migrator.objects import migration as migration_objects
-from migrator.placement_client import allocations, audit, pairs, providers
+from migrator.objects import Flavor, Instance, Migration
+from migrator.placement_client import allocation_state, allocations, audit, providers
 
-FLAVOR = instance_objects.Flavor(name='small', vcpus=2, memory_mb=512, root_gb=0)
+FLAVOR = Flavor(name='small', vcpus=2, memory_mb=512, root_gb=0)
 SMALL = FLAVOR.resources()
 ENDED_AT = '2026-11-05T10:00:00+00:00'
 
@@ -39,17 +28,17 @@ class Cloud:
     migrations: list = dataclasses.field(default_factory=list)
 
     def instance(self, host='host1', holds='host1', amounts=None):
-        one = instance_objects.Instance(
+        one = Instance(
             uuid=str(uuid.uuid4()), name='vm', project_id='blue', user_id='ada', host=host, node=host, flavor=FLAVOR
         )
         self.instances.append(one)
         if holds:
-            self.claim(one.uuid, pairs.INSTANCE, {holds: amounts or SMALL})
+            self.claim(one.uuid, allocation_state.INSTANCE, {holds: amounts or SMALL})
         return one
 
     def migration(self, instance, status='running', holds=None, destination='host2', **fields):
         history = [{'status': status, 'at': ENDED_AT, 'owner': None, 'epoch': 1}]
-        one = migration_objects.Migration(
+        one = Migration(
             id=7,
             uuid=str(uuid.uuid4()),
             instance_uuid=instance.uuid,
@@ -64,11 +53,11 @@ class Cloud:
         )
         self.migrations.append(one)
         if holds:
-            self.claim(one.uuid, pairs.MIGRATION, {holds: SMALL})
+            self.claim(one.uuid, allocation_state.MIGRATION, {holds: SMALL})
         return one
 
     def claim(self, consumer, consumer_type, by_host):
-        who = pairs.Consumer(uuid=consumer, consumer_type=consumer_type, project_id='blue', user_id='ada')
+        who = allocation_state.Consumer(uuid=consumer, consumer_type=consumer_type, project_id='blue', user_id='ada')
         held = {self.roots.get(host, host): amounts for host, amounts in by_host.items()}
         allocations.claim(self.client, who, held, generation=None)
 
@@ -136,7 +125,7 @@ def test_other_amounts_than_the_flavors_are_found(cloud, amounts):
 
 def test_an_instance_that_holds_two_hosts_with_no_migration_is_doubled(cloud):
     instance = cloud.instance('host1', holds=None)
-    cloud.claim(instance.uuid, pairs.INSTANCE, {'host1': SMALL, 'host2': SMALL})
+    cloud.claim(instance.uuid, allocation_state.INSTANCE, {'host1': SMALL, 'host2': SMALL})
     found = cloud.the_finding()
     assert (found.verdict, found.provider) == ('doubled', cloud.roots['host2'])
 
@@ -152,7 +141,7 @@ def test_every_planted_finding_is_found_at_once_and_in_a_fixed_order(cloud):
     cloud.migration(cloud.instance('host2', 'host2'), 'failed', holds='host1')
     cloud.instance(holds=None)
     cloud.instance(holds='host3')
-    cloud.claim(str(uuid.uuid4()), pairs.INSTANCE, {'host2': SMALL})
+    cloud.claim(str(uuid.uuid4()), allocation_state.INSTANCE, {'host2': SMALL})
     found = cloud.find()
     assert sorted(one.verdict for one in found) == ['leaked', 'missing', 'unknown consumer', 'wrong host']
     assert cloud.find() == found
@@ -195,7 +184,7 @@ def test_an_instance_under_way_that_holds_nothing_is_found(cloud):
 
 def test_under_the_doubled_strategy_the_instance_may_hold_both(cloud):
     instance = cloud.instance('host1', holds=None)
-    cloud.claim(instance.uuid, pairs.INSTANCE, {'host1': SMALL, 'host2': SMALL})
+    cloud.claim(instance.uuid, allocation_state.INSTANCE, {'host1': SMALL, 'host2': SMALL})
     cloud.migration(instance, strategy='doubled')
     assert cloud.find() == []
 
@@ -204,7 +193,7 @@ def test_a_child_of_the_hosts_root_and_a_sharing_provider_count_for_the_host(clo
     child = world.host('numa0', parent=cloud.roots['host1'])
     shared = world.host('storage', DISK_GB=100)
     cloud.instances.append(
-        instance_objects.Instance(
+        Instance(
             uuid=str(uuid.uuid4()),
             name='nested',
             project_id='blue',
@@ -215,7 +204,7 @@ def test_a_child_of_the_hosts_root_and_a_sharing_provider_count_for_the_host(clo
         )
     )
     held = {'host1': {'MEMORY_MB': 512}, child: {'VCPU': 2}, shared: {'DISK_GB': 5}}
-    cloud.claim(cloud.instances[0].uuid, pairs.INSTANCE, held)
+    cloud.claim(cloud.instances[0].uuid, allocation_state.INSTANCE, held)
     assert cloud.find() == []
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Provider trees kept in step with a report, in the real Placement."""
 
@@ -20,7 +10,7 @@ import pytest
 from migrator import exception
 from migrator.objects.compute_node import ProviderInventory
 from migrator.placement_client import allocations, providers
-from migrator.placement_client import client as placement
+from migrator.placement_client.client import PlacementClient
 from migrator.testing.placement_faults import Fault, FaultyAdapter
 
 
@@ -176,7 +166,7 @@ def test_parents_in_a_circle_are_an_error_before_anything_is_sent(client, in_pro
 
 def test_a_racer_s_write_in_between_is_read_again(client, in_process):
     one = new(inventory={'VCPU': {'total': 8}}, traits=['CUSTOM_GOLD'])
-    racer = placement.PlacementClient(in_process.adapter())
+    racer = PlacementClient(in_process.adapter())
     slept = []
 
     def interfere(method, url):
@@ -192,7 +182,7 @@ def test_a_racer_s_write_in_between_is_read_again(client, in_process):
 
 def test_a_racer_that_creates_the_same_provider_first_is_no_error(client, in_process):
     one = new(inventory={'VCPU': {'total': 8}})
-    racer = placement.PlacementClient(in_process.adapter())
+    racer = PlacementClient(in_process.adapter())
     slept = []
 
     def interfere(method, _url):
@@ -211,7 +201,7 @@ def test_attempts_are_bounded_and_each_waits_longer(in_process):
     faulty.inject(Fault.CONFLICT, method='PUT', url='inventories', times=99)
     slept = []
     with pytest.raises(exception.PlacementConflict):
-        providers.ensure_tree(placement.PlacementClient(faulty), [one], sleep=slept.append, attempts=4)
+        providers.ensure_tree(PlacementClient(faulty), [one], sleep=slept.append, attempts=4)
     assert slept == sorted(set(slept))
     assert len(slept) == 3
 
@@ -221,7 +211,7 @@ def test_a_tree_whose_making_broke_off_anywhere_is_finished_by_the_next_report(i
     faulty = FaultyAdapter(in_process.adapter())
     faulty.inject(Fault.TIMEOUT_DONE, skip=skip)
     with pytest.raises(exception.PlacementUnreachable):
-        providers.ensure_tree(placement.PlacementClient(faulty), tree, sleep=never)
+        providers.ensure_tree(PlacementClient(faulty), tree, sleep=never)
     providers.ensure_tree(client, tree, sleep=never)
     assert providers.ensure_tree(client, tree, sleep=never) is False
 

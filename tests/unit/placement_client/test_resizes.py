@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 import dataclasses
 
@@ -16,8 +6,8 @@ import pytest
 
 from migrator import exception
 from migrator.objects.migration import Strategy
-from migrator.placement_client import allocations, pairs, providers, resizes
-from migrator.placement_client import client as placement
+from migrator.placement_client import allocation_state, allocations, providers, resizes
+from migrator.placement_client.client import PlacementClient
 from migrator.testing.placement_faults import Fault, FaultyAdapter
 
 SMALL, LARGE = {'VCPU': 5, 'MEMORY_MB': 512}, {'VCPU': 6, 'MEMORY_MB': 1024}
@@ -30,8 +20,11 @@ def pair(request, world, client, new_consumer):
     new = old if request.param == 'on one host' else world.host('new')
     instance = new_consumer()
     allocations.claim(client, instance, {old: SMALL}, generation=None)
-    return pairs.Pair(
-        instance=instance, migration=new_consumer(pairs.MIGRATION), source={old: SMALL}, destination={new: LARGE}
+    return allocation_state.Pair(
+        instance=instance,
+        migration=new_consumer(allocation_state.MIGRATION),
+        source={old: SMALL},
+        destination={new: LARGE},
     )
 
 
@@ -92,8 +85,11 @@ def test_both_fit_on_one_host_though_the_sum_is_more_than_one_consumer_may_hold(
     host = world.host('one', VCPU={'total': 16, 'max_unit': 8}, MEMORY_MB=4096)
     instance = new_consumer()
     allocations.claim(client, instance, {host: SMALL}, generation=None)
-    pair = pairs.Pair(
-        instance=instance, migration=new_consumer(pairs.MIGRATION), source={host: SMALL}, destination={host: LARGE}
+    pair = allocation_state.Pair(
+        instance=instance,
+        migration=new_consumer(allocation_state.MIGRATION),
+        source={host: SMALL},
+        destination={host: LARGE},
     )
     with pytest.raises(exception.NoValidHost, match='migration-owned allocations'):
         resize_of(client, pair, Strategy.DOUBLED).move()
@@ -109,8 +105,11 @@ def test_between_two_hosts_the_doubled_strategy_will_do(client, world, new_consu
     instance = new_consumer()
     old, new = world.host('old'), world.host('new')
     allocations.claim(client, instance, {old: SMALL}, generation=None)
-    pair = pairs.Pair(
-        instance=instance, migration=new_consumer(pairs.MIGRATION), source={old: SMALL}, destination={new: LARGE}
+    pair = allocation_state.Pair(
+        instance=instance,
+        migration=new_consumer(allocation_state.MIGRATION),
+        source={old: SMALL},
+        destination={new: LARGE},
     )
     resize = resize_of(client, pair, Strategy.DOUBLED)
     resize.move()
@@ -168,7 +167,7 @@ def test_whatever_becomes_of_the_answer_it_may_be_called_again(in_process, clien
     if method != 'move':
         resize_of(client, pair).move()
     faulty.inject(fault, url='^/allocations')
-    resize = resize_of(placement.PlacementClient(faulty), pair)
+    resize = resize_of(PlacementClient(faulty), pair)
     try:
         getattr(resize, method)()
     except exception.PlacementUnreachable:
@@ -189,7 +188,7 @@ def test_a_move_that_is_still_on_its_way_does_not_succeed_after_the_revert(in_pr
     faulty = FaultyAdapter(in_process.adapter())
     faulty.inject(Fault.TIMEOUT_LATE, url='^/allocations')
     with pytest.raises(exception.PlacementUnreachable):
-        resize_of(placement.PlacementClient(faulty), pair).move()
+        resize_of(PlacementClient(faulty), pair).move()
     resize_of(client, pair).revert()
     faulty.deliver()
     assert held(client, pair) == [pair.source, {}]
@@ -200,7 +199,7 @@ def test_where_others_write_all_the_time_it_gives_up_after_a_while_with_growing_
     faulty.inject(Fault.CONFLICT, url='^/allocations', times=100)
     pauses = []
     with pytest.raises(exception.PlacementConflict):
-        resizes.Resize(placement.PlacementClient(faulty), pair, sleep=pauses.append).move()
+        resizes.Resize(PlacementClient(faulty), pair, sleep=pauses.append).move()
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8]
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The network between simulated processes: what may be lost, doubled or late, and what death and pauses mean."""
 
@@ -17,8 +7,9 @@ from __future__ import annotations
 import pytest
 
 from migrator import context, exception, rpc
-from migrator.testing import rpc as testing_rpc
-from migrator.testing import threads as sim
+from migrator.testing.bus import DirectBus
+from migrator.testing.rpc import DirectRPC
+from migrator.testing.simulation.threads import Simulation
 
 CONTEXT = context.admin_context('req-1')
 HOST = rpc.Target('compute', 'host1')
@@ -29,15 +20,15 @@ class Cloud:
 
     def __init__(self, simulation):
         self.simulation = simulation
-        self.bus = testing_rpc.DirectBus(simulation.world)
+        self.bus = DirectBus(simulation.world)
         self.conductor = simulation.process('conductor')
-        self.rpc = testing_rpc.DirectRPC(self.bus, 'conductor:1', self.conductor)
+        self.rpc = DirectRPC(self.bus, 'conductor:1', self.conductor)
         self.ran = []
         self.compute = self.boot()
 
     def boot(self, name='host1', topic='compute'):
         compute = self.simulation.process(name)
-        self.served = testing_rpc.DirectRPC(self.bus, f'{topic}:{name}', compute).serve(
+        self.served = DirectRPC(self.bus, f'{topic}:{name}', compute).serve(
             rpc.Target(topic, name), Manager(self.ran, compute)
         )
         return compute
@@ -62,7 +53,7 @@ class Manager:
 
 @pytest.fixture
 def cloud():
-    with sim.Simulation(None) as simulation:
+    with Simulation(None) as simulation:
         yield Cloud(simulation)
 
 
@@ -248,7 +239,7 @@ def test_with_a_monitor_a_server_that_is_not_there_is_noticed_early(cloud):
 
 def test_no_pause_and_no_death_at_any_moment_holds_up_another_sender():
     for seed in range(120):
-        with sim.Simulation(seed) as simulation:
+        with Simulation(seed) as simulation:
             cloud = Cloud(simulation)
             other = simulation.process('other')
             fate = simulation.kill if seed % 2 else simulation.pause
@@ -260,7 +251,7 @@ def test_no_pause_and_no_death_at_any_moment_holds_up_another_sender():
                     fate(cloud.compute)
 
             def send(cloud=cloud, other=other, timeouts=timeouts):
-                client = testing_rpc.DirectRPC(cloud.bus, 'conductor:2', other)
+                client = DirectRPC(cloud.bus, 'conductor:2', other)
                 for _ in range(4):
                     try:
                         client.call(CONTEXT, HOST, 'step', 2)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The real Placement in this process."""
 
@@ -20,24 +10,24 @@ import uuid
 
 import pytest
 
-from migrator.placement_client import allocations, pairs, providers
-from migrator.placement_client import client as placement
+from migrator.placement_client import allocation_state, allocations, providers
+from migrator.placement_client.client import PlacementClient
 from migrator.testing.placement import InProcessPlacement, Request
 
 
 def make_provider(running):
     one = str(uuid.uuid4())
-    placement.PlacementClient(running.adapter()).post('/resource_providers', {'uuid': one, 'name': one})
+    PlacementClient(running.adapter()).post('/resource_providers', {'uuid': one, 'name': one})
     return one
 
 
 def provider_uuids(running):
-    found = placement.PlacementClient(running.adapter()).read('/resource_providers')['resource_providers']
+    found = PlacementClient(running.adapter()).read('/resource_providers')['resource_providers']
     return {entry['uuid'] for entry in found}
 
 
 def standard_traits(running):
-    return len(placement.PlacementClient(running.adapter()).read('/traits')['traits'])
+    return len(PlacementClient(running.adapter()).read('/traits')['traits'])
 
 
 def test_several_start_one_after_another_each_empty_and_complete(tmp_path):
@@ -76,7 +66,7 @@ def test_what_was_written_is_there_after_a_restart(tmp_path):
 
 def test_requests_are_logged_in_order(tmp_path):
     with InProcessPlacement(tmp_path) as running:
-        client = placement.PlacementClient(running.adapter())
+        client = PlacementClient(running.adapter())
         client.get('/resource_providers?name=x')
         client.get('/nowhere', allow=(404,))
         assert running.requests == [
@@ -94,7 +84,7 @@ def test_the_hook_sees_each_request_before_it_is_done_and_outside_the_lock(tmp_p
         seen.append((method, url, len(running.requests)))
 
     with InProcessPlacement(tmp_path, lock=lock, before_request=hook) as running:
-        placement.PlacementClient(running.adapter()).get('/traits')
+        PlacementClient(running.adapter()).get('/traits')
     assert seen == [('GET', '/traits', 0)]
 
 
@@ -136,19 +126,19 @@ def test_importing_it_imports_no_placement(module):
 def test_when_it_has_been_emptied_it_is_as_new(tmp_path):
     (tmp_path / 'new').mkdir()
     with InProcessPlacement(tmp_path) as running, InProcessPlacement(tmp_path / 'new') as new:
-        client = placement.PlacementClient(running.adapter())
+        client = PlacementClient(running.adapter())
         root = make_provider_with(client)
         client.put('/resource_classes/CUSTOM_GOLD', None)
         client.put('/traits/CUSTOM_FAST', None)
-        consumer = pairs.Consumer(uuid=str(uuid.uuid4()), consumer_type='INSTANCE', project_id='p', user_id='u')
+        consumer = allocation_state.Consumer(
+            uuid=str(uuid.uuid4()), consumer_type='INSTANCE', project_id='p', user_id='u'
+        )
         allocations.claim(client, consumer, {root: {'VCPU': 2}}, generation=None)
         running.before_request = lambda method, url: pytest.fail('it is still called')
         running.empty()
         assert running.requests == []
         for path in ('/resource_providers', '/resource_classes', '/traits', f'/allocations/{consumer.uuid}'):
-            assert placement.PlacementClient(running.adapter()).read(path) == placement.PlacementClient(
-                new.adapter()
-            ).read(path), path
+            assert PlacementClient(running.adapter()).read(path) == PlacementClient(new.adapter()).read(path), path
         allocations.claim(client, consumer, {make_provider_with(client): {'VCPU': 2}}, generation=None)
 
 
@@ -162,14 +152,16 @@ def make_provider_with(client):
 
 def test_its_contents_are_what_its_api_says(tmp_path):
     with InProcessPlacement(tmp_path) as running:
-        client = placement.PlacementClient(running.adapter())
+        client = PlacementClient(running.adapter())
         root, child = (str(uuid.uuid4()) for _ in range(2))
         client.post('/resource_providers', {'uuid': root, 'name': 'root'})
         client.post('/resource_providers', {'uuid': child, 'name': 'child', 'parent_provider_uuid': root})
         for one, name in ((root, 'VCPU'), (child, 'VGPU')):
             body = {'resource_provider_generation': 0, 'inventories': {name: {'total': 4, 'allocation_ratio': 1.5}}}
             client.put(f'/resource_providers/{one}/inventories', body)
-        consumer = pairs.Consumer(uuid=str(uuid.uuid4()), consumer_type='INSTANCE', project_id='p', user_id='u')
+        consumer = allocation_state.Consumer(
+            uuid=str(uuid.uuid4()), consumer_type='INSTANCE', project_id='p', user_id='u'
+        )
         allocations.claim(client, consumer, {root: {'VCPU': 2}, child: {'VGPU': 1}}, generation=None)
         found = running.contents()
         listed = {one.uuid: (one.name, one.root_uuid) for one in providers.list_providers(client)}

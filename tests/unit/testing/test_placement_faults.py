@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The adapter that loses, refuses, delays and repeats does what it says, and the rest goes through."""
 
@@ -17,7 +7,7 @@ import uuid
 import pytest
 
 from migrator import exception
-from migrator.placement_client import client as placement
+from migrator.placement_client.client import PlacementClient
 from migrator.testing.placement import InProcessPlacement
 from migrator.testing.placement_faults import Fault, FaultyAdapter
 
@@ -35,7 +25,7 @@ def faulty(running):
 
 @pytest.fixture
 def client(faulty):
-    return placement.PlacementClient(faulty)
+    return PlacementClient(faulty)
 
 
 def make_provider(client):

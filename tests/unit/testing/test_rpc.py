@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The recorder: who sent what to whom, and for which migration. (What DirectRPC answers: tests/unit/test_rpc.py.)"""
 
@@ -19,8 +9,10 @@ import collections
 import pytest
 
 from migrator import context, exception, executors, rpc
-from migrator.objects import command, migration
-from migrator.testing import rpc as testing_rpc
+from migrator.objects import migration
+from migrator.objects import protocol as command
+from migrator.testing.bus import DirectBus
+from migrator.testing.rpc import DirectRPC, RpcRecorder
 
 CONTEXT = context.admin_context('req-1')
 HOST = rpc.Target('compute', 'host1')
@@ -48,20 +40,20 @@ class Anything:
 
 @pytest.fixture
 def recorder():
-    return testing_rpc.RpcRecorder()
+    return RpcRecorder()
 
 
 @pytest.fixture
 def bus():
-    bus = testing_rpc.DirectBus()
+    bus = DirectBus()
     for target in (HOST, rpc.Target('conductor', 'one')):
-        testing_rpc.DirectRPC(bus, str(target), executors.NativeThreads()).serve(target, Anything())
+        DirectRPC(bus, str(target), executors.NativeThreads()).serve(target, Anything())
     return bus
 
 
 @pytest.fixture
 def rpc_of(bus, recorder):
-    return lambda sender: recorder.wrap(testing_rpc.DirectRPC(bus, sender, executors.NativeThreads()), sender)
+    return lambda sender: recorder.wrap(DirectRPC(bus, sender, executors.NativeThreads()), sender)
 
 
 def head(uuid='m1'):

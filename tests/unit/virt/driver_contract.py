@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What every hypervisor driver has to keep: subclass :class:`DriverContract` in its test file, and give it a bench."""
 
@@ -21,12 +11,9 @@ from typing import Any
 import pytest
 
 from migrator import exception
-from migrator.objects import command
-from migrator.objects import instance as instance_objects
+from migrator.objects import GuestState, Instance, protocol
 from migrator.virt import driver
-
-GuestState = command.GuestState
-Verdict = driver.Verdict
+from migrator.virt.driver import Verdict
 
 
 class Call:
@@ -54,7 +41,7 @@ class Bench(abc.ABC):
     source: driver.ComputeDriver
     destination: driver.ComputeDriver
     destination_host: str
-    instance: instance_objects.Instance
+    instance: Instance
 
     @abc.abstractmethod
     def start(self, function: Callable[..., Any], *args: Any) -> None:
@@ -107,10 +94,10 @@ class Bench(abc.ABC):
         self.start(run)
         return call
 
-    def at_source(self) -> command.Guest:
+    def at_source(self) -> protocol.Guest:
         return self.source.get_guest(self.instance.uuid)
 
-    def at_destination(self) -> command.Guest:
+    def at_destination(self) -> protocol.Guest:
         return self.destination.get_guest(self.instance.uuid)
 
 
@@ -132,12 +119,12 @@ class DriverContract:
     tells_instances = True
 
     def test_a_running_guest_is_listed_and_is_here_without_a_job(self, bench: Bench) -> None:
-        assert bench.at_source() == command.Guest(instance_uuid=bench.instance.uuid, state='running')
+        assert bench.at_source() == protocol.Guest(instance_uuid=bench.instance.uuid, state='running')
         assert bench.at_source() in bench.source.list_guests()
         assert bench.source.settle(bench.instance.uuid) == bench.at_source()
 
     def test_a_guest_that_is_not_there_is_absent_and_not_an_error(self, bench: Bench) -> None:
-        assert bench.at_destination() == command.Guest(instance_uuid=bench.instance.uuid, state='absent')
+        assert bench.at_destination() == protocol.Guest(instance_uuid=bench.instance.uuid, state='absent')
         assert bench.destination.list_guests() == []
         assert bench.destination.get_progress(bench.instance.uuid) == {}
 
@@ -249,7 +236,7 @@ class DriverContract:
         bench.source.live_migration_abort(bench.instance)
         bench.run_until(lambda: call.ended)
         assert call.result() is Verdict.ABORTED
-        assert bench.at_source() == command.Guest(instance_uuid=bench.instance.uuid, state='running')
+        assert bench.at_source() == protocol.Guest(instance_uuid=bench.instance.uuid, state='running')
         assert not bench.at_destination().active
 
     def test_abort_and_force_complete_without_a_job_are_no_errors(self, bench: Bench) -> None:
@@ -300,7 +287,7 @@ class DriverContract:
         data = bench.prepare()
         with pytest.raises(exception.DriverError):
             bench.source.live_migration(bench.instance, 'nowhere', data, lambda: None)
-        assert bench.at_source() == command.Guest(instance_uuid=bench.instance.uuid, state='running')
+        assert bench.at_source() == protocol.Guest(instance_uuid=bench.instance.uuid, state='running')
 
     def test_a_guest_that_its_user_has_paused_stays_so_when_it_is_rolled_back(self, bench: Bench) -> None:
         self.pause(bench)

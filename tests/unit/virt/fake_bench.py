@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The bench of the driver contract, on two fake hypervisors."""
 
@@ -17,37 +7,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from migrator.objects import command
-from migrator.objects import instance as instance_objects
-from migrator.testing import threads as sim_threads
-from migrator.virt import driver, fake
+from migrator.objects import Flavor, Instance
+from migrator.testing.simulation.threads import Simulation
+from migrator.virt.fake.driver import FakeDriver
+from migrator.virt.fake.hypervisor import FakeWorld
 from tests.unit.virt import driver_contract
 
-GuestState = command.GuestState
-Verdict = driver.Verdict
 
-
-def an_instance(number: int = 1, memory_mb: int = 1024, vcpus: int = 2) -> instance_objects.Instance:
-    return instance_objects.Instance(
+def an_instance(number: int = 1, memory_mb: int = 1024, vcpus: int = 2) -> Instance:
+    return Instance(
         uuid=f'00000000-0000-4000-8000-{number:012d}',
         name=f'guest-{number}',
         project_id='project',
         user_id='user',
         host='alpha',
         node='alpha',
-        flavor=instance_objects.Flavor(name='small', vcpus=vcpus, memory_mb=memory_mb, root_gb=10),
+        flavor=Flavor(name='small', vcpus=vcpus, memory_mb=memory_mb, root_gb=10),
     )
 
 
 class FakeBench(driver_contract.Bench):
-    def __init__(self, simulation: sim_threads.Simulation) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-        self.world = fake.FakeWorld(simulation.world)
+        self.world = FakeWorld(simulation.world)
         self.alpha = self.world.add('alpha', link=1024.0)
         self.beta = self.world.add('beta', link=1024.0)
         self.processes = {host: simulation.process(host) for host in ('alpha', 'beta')}
-        self.source = fake.FakeDriver(self.alpha, self.processes['alpha'])
-        self.destination = fake.FakeDriver(self.beta, self.processes['beta'])
+        self.source = FakeDriver(self.alpha, self.processes['alpha'])
+        self.destination = FakeDriver(self.beta, self.processes['beta'])
         self.destination_host = 'beta'
         self.instance = an_instance()
         self.guest = self.alpha.spawn(self.instance, dirty_rate=100.0)

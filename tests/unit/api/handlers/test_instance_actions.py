@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What was asked of a server, and its events out of the journal."""
 
@@ -16,8 +6,7 @@ import hashlib
 
 import pytest
 
-from migrator.db import models
-from migrator.db import types as db_types
+from migrator.db import models, types
 
 VERSIONS = ['2.1', '2.20', '2.21', '2.51', '2.58', '2.62', '2.66', '2.80']
 
@@ -39,7 +28,7 @@ def story(world):
             ]
         ):
             world.threads.seconds = number
-            ended = db_types.now() if state != 'intent' else None
+            ended = types.now() if state != 'intent' else None
             session.add(
                 models.SagaStep(
                     saga=one.uuid, step=step, direction=direction, state=state, epoch=1, attempt=1, result=result,
@@ -48,7 +37,7 @@ def story(world):
             )  # fmt: skip
             session.flush()
         session.query(models.InstanceAction).update(
-            {'finish_time': db_types.later(5), 'message': 'dest could not prepare', 'result': 'Error'}
+            {'finish_time': types.later(5), 'message': 'dest could not prepare', 'result': 'Error'}
         )
     return one
 

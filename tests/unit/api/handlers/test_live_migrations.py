@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """os-migrateLive: its forms, its refusals, and the answer below 2.34."""
 
@@ -16,7 +6,7 @@ import pytest
 
 from migrator import exception
 from migrator.db import models
-from migrator.objects import migration as migration_objects
+from migrator.objects import IN_PROGRESS, MigrationStatus
 
 
 def only_migration(world):
@@ -418,7 +408,7 @@ def test_a_failure_after_the_checks_is_a_202(world):
     assert world.migrate(world.guest(), '2.30').status_int == 202
 
 
-@pytest.mark.parametrize('status', sorted(migration_objects.IN_PROGRESS - {migration_objects.MigrationStatus.ACCEPTED}))
+@pytest.mark.parametrize('status', sorted(IN_PROGRESS - {MigrationStatus.ACCEPTED}))
 def test_a_server_with_a_migration_in_any_status_of_progress_is_not_taken_again(world, status):
     guest = world.guest()
     world.migration(guest, status)

@@ -1,25 +1,15 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A server's migrations in progress: look, abort, force complete."""
 
 import pytest
 
 from migrator import exception
-from migrator.api.policies import server_migrations as policies
-from migrator.objects import migration as migration_objects
+from migrator.api.policies.server_migrations import DELETE, FORCE_COMPLETE, INDEX, SHOW
+from migrator.objects import migration
 
-PROGRESS = sorted(migration_objects.IN_PROGRESS)
-ENDS = sorted(migration_objects.ENDS)
+PROGRESS = sorted(migration.IN_PROGRESS)
+ENDS = sorted(migration.ENDS)
 FIELDS = {
     'created_at', 'dest_compute', 'dest_host', 'dest_node', 'disk_processed_bytes', 'disk_remaining_bytes',
     'disk_total_bytes', 'id', 'memory_processed_bytes', 'memory_remaining_bytes', 'memory_total_bytes', 'server_uuid',
@@ -141,10 +131,10 @@ def test_who_may_not_gets_a_403_and_another_project_a_404(roles):
     before = roles.rows()
     listing = f'/servers/{one.instance_uuid}/migrations'
     for method, url, rule, who in (
-        ('GET', listing, policies.INDEX, 'member'),
-        ('GET', path(one), policies.SHOW, 'manager'),
-        ('DELETE', path(one), policies.DELETE, 'member'),
-        ('POST', f'{path(one)}/action', policies.FORCE_COMPLETE, 'member'),
+        ('GET', listing, INDEX, 'member'),
+        ('GET', path(one), SHOW, 'manager'),
+        ('DELETE', path(one), DELETE, 'member'),
+        ('POST', f'{path(one)}/action', FORCE_COMPLETE, 'member'),
     ):
         body = {'force_complete': None} if method == 'POST' else None
         response = roles.ask(method, url, body, token=f'{who}:eve:blue')

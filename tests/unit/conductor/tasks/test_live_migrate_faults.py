@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The story of live_migrate.py on bad days: Placement fails, hosts and conductors die."""
 
@@ -99,7 +89,7 @@ class TestPlacement:
         stage.until_status(migration, 'running')
         client, uuid = stage.cloud.placement_client, stage.instance.uuid
         right = stages.allocations.read(client, uuid)
-        owner = stages.allocations.pairs.Consumer(
+        owner = stages.allocations.allocation_state.Consumer(
             uuid=uuid, consumer_type='INSTANCE', project_id='demo', user_id='demo'
         )
         wrong = {provider: {'VCPU': 1} for provider in right.allocations}

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Why a guest cannot move there, and what is said of it."""
 
@@ -20,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from migrator import exception
-from migrator.objects import migrate_data as migrate_data_objects
+from migrator.objects import LiveMigrateData
 from migrator.virt.libvirt import checks, storage
 from tests.unit.virt.fake_bench import an_instance
 
@@ -97,7 +87,7 @@ def test_a_disk_that_is_shareable_and_is_seen_by_nobody_else_is_refused():
 
 
 def data(wanted, over=False):
-    return migrate_data_objects.LiveMigrateData(block_migration=wanted, disk_over_commit=over, destination=THERE)
+    return LiveMigrateData(block_migration=wanted, disk_over_commit=over, destination=THERE)
 
 
 def test_what_is_copied_is_what_is_not_shared_and_was_not_ruled_out():

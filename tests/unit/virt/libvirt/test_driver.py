@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What libvirt's driver decides by itself, with no libvirt to ask."""
 
@@ -25,11 +15,14 @@ libvirt = pytest.importorskip('libvirt')
 from oslo_config import cfg  # noqa: E402 -- what is tested needs libvirt
 
 from migrator import exception, executors  # noqa: E402 -- as above
-from migrator.conf import compute as compute_conf  # noqa: E402 -- as above
+from migrator.conf import compute  # noqa: E402 -- as above
 from migrator.conf import libvirt as libvirt_conf  # noqa: E402 -- as above
-from migrator.objects import command  # noqa: E402 -- as above
-from migrator.objects import instance as instance_objects  # noqa: E402 -- as above
-from migrator.objects import migrate_data as migrate_data_objects  # noqa: E402 -- as above
+from migrator.objects import (  # noqa: E402 -- as above
+    Flavor,
+    Guest,
+    Instance,
+    LiveMigrateData,
+)
 from migrator.virt.driver import Verdict  # noqa: E402 -- as above
 from migrator.virt.libvirt import driver as drivers  # noqa: E402 -- as above
 from migrator.virt.libvirt import live_migration, plans, records, storage  # noqa: E402 -- as above
@@ -42,7 +35,7 @@ PAUSED, RUNNING = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_RUNNING
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
     conf = cfg.ConfigOpts()
-    compute_conf.register_opts(conf)
+    compute.register_opts(conf)
     libvirt_conf.register_opts(conf)
     conf([], default_config_files=[], default_config_dirs=[])
     conf.set_override('host', 'alpha')
@@ -56,14 +49,14 @@ def driver(tmp_path, monkeypatch):
 
 @pytest.fixture
 def instance():
-    return instance_objects.Instance(
+    return Instance(
         uuid=UUID,
         name='guest',
         project_id='project',
         user_id='user',
         host='alpha',
         node='alpha',
-        flavor=instance_objects.Flavor(name='small', vcpus=1, memory_mb=128, root_gb=1),
+        flavor=Flavor(name='small', vcpus=1, memory_mb=128, root_gb=1),
     )
 
 
@@ -102,7 +95,7 @@ def says(driver, monkeypatch, *guests):
 
 
 def a_guest(state, **facts):
-    return command.Guest(instance_uuid=UUID, state=state, **facts)
+    return Guest(instance_uuid=UUID, state=state, **facts)
 
 
 # --- verdicts --------------------------------------------------------------------------------------------------------
@@ -138,7 +131,7 @@ def test_a_guest_that_a_job_has_just_left_or_taken_is_not_told_as_failed(driver,
 def test_a_guest_that_has_come_to_run_since_it_was_looked_at_is_not_ended(driver, instance, monkeypatch):
     ended = []
     monkeypatch.setattr(drivers, '_remove', lambda *_: ended.append(1))
-    data = migrate_data_objects.LiveMigrateData()
+    data = LiveMigrateData()
     says(driver, monkeypatch, a_guest('waiting', incoming=True), a_guest('running'))
     with pytest.raises(exception.GuestStillHere):
         driver.rollback_live_migration_at_destination(instance, data)
@@ -212,7 +205,7 @@ def test_a_guest_that_goes_out_is_none_that_is_still_to_come(driver, monkeypatch
 def test_a_guest_that_comes_back_is_none_that_goes_out(driver, instance, monkeypatch):
     driver._kept.write(records.OUTGOING, UUID, {})
     says(driver, monkeypatch, a_guest('absent'))
-    driver.pre_live_migration(instance, migrate_data_objects.LiveMigrateData(), drivers.driver.NeverCancelled())
+    driver.pre_live_migration(instance, LiveMigrateData(), drivers.driver.NeverCancelled())
     assert driver._kept.read(records.OUTGOING, UUID) is None
     assert driver._kept.read(records.INCOMING, UUID) is not None
 
@@ -234,7 +227,7 @@ def flags(driver, monkeypatch, instance, checked, now=None, state='running', **t
     """Return how a guest of such disks moves, all of them shared."""
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Defined(now or checked)))
     disks = [vars(dataclasses.replace(disk, shared=True)) for disk in storage.named(checked)]
-    data = migrate_data_objects.LiveMigrateData(source={'disks': disks}, destination={'host': 'beta', **there})
+    data = LiveMigrateData(source={'disks': disks}, destination={'host': 'beta', **there})
     return plans.plan(driver.connection, driver.conf, a_guest(state), instance, 'beta', data).flags
 
 
@@ -280,7 +273,7 @@ def test_what_goes_where_is_libvirts_to_say_unless_the_destination_has_an_addres
 ):
     """As nova has it: qemu.conf's migration_host counts where live_migration_inbound_addr is not set."""
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Defined(definition())))
-    data = migrate_data_objects.LiveMigrateData(destination={'host': 'beta', 'inbound_addr': inbound})
+    data = LiveMigrateData(destination={'host': 'beta', 'inbound_addr': inbound})
     made = plans.plan(driver.connection, driver.conf, a_guest('running'), instance, 'beta', data)
     name = '[fd00::2]' if ':' in inbound else inbound
     assert made.uri == f'qemu+tcp://{name or "beta"}/system'
@@ -295,7 +288,7 @@ def test_what_a_destination_reports_gets_into_no_uri_unless_it_is_a_host_name_or
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Defined(definition())))
     monkeypatch.setattr(driver, 'get_guest', lambda _uuid: a_guest('running'))
     there = {'host': 'beta', 'inbound_addr': '', field: odd}
-    data = migrate_data_objects.LiveMigrateData(destination=there)
+    data = LiveMigrateData(destination=there)
     name = {'host': '[DEFAULT] host', 'inbound_addr': '[libvirt] live_migration_inbound_addr'}[field]
     for error, ask in (
         (exception.MigrationPreCheckError, lambda: driver.check_can_live_migrate_source(instance, data)),

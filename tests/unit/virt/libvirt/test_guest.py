@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What libvirt says of a guest, in a driver's words: each state of a domain, at either end of a move."""
 
@@ -18,8 +8,8 @@ import pytest
 
 libvirt = pytest.importorskip('libvirt')
 
-from migrator.objects import command  # noqa: E402 -- what is tested needs libvirt
-from migrator.virt.libvirt import guest as guests  # noqa: E402 -- as above
+from migrator.objects import protocol  # noqa: E402 -- what is tested needs libvirt
+from migrator.virt.libvirt import guest  # noqa: E402 -- as above
 
 UUID = '00000000-0000-4000-8000-000000000001'
 OUT = libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT
@@ -27,7 +17,7 @@ PAUSED, RUNNING = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_RUNNING
 
 
 def say(state, reason=0, prepared=False, **facts):
-    return guests.told(UUID, guests.Seen(state, reason, **facts), prepared)
+    return guest.told(UUID, guest.Seen(state, reason, **facts), prepared)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +49,7 @@ def say(state, reason=0, prepared=False, **facts):
     ],
 )
 def test_every_state_of_a_domain(seen, prepared, state, more):
-    wanted = command.Guest(instance_uuid=UUID, state=state, **more)
+    wanted = protocol.Guest(instance_uuid=UUID, state=state, **more)
     assert say(*seen, prepared=prepared) == wanted
 
 
@@ -87,10 +77,10 @@ def test_qemu_is_asked_whether_it_has_sent_a_guest_that_was_paused_before(monkey
         def jobStats(self):  # noqa: N802 -- libvirt's name
             return {'type': libvirt.VIR_DOMAIN_JOB_NONE}
 
-    monkeypatch.setattr(guests, 'find', lambda *_: Domain())
-    monkeypatch.setattr(guests, '_has_sent', lambda _domain: True)
-    assert guests.told(UUID, guests.see(None, UUID, moved=True), False).state == 'paused for cut-over'
-    assert guests.told(UUID, guests.see(None, UUID), False).state == 'paused'
+    monkeypatch.setattr(guest, 'find', lambda *_: Domain())
+    monkeypatch.setattr(guest, '_has_sent', lambda _domain: True)
+    assert guest.told(UUID, guest.see(None, UUID, moved=True), False).state == 'paused for cut-over'
+    assert guest.told(UUID, guest.see(None, UUID), False).state == 'paused'
 
 
 def test_a_guest_that_its_user_had_paused_and_that_was_sent_is_not_here_any_more():
@@ -126,7 +116,7 @@ class Domain:
 
 
 def adopted(inner, space=()):
-    return guests.described(guests.facts_of(Domain(inner), UUID), 'alpha', 'ours', 'somebody', space)
+    return guest.described(guest.facts_of(Domain(inner), UUID), 'alpha', 'ours', 'somebody', space)
 
 
 @pytest.mark.parametrize('version', ['1.0', '1.1'])
@@ -153,7 +143,7 @@ def test_only_files_of_its_own_take_anything_of_the_hosts_disk():
         <disk type='network'><source protocol='rbd'/><target dev='vdd'/></disk>
         <disk type='file' device='cdrom'><source file='/e'/><target dev='vde'/></disk>
         </devices>"""
-    assert guests.facts_of(Domain(disks), UUID).disks == (('/a', 3 * 2**30 + 1),)
+    assert guest.facts_of(Domain(disks), UUID).disks == (('/a', 3 * 2**30 + 1),)
 
 
 def test_what_the_volumes_are_that_a_guest_has_as_disks():
@@ -177,5 +167,5 @@ def test_what_the_volumes_are_that_a_guest_has_as_disks():
         <disk type='volume'><source pool='files' volume='b'/><target dev='vdb'/></disk>
         <disk type='volume'><source pool='lvm' volume='c'/><target dev='vdc'/></disk>
         </devices></domain>"""
-    found = [(one.target, one.kind, one.path) for one in guests.volumes_of(Pools(''), definition)]
+    found = [(one.target, one.kind, one.path) for one in guest.volumes_of(Pools(''), definition)]
     assert found == [('vdb', 'file', '/pool/b'), ('vdc', 'block', '/pool/c')]

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What a host is said to have, by libvirt's own test driver, where the file system of instances_path hangs or fails."""
 
@@ -23,11 +13,11 @@ libvirt = pytest.importorskip('libvirt')
 from oslo_config import cfg  # noqa: E402 -- what is tested needs libvirt
 
 from migrator import exception, executors  # noqa: E402 -- as above
-from migrator.conf import compute as compute_conf  # noqa: E402 -- as above
+from migrator.conf import compute  # noqa: E402 -- as above
 from migrator.conf import libvirt as libvirt_conf  # noqa: E402 -- as above
 from migrator.virt.libvirt import connection as connections  # noqa: E402 -- as above
-from migrator.virt.libvirt import driver as drivers  # noqa: E402 -- as above
-from migrator.virt.libvirt import host as hosts  # noqa: E402 -- as above
+from migrator.virt.libvirt import host  # noqa: E402 -- as above
+from migrator.virt.libvirt.driver import LibvirtDriver  # noqa: E402 -- as above
 from tests.unit.virt.libvirt import native  # noqa: E402 -- as above
 
 
@@ -68,7 +58,7 @@ def files(tmp_path, monkeypatch):
 @pytest.fixture
 def driver(tmp_path, files, monkeypatch):
     conf = cfg.ConfigOpts()
-    compute_conf.register_opts(conf)
+    compute.register_opts(conf)
     libvirt_conf.register_opts(conf)
     conf([], default_config_files=[], default_config_dirs=[])
     conf.set_override('host', 'alpha')
@@ -79,7 +69,7 @@ def driver(tmp_path, files, monkeypatch):
     # A daemon would have to be there for the one, and events for the other.
     monkeypatch.setattr(libvirt.virConnect, 'setKeepAlive', lambda *_: 0)
     monkeypatch.setattr(connections._LOOP, 'start', lambda _threads: None)
-    return drivers.LibvirtDriver(conf, executors.NativeThreads(), deadline=2)
+    return LibvirtDriver(conf, executors.NativeThreads(), deadline=2)
 
 
 def test_it_has_what_libvirt_and_the_file_system_of_instances_path_say(driver, files):
@@ -95,7 +85,7 @@ def test_before_the_first_guest_the_directory_above_tells(driver, files, tmp_pat
 
 
 def test_a_file_system_that_hangs_costs_libvirt_no_thread_and_one_look(driver, files, monkeypatch):
-    monkeypatch.setattr(hosts, 'DISK_DEADLINE', 0.1)
+    monkeypatch.setattr(host, 'DISK_DEADLINE', 0.1)
     files.go_away()
     for _ in range(8):
         with pytest.raises(exception.ServiceUnreachable):
@@ -108,7 +98,7 @@ def test_a_file_system_that_hangs_costs_libvirt_no_thread_and_one_look(driver, f
     assert 'libvirt' not in str(caught.value)
     files.come_back()
     monkeypatch.undo()
-    native.until(hosts._PROBES[str(files.path)]._attempt.ended.is_set)
+    native.until(host._PROBES[str(files.path)]._attempt.ended.is_set)
     assert files.looks == 0
     assert driver.get_node().total('DISK_GB')
 

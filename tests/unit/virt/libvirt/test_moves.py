@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The parts of libvirt's moves and hosts that need no libvirt to be looked at."""
 
@@ -18,8 +8,7 @@ import pytest
 
 pytest.importorskip('libvirt')
 
-from migrator.virt.libvirt import host as hosts
-from migrator.virt.libvirt import plans
+from migrator.virt.libvirt import host, plans
 
 CAPABILITIES = """
 <capabilities>
@@ -49,12 +38,12 @@ def test_the_last_step_is_all_of_it(most):
 
 
 def test_a_hosts_processor_in_the_words_of_the_api():
-    assert hosts.cpu_info(CAPABILITIES) == {
+    assert host.cpu_info(CAPABILITIES) == {
         'arch': 'x86_64',
         'model': 'EPYC',
         'vendor': 'AMD',
         'topology': {'sockets': 2, 'cores': 8, 'threads': 2},
         'features': ['aes', 'svm'],
     }
-    assert hosts.cpu_info('<capabilities/>') == {}
-    assert hosts.host_uuid(CAPABILITIES) == '11111111-2222-4333-8444-555555555555'
+    assert host.cpu_info('<capabilities/>') == {}
+    assert host.host_uuid(CAPABILITIES) == '11111111-2222-4333-8444-555555555555'

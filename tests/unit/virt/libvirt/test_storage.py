@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A host's records, and what is made for a guest's disks: in files of the test's own."""
 
@@ -23,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from migrator import exception
-from migrator.objects import migrate_data as migrate_data_objects
+from migrator.objects import LiveMigrateData
 from migrator.virt.libvirt import records, storage
 
 UUID = '00000000-0000-4000-8000-000000000001'
@@ -130,7 +120,7 @@ def test_disks_have_to_fit_on_the_file_system_that_each_will_be_on(room, tmp_pat
     monkeypatch.setattr(storage, 'available', lambda path: left[path])
 
     def refuse(*disks, over=False):
-        room.refuse_too_little(UUID, disks, migrate_data_objects.LiveMigrateData(disk_over_commit=over))
+        room.refuse_too_little(UUID, disks, LiveMigrateData(disk_over_commit=over))
 
     fits, large = a_disk(tmp_path / 'small' / 'a'), a_disk(tmp_path / 'large' / 'new' / 'b', size=2**28)
     refuse(fits, large)

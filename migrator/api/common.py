@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What several handlers say alike: whose a server is, times, links, pages, and what is kept from whom."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+import urllib.parse
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from migrator import exception
+from migrator.api.request import Request
+from migrator.objects import COMPUTE_BINARY, Instance
+
+#: The largest integer id that the database can hold.
+MAX_ID = 2**31 - 1
+
+
+def get_instance(request: Request, server_id: str) -> Instance:
+    """Return a server that the asker may know of.
+
+    :raises migrator.exception.InstanceNotFound: there is none, or it is another project's.
+    """
+    instance = request.services.database.instances.get(server_id)
+    if not request.context.is_admin and instance.project_id != request.context.project_id:
+        raise exception.InstanceNotFound(instance_uuid=server_id)
+    return instance
+
+
+def target(instance: Instance) -> dict[str, Any]:
+    """Return what policies judge by."""
+    return {'project_id': instance.project_id, 'user_id': instance.user_id}
+
+
+def check_unlocked(request: Request, instance: Instance) -> None:
+    """Raise if somebody has locked it, unless an administrator asks.
+
+    :raises migrator.exception.InstanceIsLocked: it is locked.
+    """
+    if instance.locked and not request.context.is_admin:
+        by_owner = instance.locked_by == 'owner'
+        who, do = ('its owner', 'unlock it first') if by_owner else ('an administrator', 'ask one to unlock it')
+        why = f' ({instance.locked_reason!r})' if instance.locked_reason else ''
+        raise exception.InstanceIsLocked(instance_uuid=instance.uuid, who=f'{who}{why}: {do}')
+
+
+def integer_id(text: str) -> int | None:
+    """Return the id that a part of a URL is, or None if it cannot be one."""
+    if not re.fullmatch('[0-9]{1,10}', text) or int(text) > MAX_ID:
+        return None
+    return int(text)
+
+
+# --- times -----------------------------------------------------------------------------------------------------------
+
+
+def iso(moment: datetime.datetime | None) -> str | None:
+    """Return a time as nova writes most of them: with microseconds and without a zone."""
+    return None if moment is None else moment.astimezone(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%S.%f')
+
+
+def zulu(moment: datetime.datetime | None) -> str:
+    """Return a time as nova writes a server's."""
+    return '' if moment is None else moment.astimezone(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
+
+
+# --- links and pages -------------------------------------------------------------------------------------------------
+
+
+def links(request: Request, path: str) -> list[dict[str, str]]:
+    """Return the two links of an item.
+
+    :param path: what comes after the version.
+    """
+    base = request.application_url
+    return [{'rel': 'self', 'href': f'{base}/v2.1/{path}'}, {'rel': 'bookmark', 'href': f'{base}/{path}'}]
+
+
+def page_size(request: Request, given: Mapping[str, str]) -> int:
+    """Return how many items a page may hold."""
+    most: int = request.services.conf.api.max_limit
+    return min(int(given['limit']), most) if 'limit' in given else most
+
+
+def next_link(request: Request, size: int, markers: list[str]) -> list[dict[str, str]]:
+    """Return the link to the next page; none if this page is not full.
+
+    :param size: how many items a page may hold.
+    :param markers: what each item of this page would be as a marker.
+    """
+    if not size or len(markers) < size:
+        return []
+    parameters = [(name, value) for name, value in request.GET.items() if name != 'marker']
+    parameters.append(('marker', markers[-1]))
+    return [{'rel': 'next', 'href': f'{request.path_url}?{urllib.parse.urlencode(parameters)}'}]
+
+
+# --- what is kept from whom ------------------------------------------------------------------------------------------
+
+
+def host_id(project_id: str, host: str | None) -> str:
+    """Return nova's obfuscated name of a host, which differs from project to project."""
+    return hashlib.sha224(f'{project_id}{host}'.encode()).hexdigest() if host else ''
+
+
+def without_hosts(request: Request, texts: Sequence[str | None], allowed: bool) -> list[str | None]:
+    """Return texts as the asker may see them: with ``<host>`` for each compute host's name, unless allowed more.
+
+    :param allowed: whether the asker may know where guests are.
+    """
+    if allowed or not any(texts):
+        return list(texts)
+    names = [service.host for service in request.services.database.services.list(COMPUTE_BINARY)]
+    return [text and mask(text, names) for text in texts]
+
+
+def mask(text: str, names: Iterable[str]) -> str:
+    """Return a text with ``<host>`` for each of these names."""
+    longest_first = sorted(names, key=len, reverse=True)
+    if not longest_first:
+        return text
+    either = '|'.join(re.escape(name) for name in longest_first)
+    return re.sub(rf'(?<![\w.-])(?:{either})(?![\w-])', '<host>', text)

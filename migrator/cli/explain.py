@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The story of a migration line by line, from its journal; and what happens next.
+
+Nothing here asks a host: it is told from what the database has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from migrator.cli import command as manage_command
+from migrator.cli import timeline
+from migrator.cli.timeline import Story
+from migrator.conductor.migration import abandon, waiting
+from migrator.conductor.tasks import live_migrate
+from migrator.objects import ENDS, MigrationStatus, Outcome
+from migrator.saga import log
+from migrator.saga.saga import Saga
+
+Status = MigrationStatus
+
+_STORY: Saga[Any] = live_migrate.story()
+#: Which step each status is committed with, and whether it is told before it.
+_WITH = {
+    Status.QUEUED.value: 'live_migration',
+    Status.RUNNING_POST_COPY.value: 'update_instance_host',
+    Status.POST_MIGRATING.value: 'update_instance_host',
+}
+#: What a row of the journal is that is no declared step.
+_NO_STEPS = {
+    abandon.ABANDON: 'abandon: what was sent before is refused from now on',
+    abandon.CLEAN: 'abandon: clean {host}',
+    abandon.ALLOCATIONS: 'abandon: write the allocations',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One thing that happened.
+
+    :ivar at: by the database's clock, or the conductor's for a status.
+    :ivar server: the conductor that wrote it; None: it was not one.
+    """
+
+    at: datetime.datetime
+    server: str | None
+    epoch: int | None
+    what: str
+
+
+# --- line by line ----------------------------------------------------------------------------------------------------
+
+
+def lines(story: Story) -> list[Line]:
+    """Return everything that the database knows to have happened, in order."""
+    told: list[tuple[tuple[datetime.datetime, int], Line]] = []
+    for number, step in enumerate(story.steps):
+        told += _of_step(story, number, step)
+    told += _of_statuses(story)
+    told += _of_wishes(story)
+    return [*_with_takeovers(line for _, line in sorted(told, key=lambda one: one[0]))]
+
+
+def _with_takeovers(told: Iterable[Line]) -> Iterator[Line]:
+    """Yield the lines, and between them that another conductor goes on; nothing of that is in the journal itself."""
+    before: str | None = None
+    for line in told:
+        if line.server is not None:
+            if before not in (None, line.server):
+                what = f'{line.server} has taken it over from {before}, and asked the hosts'
+                yield Line(line.at, line.server, line.epoch, what)
+            before = line.server
+        yield line
+
+
+_Told = Iterator[tuple[tuple[datetime.datetime, int], Line]]
+#: Places among what happens at one moment: the steps have those between, in the order of the journal.
+_FIRST, _LATE, _LAST = -1000, 10**6, 10**7
+#: From when on a step is told twice, as what was begun and as what came of it.
+_LONG = datetime.timedelta(seconds=1)
+
+
+def _of_step(story: Story, number: int, step: log.StepRecord) -> _Told:
+    at = step.started_at or story.now
+    server, epoch = story.server_of(step.owner), step.epoch
+    if step.step == waiting.STUCK:
+        for event in (step.result or {}).get('events', ()):
+            when = datetime.datetime.fromisoformat(event['at'])
+            if 'retried_by' in event:
+                yield (
+                    (when, _FIRST + 3),
+                    Line(when, None, None, f'{event["retried_by"] or "somebody"} asked for a retry'),
+                )
+            else:
+                what = f'stuck: {event["stuck"]}' if event['stuck'] else 'no longer stuck'
+                place = _LATE if event['stuck'] else _FIRST + 4
+                yield (when, place), Line(when, story.server_of(event['owner']), event['epoch'], what)
+        return
+    place = number * 10
+    if step.attempt > 1 and (step.step, step.direction) == ('move_allocation', log.DO):
+        what = f'attempt {step.attempt}: the next candidate is {story.host_of(step)}'
+        yield (at, place - 3), Line(at, server, epoch, what)
+    name = name_of(step, story.host_of(step))
+    if step.step == abandon.ABANDON:
+        yield (at, place), Line(at, server, epoch, name)
+        return
+    if _took_time(step):
+        # What came of it was written later, and perhaps by another.
+        by = story.server_of(step.first_owner or step.owner)
+        begun = epoch if step.first_epoch is None else step.first_epoch
+        yield (at, place), Line(at, by, begun, f'{name}: begun')
+        if step.ended_at is not None:
+            at = step.ended_at
+        elif step.result is None and step.tries == 1:
+            return
+    yield (at, place + 5), Line(at, server, epoch, f'{name}: {result_of(step)}')
+
+
+def _took_time(step: log.StepRecord) -> bool:
+    """Whether anything can have happened between the beginning of a step and what came of it."""
+    if step.state == log.StepState.INTENT or (step.step, step.direction) == ('live_migration', log.DO):
+        return True
+    if step.first_epoch is not None and step.first_epoch != step.epoch:
+        return True
+    return step.started_at is not None and step.ended_at is not None and (step.ended_at - step.started_at) >= _LONG
+
+
+def name_of(step: log.StepRecord, host: str | None = None) -> str:
+    """Return a row of the journal in words.
+
+    :param host: at which it is done.
+    """
+    where = f' at {host}' if host and step.step != 'move_allocation' else ''
+    if step.step in _NO_STEPS:
+        return _NO_STEPS[step.step].format(host=(step.input or {}).get('host'))
+    if step.direction == log.DO:
+        return f'{step.step}{where}'
+    undo = _STORY.step(step.step).undo
+    assert undo is not None, 'what has no undo is not undone'
+    return f'{undo.__name__}{where}'
+
+
+def result_of(step: log.StepRecord) -> str:
+    """Return in words what a step came to: how long it took, where that is worth a word, and how often it was tried."""
+    if step.state == log.StepState.INTENT and step.tries > 1:
+        words = f'failed {step.tries - 1} times so far' if step.tries > 2 else 'failed once so far'
+        return f'{words}; {_said(step)}' if _said(step) else f'begun, try {step.tries}'
+    words = _state_of(step)
+    if step.started_at and step.ended_at:
+        seconds = (step.ended_at - step.started_at).total_seconds()
+        words += f' after {manage_command.span(seconds)}' if seconds >= 1 else ''
+    if step.tries > 1:
+        words += f', tried {step.tries} times'
+    if 'owed' in (step.result or {}):
+        words += ', and owed'
+    said = _said(step)
+    return f'{words}; {said}' if said else words
+
+
+def _state_of(step: log.StepRecord) -> str:
+    if step.state == log.StepState.INTENT:
+        return 'begun'
+    if step.state == log.StepState.FAILED:
+        return 'not moved' if step.step == 'live_migration' else 'not done'
+    return 'not done' if 'owed' in (step.result or {}) else 'done'
+
+
+def _said(step: log.StepRecord) -> str:
+    result: Mapping[str, Any] = step.result or {}
+    for key in ('reason', 'owed', 'skipped'):
+        if result.get(key):
+            return str(result[key])
+    if step.state != log.StepState.DONE or step.direction != log.DO:
+        return ''
+    if step.step == 'move_allocation' and step.input:
+        amounts = [f'{name} {n}' for held in step.input['destination'].values() for name, n in held.items()]
+        there = f'the instance holds its allocation ({", ".join(amounts)}) at {step.input["host"]}'
+        return f'{there}, and the migration the one at the source'
+    if step.step == 'live_migration':
+        return 'the destination runs the guest' + (', and its memory follows' if result.get('post_copy') else '')
+    if step.step == abandon.ALLOCATIONS and result.get('host'):
+        return f'the instance holds its allocation at {result["host"]}, and the migration none'
+    return ''
+
+
+def _of_statuses(story: Story) -> _Told:
+    for entry in timeline.statuses(story):
+        status, at = entry['status'], entry['at']
+        what = f'status {status}'
+        place = _FIRST + 1
+        key = (at, place)
+        if status == Status.ACCEPTED:
+            what, key = f'{what}: {_asked(story)}', (at, _FIRST)
+        elif status in ENDS:
+            key = (max([at, *(step.ended_at for step in story.steps if step.ended_at)]), _LAST)
+        elif status == Status.PREPARING and story.steps:
+            key = (story.steps[0].started_at or at, _FIRST + 1)
+        else:
+            key = _with_its_step(story, status, at) or key
+        yield key, Line(at, entry['server'], entry['epoch'], what)
+
+
+def _with_its_step(story: Story, status: str, at: datetime.datetime) -> tuple[datetime.datetime, int] | None:
+    """Return where a status stands among the steps: the clocks of conductor and database are two."""
+    name = _WITH.get(status, 'live_migration')
+    for number, step in reversed(list(enumerate(story.steps))):
+        if (step.step, step.direction) == (name, log.DO):
+            if status == Status.RUNNING:
+                return max(at, step.started_at or at), number * 10 + 3
+            later = status == Status.POST_MIGRATING and _post_copy(story)
+            if later:
+                return at, number * 10 + 3
+            return step.started_at or at, number * 10 - 3
+    return None
+
+
+def _post_copy(story: Story) -> bool:
+    return any(entry['status'] == Status.RUNNING_POST_COPY for entry in story.migration.history)
+
+
+def _asked(story: Story) -> str:
+    migration = story.migration
+    to = f'to {migration.requested_host}' if migration.requested_host else 'to any host that can take it'
+    return f'{_user(story, "live-migration")} asked for it, {to}'
+
+
+def _user(story: Story, action: str) -> str:
+    found = next((one.user_id for one in story.requests if one.action == action), None)
+    return found or 'somebody'
+
+
+def _of_wishes(story: Story) -> _Told:
+    migration = story.migration
+    who = migration.abort_requested_by or 'somebody'
+    who = f'the planned stop of {migration.source_compute}' if who == 'host stop' else who
+    found = (
+        (migration.abort_requested_at, f'{who} asked for an abort'),
+        (
+            migration.force_complete_requested_at,
+            f'{_user(story, "live_migration_force_complete")} asked to force it on',
+        ),
+        (
+            migration.abandon_requested_at,
+            f'{migration.abandon_requested_by or "somebody"} asked to abandon it: the guest is on '
+            f'{migration.abandon_guest_on}',
+        ),
+    )
+    for at, what in found:
+        if at is not None:
+            yield (at, _FIRST + 2), Line(at, None, None, what)
+
+
+# --- what happens next -----------------------------------------------------------------------------------------------
+
+
+def next_(story: Story, command: str = manage_command.PROG) -> list[str]:
+    """Return in sentences what happens next, and what a person has to do for it, if that is so.
+
+    :param command: what the commands in it begin with: the program, with the configuration that it is to read.
+    """
+    migration = story.migration
+    if migration.ended:
+        return [*_after_the_end(story), *_debts(story, command)]
+    if migration.abandon_requested_at is not None:
+        found = [*_owner(story), *_abandoned(story)]
+    elif migration.stuck_reason is not None:
+        found = [*_stuck(story, command)]
+    else:
+        found = [*_owner(story), *_steps(story)]
+    return [*found, *_debts(story, command)]
+
+
+def _after_the_end(story: Story) -> Iterator[str]:
+    migration = story.migration
+    completed = migration.status == Status.COMPLETED
+    if migration.status != Status.ERROR and story.is_in_doubt(
+        migration.dest_compute if completed else migration.source_compute
+    ):
+        return  # What is owed tells what is to be done.
+    if completed:
+        yield f'Nothing: the guest runs at {migration.dest_compute}.'
+    elif migration.status != Status.ERROR:
+        yield f'Nothing: the guest is at {migration.source_compute}, and can be migrated again while it runs.'
+    elif migration.abandon_guest_on is not None:
+        yield (
+            f'Nothing by itself. The instance is in vm_state error at {migration.abandon_guest_on}: look whether its '
+            'guest runs there; if it runs nowhere, what has made it has to make it anew.'
+        )
+    else:
+        yield (
+            'Nothing by itself. The instance is in vm_state error: look for its guest at both hosts; if it is at '
+            'neither, what has made it has to make it anew.'
+        )
+
+
+def _debts(story: Story, command: str) -> Iterator[str]:
+    if any(debt.alarm for debt in story.debts):
+        yield (
+            'What is owed with an alarm is not touched until somebody has looked. Then, to have the host told again: '
+            f'{command} migration retry {story.migration.uuid}'
+        )
+    for debt in story.debts:
+        if not debt.alarm:
+            when = 'with the next sweep' if story.is_up(debt.host) else 'when its compute service is back'
+            yield f'{debt.host} does {debt.step} {when}; until then it is no destination for this instance.'
+
+
+def _owner(story: Story) -> Iterator[str]:
+    if story.owner is None or story.owner.lease_until <= story.now:
+        living = ' or '.join(story.living)
+        yield (
+            f'{living} takes it up, and asks both hosts first.' if living else 'Nothing, until a conductor is started.'
+        )
+
+
+def _stuck(story: Story, command: str) -> Iterator[str]:
+    migration = story.migration
+    uuid = migration.uuid
+    yield (
+        'Nothing, until what it is stuck for is mended. Then it goes on by itself, with the next sweep. At once, and '
+        'with all tries forgotten:'
+    )
+    yield f'  {command} migration retry {uuid}'
+    hosts = ' or '.join(host for _, host in story.hosts)
+    yield (
+        f'If that cannot be mended: look yourself on which host the guest is ({hosts}), and end the migration in error '
+        'with the books saying so. The first of these only tells what would be done:'
+    )
+    # Where the hosts have not told, whoever pastes this must have looked.
+    guest_on = {'forward': migration.dest_compute, 'back': migration.source_compute}.get(
+        migration.outcome or '', 'HOST'
+    )
+    yield f'  {command} migration abandon {uuid} --guest-on {guest_on}'
+    yield f'  {command} migration abandon {uuid} --guest-on {guest_on} --yes'
+
+
+def _abandoned(story: Story) -> Iterator[str]:
+    migration = story.migration
+    journal = log.Journal(story.steps)
+    left = []
+    for name in (abandon.CLEAN, abandon.ALLOCATIONS):
+        record = journal.find(migration.attempt, name)
+        if record is None or record.state != log.StepState.DONE:
+            other = next((host for _, host in story.hosts if host != migration.abandon_guest_on), 'the other host')
+            left.append(_NO_STEPS[name].format(host=other).removeprefix('abandon: '))
+    guest_on = migration.abandon_guest_on
+    left.append(f'it ends in error, the instance being at {guest_on} in vm_state error')
+    yield f'It is being abandoned: {"; ".join(left)}.'
+
+
+def _steps(story: Story) -> Iterator[str]:
+    migration = story.migration
+    journal = log.Journal(story.steps)
+    attempt = migration.attempt
+    if migration.outcome == Outcome.FORWARD:
+        names = list(_left_after(journal, attempt))
+        yield f'The guest has moved, and nothing is undone any more. {_list(story, names)}'
+        return
+    records = journal.of_attempt(attempt)
+    undoing = any(one.direction == log.UNDO or one.state == log.StepState.FAILED for one in records)
+    if migration.outcome == Outcome.BACK or undoing:
+        undos = list(_left_to_undo(journal, attempt))
+        end = 'cancelled' if (migration.abort_verdict or '').startswith('cancelled') else 'failed'
+        after = f'Then it ends {end}.' if migration.outcome else 'Then the next candidate is tried, if there is one.'
+        yield f'It is being undone. {_list(story, undos)} {after}'
+        return
+    sent = journal.find(attempt, 'live_migration') is not None
+    if migration.abort_requested_at is not None:
+        yield 'It is aborted: both hosts are asked where the guest is, and unless it has moved, everything is undone.'
+    elif sent:
+        source, destination = migration.source_compute, migration.dest_compute
+        yield (
+            f'When the move has ended, {source} says so, and {destination} is asked whether it runs the guest. If so: '
+            f'{_list(story, _after_the_pivot())} If not: everything is undone.'
+        )
+    else:
+        left = [step.name for step in _before_the_pivot() if not _done(journal, attempt, step.name)]
+        yield f'{_list(story, left)} When the guest has moved: {_list(story, _after_the_pivot())}'
+
+
+def _before_the_pivot() -> list[Any]:
+    return _STORY.steps[: _STORY.steps.index(_STORY.pivot) + 1]
+
+
+def _after_the_pivot() -> list[str]:
+    return [step.name for step in _STORY.steps[_STORY.steps.index(_STORY.pivot) + 1 :]]
+
+
+def _done(journal: log.Journal, attempt: int, name: str) -> bool:
+    record = journal.find(attempt, name)
+    return record is not None and record.state == log.StepState.DONE
+
+
+def _left_after(journal: log.Journal, attempt: int) -> Iterator[str]:
+    yield from (name for name in _after_the_pivot() if not _done(journal, attempt, name))
+
+
+def _left_to_undo(journal: log.Journal, attempt: int) -> Iterator[str]:
+    """Yield the steps whose undo is left, in the order in which the saga comes to them."""
+    imagined = log.Journal(journal.all())
+    while (step := _STORY.next_undo(imagined, attempt)) is not None:
+        assert step.undo is not None
+        yield step.undo.__name__
+        imagined.put([log.StepRecord(step.name, log.UNDO, log.StepState.DONE.value, attempt)])
+
+
+def _list(story: Story, names: Sequence[str]) -> str:
+    """Return steps in the order in which they follow, each with its host where it has one."""
+    migration = story.migration
+    words = []
+    for name in names:
+        host = None
+        if name.endswith(('_source', 'live_migration')) and name != 'pre_live_migration':
+            host = migration.source_compute
+        elif name.endswith('_destination') or name == 'pre_live_migration':
+            host = migration.dest_compute
+        words.append(f'{name} at {host}' if host else name)
+    return f'{", then ".join(words)}.' if words else ''

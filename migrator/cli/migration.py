@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``migrator-manage migration``: what becomes of a migration, and what it waits for."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import datetime
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from migrator.cli import command as manage_command
+from migrator.cli.command import Asked, Verb
+from migrator.objects import Migration, MigrationStatus
+from migrator.runtime import concurrency
+
+if TYPE_CHECKING:
+    from migrator.cli import timeline
+    from migrator.db import cleanups
+
+    Debt = cleanups.Debt
+    Story = timeline.Story
+
+
+COLUMNS = ('ID', 'UUID', 'INSTANCE', 'STATUS', 'SOURCE', 'DESTINATION', 'CREATED', 'CONDUCTOR', 'REMARK')
+
+
+def list_(asked: Asked) -> int:
+    """List migrations, the newest first."""
+    given, database = asked.arguments, asked.database
+    filters: dict[str, Any] = {}
+    if given.instance:
+        filters['instance_uuid'] = given.instance
+    if given.status:
+        filters['status'] = given.status
+    if given.host:
+        filters['host'] = given.host
+    in_progress = True if given.in_progress else None
+    found = database.migrations.list(filters, in_progress=in_progress, limit=given.limit + 1)
+    shown, more = found[: given.limit], len(found) > given.limit
+    servers = {life.id: life.server for life in database.conductors.list()}
+    owed: dict[str, list[Debt]] = collections.defaultdict(list)
+    for debt in database.debts.list():
+        owed[debt.migration_uuid].append(debt)
+    text = manage_command.table(COLUMNS, [_row(one, servers, owed[one.uuid]) for one in shown])
+    if more:
+        text += f'\nand more: --limit shows {given.limit} of them'
+    documents = [
+        dataclasses.asdict(one)
+        | {'server': servers.get(one.owner or ''), 'debts': [dataclasses.asdict(debt) for debt in owed[one.uuid]]}
+        for one in shown
+    ]
+    asked.answer({'migrations': documents, 'more': more}, text)
+    return manage_command.RIGHT
+
+
+def _row(migration: Migration, servers: dict[str, str], owed: Sequence[Debt]) -> list[object]:
+    remarks = []
+    if migration.stuck_reason:
+        remarks.append(f'stuck: {migration.stuck_reason}')
+    elif migration.waits_for:
+        remarks.append(f'waits: {migration.waits_for}')
+    elif migration.failure:
+        remarks.append(migration.failure)
+    elif migration.in_progress and migration.abort_requested_at is not None:
+        remarks.append('an abort was asked for')
+    for debt in owed:
+        remarks.append(f'{debt.host} owes {debt.step}' + (f', alarm: {debt.alarm}' if debt.alarm else ''))
+    return [
+        migration.id,
+        migration.uuid,
+        migration.instance_uuid,
+        migration.status,
+        migration.source_compute,
+        migration.dest_compute,
+        migration.created_at,
+        servers.get(migration.owner or '', migration.owner),
+        '; '.join(remarks),
+    ]
+
+
+def show(asked: Asked) -> int:
+    """Show all there is to know of one migration."""
+    from migrator.cli import timeline
+
+    story = timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease)
+    manage_narrative = _narrative()
+    document = timeline.document(story) | {
+        'story': [dataclasses.asdict(line) for line in manage_narrative.lines(story)],
+        'next': manage_narrative.next_(story, asked.command),
+    }
+    asked.answer(document, '\n'.join(text_of(story, asked.command)))
+    return manage_command.RIGHT
+
+
+def retry(asked: Asked) -> int:
+    """Have a migration that is stuck looked at anew."""
+    status: int = _unstick().retry(asked)
+    return status
+
+
+def abandon(asked: Asked) -> int:
+    """End a migration that is stuck in error, with its guest where somebody says that it is."""
+    status: int = _unstick().abandon(asked)
+    return status
+
+
+#: How many migrations one transaction deletes, so that no other transaction waits for it for long.
+PURGE_BATCH = 100
+
+
+def purge(asked: Asked) -> int:
+    """Delete migrations that ended before a time, with their journals and actions."""
+    from migrator.db.purge import Purged
+
+    given, database = asked.arguments, asked.database
+    before = given.before
+    if isinstance(before, datetime.timedelta):
+        before = database.services.now() - before
+    found, kept = database.purge.count(before)
+    wanted = found if given.max_rows is None else min(found, given.max_rows)
+    gone, last, ids = Purged(), 0, [0]
+    with manage_command.progress(asked, 'migrations purged', wanted) as advance:
+        while ids and gone.migrations < wanted and not given.dry_run:
+            ids = database.purge.next(before, last, min(PURGE_BATCH, wanted - gone.migrations))
+            if ids:
+                now_gone = database.purge.delete(before, ids)
+                gone, last = gone + now_gone, ids[-1]
+                advance(now_gone.migrations)
+    left = found - gone.migrations
+    document = {'before': before, 'dry_run': given.dry_run, 'found': found, 'purged': gone.migrations, 'left': left}
+    rows = {'saga_steps': gone.saga_steps, 'instance_actions': gone.instance_actions}
+    asked.answer(document | rows | {'kept': kept}, _purged(asked, before, wanted, document | rows, kept))
+    return manage_command.RIGHT
+
+
+def _purged(asked: Asked, before: datetime.datetime, wanted: int, document: dict[str, Any], kept: int) -> str:
+    def migrations(count: int) -> str:
+        return f'{count} migration' + ('s' if count != 1 else '')
+
+    count = wanted if document['dry_run'] else document['purged']
+    said = f'{migrations(count)} that ended before {manage_command.moment(before)} UTC '
+    if document['dry_run']:
+        said += f'would be purged, with {"their journals" if count != 1 else "its journal"} and actions.'
+    else:
+        said += f'purged, with {document["saga_steps"]} rows of journals and {document["instance_actions"]} actions.'
+    if document['found'] > count:
+        said += f' {document["found"] - count} more can be purged.'
+    if kept:
+        said += (
+            f' {kept} more {"is" if kept == 1 else "are"} kept: the last one of each guest, and what a pending cleanup'
+            ' names.'
+        )
+    if not document['dry_run']:
+        return said
+    limit = f' --max-rows {asked.arguments.max_rows}' if asked.arguments.max_rows is not None else ''
+    command = f'{asked.command} migration purge --before {before.isoformat()}{limit}'
+    return f'{said}\n\nNothing was changed. To do it:\n  {command}'
+
+
+# What tells of the conductor's steps imports what a conductor is made of; the other commands need none of that.
+
+
+def _narrative() -> Any:
+    concurrency.native()
+    from migrator.cli import explain as manage_narrative
+
+    return manage_narrative
+
+
+def _unstick() -> Any:
+    concurrency.native()
+    from migrator.cli import unstick
+
+    return unstick
+
+
+def text_of(story: Story, command: str = manage_command.PROG) -> Iterator[str]:
+    """Yield a story, as an operator reads it: what it waits for first, and everything else below.
+
+    :param command: what the commands in it begin with.
+    """
+    from migrator.cli import timeline
+
+    migration = story.migration
+    name = f' ({story.instance.name})' if story.instance is not None else ', which has been deleted'
+    destination = migration.dest_compute or migration.requested_host or 'a host that is yet to be chosen'
+    yield f'Migration {migration.uuid} (id {migration.id}): {migration.status}'
+    yield manage_command.printable(
+        f'{migration.migration_type} of instance {migration.instance_uuid}{name}, '
+        f'from {migration.source_compute} to {destination}'
+    )
+    yield ''
+    for line in timeline.waits(story):
+        yield manage_command.printable(f'* {line}')
+    manage_narrative = _narrative()
+    yield ''
+    yield 'The story (UTC)'
+    told = [[one.at, one.server, one.epoch, one.what] for one in manage_narrative.lines(story)]
+    yield manage_command.table(('AT', 'CONDUCTOR', 'EPOCH', 'WHAT'), told)
+    for title, columns, rows in _sections(story):
+        if rows:
+            yield ''
+            yield title
+            yield manage_command.table(columns, rows)
+    yield ''
+    yield 'What happens next'
+    yield from map(manage_command.printable, manage_narrative.next_(story, command))
+
+
+def _sections(story: Story) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[object]]]]:
+    migration, owner, now = story.migration, story.owner, story.now
+    yield 'Whose it is', ('CONDUCTOR', 'EPOCH', 'LEASE', 'ATTEMPT', 'OUTCOME', 'ALLOCATIONS'), [
+        [
+            story.server_of(migration.owner),
+            migration.epoch,
+            _lease(owner.lease_until, now) if owner is not None else None,
+            migration.attempt,
+            migration.outcome,
+            migration.strategy,
+        ]
+    ]  # fmt: skip
+    ago = manage_command.ago
+    yield 'Hosts', ('ROLE', 'HOST', 'SERVICE', 'LAST SEEN'), [
+        [role, host, _state(story, host), ago(service.last_seen_up if service is not None else None, now)]
+        for role, host in story.hosts
+        for service in [story.service_of(host)]
+    ]  # fmt: skip
+    yield 'Debts', ('HOST', 'STEP', 'SINCE (UTC)', 'EPOCH', 'REASON', 'ALARM'), [
+        [debt.host, debt.step, debt.created_at, debt.epoch, debt.reason, debt.alarm] for debt in story.debts
+    ]  # fmt: skip
+    yield 'Requests', ('ACTION', 'REQUEST', 'USER', 'PROJECT', 'BEGUN (UTC)', 'ENDED (UTC)', 'RESULT', 'MESSAGE'), [
+        [
+            one.action, one.request_id, one.user_id, one.project_id, one.start_time, one.finish_time, one.result,
+            one.message,
+        ]
+        for one in story.requests
+    ]  # fmt: skip
+
+
+def _state(story: Story, host: str) -> str:
+    service = story.service_of(host)
+    if service is None:
+        return 'none'
+    if service.forced_down:
+        return 'forced down'
+    return 'up' if story.is_up(host) else 'down'
+
+
+def _lease(until: datetime.datetime, now: datetime.datetime) -> str:
+    left = (until - now).total_seconds()
+    return f'{manage_command.span(left)} left' if left > 0 else f'ended {manage_command.span(left)} ago'
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def _which(text: str) -> str:
+    """Return the uuid or the integer id of a migration."""
+    if text.isdecimal() and text.isascii():
+        return text
+    try:
+        return manage_command.uuid(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f'{text!r} is neither the uuid nor the id of a migration') from None
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    statuses = [status.value for status in MigrationStatus]
+    parser.add_argument('--instance', type=manage_command.uuid, metavar='UUID', help='only those of this instance')
+    parser.add_argument(
+        '--status',
+        action='append',
+        choices=statuses,
+        metavar='STATUS',
+        help=f'only those in this status, may be given again: {", ".join(statuses)}',
+    )
+    parser.add_argument('--host', help='only those from or to this host')
+    parser.add_argument('--in-progress', action='store_true', help='only those that have not ended')
+    manage_command.limit(parser)
+
+
+def _show_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('migration', type=_which, metavar='MIGRATION', help='its uuid, or its id')
+
+
+def _retry_arguments(parser: argparse.ArgumentParser) -> None:
+    _show_arguments(parser)
+    parser.add_argument('--dry-run', action='store_true', help='only tell what would be done')
+    _wait(parser, 30)
+
+
+def _abandon_arguments(parser: argparse.ArgumentParser) -> None:
+    _show_arguments(parser)
+    parser.add_argument(
+        '--guest-on', required=True, type=manage_command.name, metavar='HOST', help='the host that has the guest'
+    )
+    sure = parser.add_mutually_exclusive_group()
+    sure.add_argument('--dry-run', action='store_true', help='only tell what would be done; so it is without --yes')
+    sure.add_argument('--yes', action='store_true', help='do it')
+    _wait(parser, 120)
+
+
+def _purge_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--before',
+        required=True,
+        type=manage_command.past,
+        metavar='TIME',
+        help='only those that ended before: ISO 8601, in UTC unless it names its zone, or an age such as 30d or 12h',
+    )
+    help_ = 'purge so many migrations at most, the oldest; default: all'
+    parser.add_argument('--max-rows', type=manage_command.at_least(1), metavar='N', help=help_)
+    parser.add_argument('--dry-run', action='store_true', help='only tell how many would be purged')
+
+
+def _wait(parser: argparse.ArgumentParser, seconds: int) -> None:
+    help_ = f'wait so many seconds at most for what comes of it; default {seconds}'
+    parser.add_argument('--wait', type=manage_command.at_least(0), default=seconds, metavar='SECONDS', help=help_)
+
+
+#: What can be done to a migration.
+VERBS: tuple[manage_command.Verb, ...] = (
+    Verb('list', 'list migrations, the newest first', list_, _list_arguments),
+    Verb('show', 'show what one waits for, its whole story, and what happens next', show, _show_arguments),
+    Verb('retry', 'have one that is stuck looked at anew, all tries forgotten', retry, _retry_arguments),
+    Verb(
+        'abandon',
+        'end one that is stuck in error, with its guest where you say; without --yes only tell what would be done',
+        abandon,
+        _abandon_arguments,
+    ),
+    Verb(
+        'purge',
+        'delete those that ended before a time, with their journals and actions, in batches beside running services',
+        purge,
+        _purge_arguments,
+    ),
+)

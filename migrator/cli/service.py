@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``migrator-manage service``: who reports, and which conductors hold a lease."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from migrator import exception
+from migrator.cli import command
+from migrator.cli.command import Asked
+from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, Service
+
+if TYPE_CHECKING:
+    from migrator.db import cleanups, conductors
+
+    Debt = cleanups.Debt
+    Life = conductors.Life
+
+
+BINARIES = (COMPUTE_BINARY, CONDUCTOR_BINARY)
+COLUMNS = ('HOST', 'BINARY', 'VERSION', 'STATUS', 'STATE', 'LAST SEEN', 'LEASE', 'REMARK')
+
+
+def list_(asked: Asked) -> int:
+    """List the services, conductors with their lease too."""
+    database, arguments = asked.database, asked.arguments
+    now = database.services.now()
+    lives: dict[str, list[Life]] = collections.defaultdict(list)
+    for life in database.conductors.list():
+        lives[life.server].append(life)
+    owed: dict[str, list[Debt]] = collections.defaultdict(list)
+    for debt in database.debts.list():
+        owed[debt.host].append(debt)
+    found = database.services.list(binary=arguments.binary, host=arguments.host)
+    documents = [
+        _document(
+            service,
+            lives[service.host] if service.binary == CONDUCTOR_BINARY else [],
+            owed[service.host] if service.binary == COMPUTE_BINARY else [],
+            now,
+            asked.conf.conductor.lease,
+        )
+        for service in sorted(found, key=lambda service: (service.binary, service.host))
+    ]
+    unheard = command.why_unheard([life for known in lives.values() for life in known], now)
+    text = command.table(COLUMNS, [_row(document, now, unheard) for document in documents])
+    asked.answer({'services': documents, 'now': now, 'unheard': unheard}, text)
+    return command.RIGHT
+
+
+def _document(
+    service: Service, lives: Sequence[Life], owed: Sequence[Debt], now: datetime.datetime, lease_seconds: float
+) -> dict[str, Any]:
+    document = dataclasses.asdict(service)
+    del document['disabled']
+    living = [life for life in lives if life.lease_until > now]
+    newest = next(iter(living or lives), None)
+    return document | {
+        'status': 'disabled' if service.disabled else 'enabled',
+        'state': 'up' if service.is_up(now, lease_seconds) else 'down',
+        'lease': dataclasses.asdict(newest) | {'lives': len(living)} if newest is not None else None,
+        'debts': len(owed),
+        'alarms': sum(debt.alarm is not None for debt in owed),
+    }
+
+
+def _row(document: dict[str, Any], now: datetime.datetime, unheard: str | None) -> list[object]:
+    lease = document['lease']
+    remarks = []
+    if unheard is not None and document['binary'] == COMPUTE_BINARY:
+        remarks.append(f'as it was then: {unheard}')
+    if document['forced_down']:
+        remarks.append('forced down')
+    if document['last_seen_up'] is None:
+        remarks.append('was stopped')
+    if document['disabled_reason']:
+        remarks.append(document['disabled_reason'])
+    if document['debts']:
+        of_them = f', {document["alarms"]} with an alarm' if document['alarms'] else ''
+        remarks.append(f'debts: {document["debts"]}{of_them}')
+    if lease is not None and lease['broker_away_since'] is not None:
+        since = command.moment(lease['broker_away_since'])
+        remarks.append(f'cannot reach the message broker since {since} UTC')
+    if lease is not None and lease['lives'] > 1:
+        remarks.append(f'{lease["lives"]} leases: it was killed and is back, or two conductors have this name')
+    return [
+        document['host'],
+        document['binary'],
+        document['version'],
+        document['status'],
+        document['state'],
+        command.ago(document['last_seen_up'], now),
+        _lease(lease, now),
+        '; '.join(remarks),
+    ]
+
+
+def _lease(lease: dict[str, Any] | None, now: datetime.datetime) -> str | None:
+    if lease is None:
+        return None
+    left = (lease['lease_until'] - now).total_seconds()
+    return f'{command.span(left)} left' if left > 0 else f'ended {command.span(left)} ago'
+
+
+def delete(asked: Asked) -> int:
+    """Forget a service that is gone for good."""
+    from migrator.conductor import services
+
+    arguments = asked.arguments
+    found = asked.database.services.list(binary=arguments.binary, host=arguments.name)
+    if not found:
+        raise exception.ServiceNotFound(service_id=f'{arguments.binary} of {arguments.name}')
+    services.delete(asked.database, asked.placement(), found[0], asked.conf.conductor.lease, asked.threads.sleep)
+    document = {'host': found[0].host, 'binary': found[0].binary, 'deleted': True}
+    asked.answer(document, f'{found[0].binary} of {found[0].host} is deleted.')
+    return command.RIGHT
+
+
+def _which(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('name', metavar='HOST', type=command.name, help='whose service it is')
+    help_ = f'{BINARIES[0]} (the default) or {BINARIES[1]}'
+    parser.add_argument('--binary', choices=BINARIES, default=BINARIES[0], help=help_)
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--host', metavar='HOST', help='only those of this host')
+    parser.add_argument('--binary', choices=BINARIES, help='only these')
+
+
+#: What can be done to a service.
+VERBS: tuple[command.Verb, ...] = (
+    command.Verb('list', 'list them, conductors with their lease', list_, _arguments),
+    command.Verb('delete', 'forget one that is gone for good, with its hypervisor and its providers', delete, _which),
+)

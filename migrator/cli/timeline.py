@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""All there is to know of one migration, read from the database at once, and what it waits for in words.
+
+Nothing here asks a host: what is not in the database is not known here. So it also answers while every service is down.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from migrator import exception
+from migrator.cli import command
+from migrator.db import actions, conductors
+from migrator.db.api import Database
+from migrator.db.cleanups import Debt
+from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service
+from migrator.saga import log
+
+Status = MigrationStatus
+
+#: Where a step is done, as far as it is done on a host.
+_AT_SOURCE = frozenset({'check_can_live_migrate_source', 'live_migration', 'post_live_migration_at_source'})
+_AT_DESTINATION = frozenset(
+    {'check_can_live_migrate_destination', 'pre_live_migration', 'post_live_migration_at_destination'}
+)
+#: Rows of the journal that are no steps, and are told otherwise.
+_TOLD = frozenset({'stuck', 'abandon', 'abandon_clean', 'abandon_allocations'})
+#: What the column holds; a database has its own error for more.
+_LARGEST_ID = 2**31 - 1
+_RUNNING = (Status.RUNNING.value, Status.RUNNING_POST_COPY.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Story:
+    """What the database says of one migration.
+
+    :ivar now: the database's time of all this.
+    :ivar instance: None: it was deleted meanwhile.
+    :ivar steps: the journal, oldest first.
+    :ivar lives: every life of a conductor.
+    :ivar before: how many wait at the source before this one, where it waits too.
+    :ivar running: how many run at the source.
+    """
+
+    now: datetime.datetime
+    migration: Migration
+    instance: Instance | None
+    steps: Sequence[log.StepRecord]
+    debts: Sequence[Debt]
+    requests: Sequence[actions.Action]
+    services: Sequence[Service]
+    lives: Sequence[conductors.Life]
+    lease: float
+    before: int = 0
+    running: int = 0
+
+    def server_of(self, owner: str | None) -> str | None:
+        """Return the name of the conductor that an owner's id is a life of."""
+        return next((life.server for life in self.lives if life.id == owner), owner)
+
+    @property
+    def owner(self) -> conductors.Life | None:
+        """The life of a conductor that has it, or had it at its end; None if none ever had."""
+        return next((life for life in self.lives if life.id == self.migration.owner), None)
+
+    @property
+    def living(self) -> list[str]:
+        """The conductors whose lease has not run out, by name."""
+        return sorted({life.server for life in self.lives if life.lease_until > self.now})
+
+    @property
+    def unheard(self) -> list[str]:
+        """Why nothing can be heard of any host, in a sentence; empty: a conductor listens."""
+        why = command.why_unheard(self.lives, self.now)
+        if why is None:
+            return []
+        helps = 'Look at the broker' if self.living else 'Start a conductor'
+        shown = 'each host is shown as it was then, and nothing is known of any'
+        return [f'{why[0].upper() if not self.living else why[0]}{why[1:]}: {shown}. {helps}; fence no host for this.']
+
+    def host_of(self, step: log.StepRecord) -> str | None:
+        """Return the host at which a step is done; None if it is done at none."""
+        if step.step in _AT_SOURCE:
+            return self.migration.source_compute
+        if step.step in _AT_DESTINATION or step.step == 'move_allocation':
+            return self._destination_of(step.attempt)
+        return None
+
+    def _destination_of(self, attempt: int) -> str | None:
+        for record in self.steps:
+            if (record.attempt, record.step) == (attempt, 'move_allocation') and record.input:
+                return str(record.input['host'])
+        return self.migration.dest_compute if attempt == self.migration.attempt else None
+
+    def service_of(self, host: str) -> Service | None:
+        """Return a host's compute service."""
+        binary = COMPUTE_BINARY
+        return next((one for one in self.services if (one.host, one.binary) == (host, binary)), None)
+
+    def is_up(self, host: str) -> bool:
+        """Whether a host's compute service counts as up."""
+        service = self.service_of(host)
+        return service is not None and service.is_up(self.now, self.lease)
+
+    def is_in_doubt(self, host: str | None) -> bool:
+        """Whether a host has an alarm, and so may not have the guest that it is to have by the migration's end."""
+        return any(debt.alarm is not None and debt.host == host for debt in self.debts)
+
+    @property
+    def hosts(self) -> list[tuple[str, str]]:
+        """(role, host) of the hosts that take part, as far as they are chosen."""
+        migration = self.migration
+        both = (('source', migration.source_compute), ('destination', migration.dest_compute))
+        return [(role, host) for role, host in both if host]
+
+
+def gather(database: Database, migration_id: str, lease: float) -> Story:
+    """Read all there is to know of a migration.
+
+    :param migration_id: its uuid, or its integer id.
+    :raises migrator.exception.MigrationNotFound: there is none.
+    """
+    migration = find(database, migration_id)
+    try:
+        instance = database.instances.get(migration.instance_uuid)
+    except exception.InstanceNotFound:
+        instance = None
+    leaving = database.migrations.list({'source_compute': migration.source_compute}, in_progress=True)
+    mine = (migration.queued_at, migration.id)
+    waiting = [one for one in leaving if one.status == Status.QUEUED]
+    return Story(
+        now=database.services.now(),
+        migration=migration,
+        instance=instance,
+        steps=database.migrations.steps(migration.uuid),
+        debts=[
+            debt
+            for debt in database.debts.list(instance_uuid=migration.instance_uuid)
+            if debt.migration_uuid == migration.uuid
+        ],
+        requests=[
+            one
+            for one in reversed(database.actions.list(migration.instance_uuid))
+            if one.migration_uuid == migration.uuid
+        ],
+        services=database.services.list(),
+        lives=database.conductors.list(),
+        lease=lease,
+        before=sum(1 for one in waiting if one.queued_at and mine[0] and (one.queued_at, one.id) < mine),
+        running=sum(1 for one in leaving if one.status in _RUNNING),
+    )
+
+
+def find(database: Database, migration_id: str) -> Migration:
+    """Return a migration by its uuid, or by its integer id.
+
+    :raises migrator.exception.MigrationNotFound: there is none; if it is an instance's uuid, the text says so.
+    """
+    if migration_id.isdecimal():
+        if int(migration_id) > _LARGEST_ID:
+            raise exception.MigrationNotFound(migration_id=migration_id)
+        return database.migrations.get_by_id(int(migration_id))
+    try:
+        return database.migrations.get(migration_id)
+    except exception.MigrationNotFound:
+        newest = database.migrations.list({'instance_uuid': migration_id}, limit=1)
+        if not newest:
+            raise
+    raise exception.MigrationNotFound(
+        f'Migration {migration_id} could not be found: that is an instance, whose newest migration is {newest[0].uuid}.'
+    )
+
+
+# --- in words --------------------------------------------------------------------------------------------------------
+
+
+def waits(story: Story) -> list[str]:
+    """Return in sentences what a migration waits for, what came of it, and what is owed for it; the gravest first."""
+    migration = story.migration
+    if migration.ended:
+        lines = [*_end(story)]
+    else:
+        lines = [*_owner(story), *story.unheard, *_stuck(story), *_hosts(story), *_wishes(story)]
+        # From that wish on nothing is done of what was begun.
+        lines += [] if migration.abandon_requested_at is not None else _open(story)
+    lines += _debts(story)
+    return lines or ['Nothing holds it up: it goes on.']
+
+
+def _end(story: Story) -> Iterator[str]:
+    migration = story.migration
+    since = _since(story, migration.history[-1]['at'] if migration.history else None)
+    source, destination = migration.source_compute, migration.dest_compute
+    reason = f': {migration.failure}' if migration.failure else ''
+    if migration.status == Status.COMPLETED:
+        where = f'had moved to {destination}' if story.is_in_doubt(destination) else f'runs at {destination}'
+        yield f'It ended completed{since}: the guest {where}.'
+    elif migration.status == Status.ERROR:
+        yield f'It ended in error{since}{reason}'
+        if migration.abandon_guest_on is None:
+            yield 'Neither of its hosts has the guest: look for it.'
+    else:
+        yield f'It ended {migration.status}{since}, unwound{reason}'
+        if story.is_in_doubt(source):
+            yield f'The guest was at {source} then.'
+        else:
+            yield f'The guest is at {source}{"" if story.debts else ", and nothing of the migration is left"}.'
+    if migration.abort_requested_at is not None:
+        done = migration.status == Status.CANCELLED
+        came = 'was done' if done else f'came to nothing: {migration.abort_verdict or "it was too late"}'
+        yield f'{_abort(story)}, and {came}.'
+
+
+def _stuck(story: Story) -> Iterator[str]:
+    migration = story.migration
+    if migration.abandon_requested_at is not None:
+        yield f'It is being abandoned, {abandoned_by(story)}.'
+        if migration.stuck_reason and _is_stuck_in_that(story):
+            yield f'It is stuck in that, and somebody is needed: {migration.stuck_reason}'
+            yield 'It is tried again with each sweep, and ends as soon as that is mended.'
+        elif migration.stuck_reason and not _is_begun(story):
+            yield f'That has not begun yet. It is stuck: {migration.stuck_reason}'
+        elif migration.stuck_reason:
+            yield f'It was stuck: {migration.stuck_reason}'
+    elif migration.stuck_reason:
+        yield f'It is stuck, and somebody is needed: {migration.stuck_reason}'
+        yield 'It is looked at again with each sweep, and goes on by itself as soon as that is mended.'
+    if migration.waits_for:
+        yield f'It waits: {migration.waits_for.rstrip(".")}.'
+
+
+def abandoned_by(story: Story) -> str:
+    """Return in words who has asked for a migration to be abandoned, when, and what they say."""
+    migration = story.migration
+    when = command.ago(migration.abandon_requested_at, story.now)
+    who = migration.abandon_requested_by or 'somebody'
+    return f'as was asked for {when} by {who}: the guest is on {migration.abandon_guest_on}'
+
+
+def _is_begun(story: Story) -> bool:
+    """Whether a conductor has begun to abandon it."""
+    return log.Journal(story.steps).find(story.migration.attempt, 'abandon') is not None
+
+
+def _is_stuck_in_that(story: Story) -> bool:
+    """Whether what it is stuck for has come up while it is abandoned, and is not what it is abandoned for."""
+    journal, attempt = log.Journal(story.steps), story.migration.attempt
+    stuck, abandoned = journal.find(attempt, 'stuck'), journal.find(attempt, 'abandon')
+    if stuck is None or abandoned is None:
+        return False
+    # By the epochs, which abandoning begins with: those who write of it have not one clock.
+    said = [event['epoch'] for event in (stuck.result or {}).get('events', ()) if event.get('stuck') is not None]
+    return bool(said) and abandoned.first_epoch is not None and said[-1] >= abandoned.first_epoch
+
+
+def _hosts(story: Story) -> Iterator[str]:
+    for role, host in story.hosts:
+        service = story.service_of(host)
+        if service is None:
+            yield f'The {role} {host} has no compute service: none of that name has ever reported.'
+        elif service.forced_down:
+            yield f'The {role} {host} is forced down: an operator has declared that nothing runs there.'
+        elif not story.unheard and not story.is_up(host):
+            seen = command.ago(service.last_seen_up, story.now)
+            why = 'was stopped' if seen is None else f'is down: it was last heard of {seen}'
+            yield (
+                f'The compute service of the {role} {host} {why}. Start it; '
+                'or, where the host is fenced and nothing can run there, declare that: '
+                f'openstack compute service set --down {host} {COMPUTE_BINARY}'
+            )
+
+
+def _owner(story: Story) -> Iterator[str]:
+    owner, living = story.owner, story.living
+    if owner is not None and owner.lease_until > story.now:
+        return
+    if owner is not None:
+        since = command.ago(owner.lease_until, story.now)
+        what = f'Its conductor {owner.server} is gone: its lease ended {since}.'
+    elif story.migration.owner is not None:
+        what = f'Its conductor {story.migration.owner} is gone.'
+    else:
+        what = 'No conductor has taken it up yet.'
+    yield f'{what} The next sweep of {" or ".join(living)} takes it up.' if living else what
+
+
+def _abort(story: Story) -> str:
+    when = command.ago(story.migration.abort_requested_at, story.now)
+    return f'An abort was asked for {when} by {story.migration.abort_requested_by or "somebody"}'
+
+
+def _wishes(story: Story) -> Iterator[str]:
+    migration = story.migration
+    if migration.abort_requested_at is not None:
+        yield f'{_abort(story)}.'
+    if migration.force_complete_requested_at is not None:
+        when = command.ago(migration.force_complete_requested_at, story.now)
+        yield f'To complete by force was asked for {when}.'
+    if migration.outcome == Outcome.BACK:
+        yield f'It is being unwound: {migration.failure or "somebody asked for it"}'
+
+
+def _open(story: Story) -> Iterator[str]:
+    """What has been asked for, and is not done yet."""
+    migration = story.migration
+    # Its job has ended, or is to end without it: its row of the journal and its figures are of what was.
+    given_up = migration.stuck_reason is not None or migration.abandon_requested_at is not None
+    for step in story.steps:
+        moves = (step.step, step.direction) == ('live_migration', log.DO)
+        if step.attempt != migration.attempt or step.state != log.StepState.INTENT or step.step in _TOLD:
+            continue
+        if moves and given_up:
+            continue
+        if moves and migration.status == Status.QUEUED:
+            run = {0: 'none runs', 1: '1 runs'}.get(story.running, f'{story.running} run')
+            yield f'It is number {story.before + 1} in the queue of {migration.source_compute}, where {run} now.'
+            continue
+        who = story.host_of(step) or 'The conductor'
+        verb = 'is to do' if step.direction == log.DO else 'is to undo'
+        failed = (step.result or {}).get('reason')
+        times = f', and tried {step.tries} times' if step.tries > 1 else ''
+        last = f'; the last time it failed: {failed}' if failed else '.'
+        yield f'{who} {verb} {step.step}: begun{_since(story, step.started_at)}{times}{last}'
+    if given_up or migration.status not in _RUNNING:
+        return
+    if migration.memory_total and migration.memory_remaining is not None:
+        left, total = _gib(migration.memory_remaining), _gib(migration.memory_total)
+        yield f'{left} of {total} GiB of memory are still to be copied.'
+
+
+def _debts(story: Story) -> Iterator[str]:
+    for debt in story.debts:
+        yield f'{debt.host} owes {debt.step}, since{_since(story, debt.created_at)}: {debt.reason}'
+        if debt.alarm:
+            yield f'That cannot be paid without a person: {debt.alarm}'
+        elif not story.is_up(debt.host):
+            yield f'{debt.host} pays it when its compute service is back.'
+
+
+def _since(story: Story, at: datetime.datetime | str | None) -> str:
+    when = datetime.datetime.fromisoformat(at) if isinstance(at, str) else at
+    found = command.ago(when, story.now)
+    return f' {found}' if found else ''
+
+
+def _gib(amount: int) -> str:
+    return f'{amount / 2**30:.1f}'
+
+
+# --- as a document ---------------------------------------------------------------------------------------------------
+
+
+def document(story: Story) -> dict[str, Any]:
+    """Return a story as one JSON object."""
+    migration, owner = story.migration, story.owner
+    return {
+        'now': story.now,
+        'migration': dataclasses.asdict(migration),
+        'waits': waits(story),
+        'instance': dataclasses.asdict(story.instance) if story.instance is not None else None,
+        'owner': {
+            'id': migration.owner,
+            'server': story.server_of(migration.owner),
+            'epoch': migration.epoch,
+            'lease_until': owner.lease_until if owner is not None else None,
+            'living': owner is not None and owner.lease_until > story.now,
+        },
+        'hosts': [_host(story, role, host) for role, host in story.hosts],
+        'statuses': statuses(story),
+        'steps': [
+            dataclasses.asdict(step) | {'host': story.host_of(step), 'server': story.server_of(step.owner)}
+            for step in story.steps
+        ],
+        'debts': [dataclasses.asdict(debt) for debt in story.debts],
+        'requests': [dataclasses.asdict(one) for one in story.requests],
+    }
+
+
+def _host(story: Story, role: str, host: str) -> dict[str, Any]:
+    service = story.service_of(host)
+    return {
+        'role': role,
+        'host': host,
+        'state': 'up' if story.is_up(host) else 'down',
+        'forced_down': service.forced_down if service is not None else False,
+        'last_seen_up': service.last_seen_up if service is not None else None,
+    }
+
+
+def statuses(story: Story) -> list[dict[str, Any]]:
+    """Return each status that a migration has had: since when, for how many seconds, and by which conductor."""
+    found = []
+    history = story.migration.history
+    for number, entry in enumerate(history):
+        at = datetime.datetime.fromisoformat(entry['at'])
+        until = datetime.datetime.fromisoformat(history[number + 1]['at']) if number + 1 < len(history) else None
+        if until is None and story.migration.in_progress:
+            until = story.now
+        found.append(
+            {
+                'status': entry['status'],
+                'at': at,
+                'seconds': (until - at).total_seconds() if until is not None else None,
+                'owner': entry['owner'],
+                'server': story.server_of(entry['owner']),
+                'epoch': entry['epoch'],
+            }
+        )
+    return found

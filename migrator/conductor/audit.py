@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which allocation in Placement has no living reason; and how each is put right, in one atomic write.
+
+A cloud goes on while it is audited. What looks wrong in the first look is therefore looked at once more, by itself:
+its rows, its allocations twice, its rows again. Only where nothing has moved meanwhile is it told. What is written
+then carries the generation that was read: whatever somebody else has written since, the write is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from oslo_log import log as logging
+
+from migrator import exception, executors
+from migrator.conductor import instances as conductor_instances
+from migrator.conductor.metrics import Audits
+from migrator.db.api import Database
+from migrator.db.instances import DELETING
+from migrator.objects import Instance, Migration
+from migrator.placement_client import allocation_state, allocations, providers
+from migrator.placement_client import audit as books_audit
+from migrator.placement_client.audit import Finding
+from migrator.placement_client.client import PlacementClient
+
+LOG = logging.getLogger(__name__)
+
+
+#: Seconds that a guest has to get its allocation after its row was made.
+_BIRTH = 60.0
+#: How often what moves while it is looked at is looked at again; then it is well alive.
+_LOOKS = 5
+#: Placement's word for the type of a consumer that was given none.
+_NO_TYPE = 'unknown'
+#: How many uuids one query asks for.
+_BATCH = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """What the database says of a consumer.
+
+    :ivar instance: it itself, or that of the migration that it is.
+    :ivar migrations: it itself, and those in progress of the instance.
+    """
+
+    instance: Instance | None
+    migrations: tuple[Migration, ...]
+
+    @property
+    def moving(self) -> Migration | None:
+        """The migration in progress."""
+        return next((one for one in self.migrations if one.in_progress), None)
+
+    def moved(self, other: Rows) -> bool:
+        """Whether what decides where a guest's allocations belong is another than it was."""
+        return self._place() != other._place()
+
+    def _place(self) -> object:
+        of_instance = (self.instance.host, self.instance.task_state) if self.instance is not None else None
+        return of_instance, [
+            (one.uuid, one.status, one.attempt, one.dest_compute, one.outcome) for one in self.migrations
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrong:
+    """A consumer whose allocations are wrong, as it was seen while nothing moved.
+
+    :ivar findings: one for each resource provider, in their order.
+    :ivar generation: the consumer's; None: Placement does not know it.
+    """
+
+    consumer: str
+    findings: tuple[Finding, ...]
+    generation: int | None
+    rows: Rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Remedy:
+    """What would put a consumer right.
+
+    :ivar write: None: nothing that is to be done by itself.
+    :ivar says: a sentence: what is written, or why nothing is.
+    """
+
+    write: allocations.Write | None
+    says: str
+
+
+def audit(database: Database, client: PlacementClient) -> list[Wrong]:
+    """Hold every allocation against every instance and every migration; nothing is changed.
+
+    :returns: what is wrong, by consumer type and uuid; what has a living reason, or moves, is not among it.
+    :raises migrator.exception.PlacementUnreachable: Placement is away.
+    :raises migrator.exception.DatabaseUnreachable: the database is.
+    """
+    return _Audit(database, client).run()
+
+
+def remedy(database: Database, client: PlacementClient, wrong: Wrong, named: Collection[str] = ()) -> Remedy:
+    """Return what would put a consumer right, writing nothing.
+
+    :param named: uuids of consumers that nobody knows here, and that somebody wants removed nevertheless.
+    """
+    verdicts = {finding.verdict for finding in wrong.findings}
+    if books_audit.UNKNOWN_CONSUMER in verdicts:
+        return _of_a_stranger(client, wrong, named)
+    if books_audit.LEAKED in verdicts:
+        migration = wrong.rows.migrations[0]
+        owner = allocation_state.Consumer(
+            uuid=wrong.consumer,
+            consumer_type=allocation_state.MIGRATION,
+            project_id=migration.project_id,
+            user_id=migration.user_id,
+        )
+        return _nothing(wrong, owner)
+    moving = wrong.rows.moving
+    if moving is not None:
+        return Remedy(None, f'migration {moving.uuid} is in progress: let it end, or abort it, and audit again')
+    instance = wrong.rows.instance
+    assert instance is not None, 'what is neither a stranger nor a migration is an instance'
+    wanted = _home_of(database, client, instance)
+    if wanted is None:
+        why = f'which providers of {instance.host} are to hold it is not known'
+        return Remedy(None, f'{why}: there is no room, or several could, or its compute service has not reported')
+    write = allocations.Write(
+        consumer=conductor_instances.consumer_of(instance), allocations=wanted, generation=wrong.generation
+    )
+    return Remedy(write, f'its allocation becomes {_say(wanted)}, on {instance.host}, and nothing else')
+
+
+def heal(database: Database, client: PlacementClient, wrong: Wrong, named: Collection[str] = ()) -> tuple[bool, str]:
+    """Put a consumer right in one atomic write, which is refused if it has changed since it was audited.
+
+    :param named: as for :func:`remedy`.
+    :returns: whether it was done; and a sentence that says what, or why not.
+    :raises migrator.exception.PlacementUnreachable: it may or may not have been done: audit again.
+    """
+    found = remedy(database, client, wrong, named)
+    if found.write is None:
+        return False, found.says
+    if _rows(database, wrong.consumer).moved(wrong.rows):
+        return False, 'it has changed since it was looked at: audit again'
+    try:
+        _write(client, found.write)
+    except exception.PlacementConflict:
+        return False, 'somebody else has written it since it was looked at: audit again'
+    except exception.PlacementRefused as error:
+        return False, f'Placement refuses it: {error}'
+    if found.write.generation is None and not _lives(database, wrong.rows.instance):
+        # No generation has kept it from coming back: it was deleted between our look and our write.
+        with contextlib.suppress(exception.PlacementConflict):  # somebody else has removed it
+            allocations.remove(client, found.write.consumer, generation=allocations.FIRST_GENERATION)
+        return False, 'it was deleted meanwhile, and holds nothing'
+    return True, found.says
+
+
+def _write(client: PlacementClient, write: allocations.Write) -> None:
+    try:
+        allocations.write_all(client, [write])
+    except exception.PlacementConflict:
+        if write.generation is not None:
+            raise
+        # Placement was killed over an earlier write of it; where it was not, this is refused as well.
+        allocations.write_all(client, [dataclasses.replace(write, generation=allocations.GHOST_GENERATION)])
+
+
+def _lives(database: Database, known: Instance | None) -> bool:
+    now = _rows(database, known.uuid).instance if known is not None else None
+    return now is not None and known is not None and now.host == known.host and now.task_state != DELETING
+
+
+class Watch:
+    """Audits now and then, logs what is wrong, each finding once, and keeps the metrics of it.
+
+    :param clock: by which it says when it has audited, and how long that took.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        client: PlacementClient,
+        clock: executors.Clock,
+        metrics: Audits,
+    ) -> None:
+        self._database = database
+        self._client = client
+        self._clock = clock
+        self._metrics = metrics
+        self._told: frozenset[tuple[str, str, str]] = frozenset()
+
+    def look(self) -> None:
+        """Audit once.
+
+        :raises migrator.exception.ServiceUnreachable: the database or Placement is away; the next time will do.
+        """
+        began = self._clock.monotonic()
+        try:
+            wrong = audit(self._database, self._client)
+        except Exception:  # counted, whatever it is, and raised again
+            self._metrics.failed()
+            raise
+        found = {(one.consumer, one.provider, one.verdict): one for each in wrong for one in each.findings}
+        self._metrics.done(found.values(), self._clock.now(), self._clock.monotonic() - began)
+        for key, finding in found.items():
+            if key not in self._told:
+                kind = finding.consumer_type.lower()
+                LOG.warning(
+                    'Placement: %s %s: %s: %s. Remedy: %s',
+                    kind, finding.consumer, finding.verdict, finding.reason, finding.remedy,
+                )  # fmt: skip
+        if self._told and not found:
+            LOG.info('Placement: every allocation has a living reason again')
+        self._told = frozenset(found)
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------------------
+
+
+class _Audit:
+    def __init__(self, database: Database, client: PlacementClient) -> None:
+        self._database = database
+        self._client = client
+
+    def run(self) -> list[Wrong]:
+        instances = self._database.instances.list()
+        migrations = self._database.migrations.list(in_progress=True)
+        held = books_audit.read_held(self._client)
+        known = {one.uuid for one in instances} | {one.uuid for one in migrations}
+        migrations += self._migrations_of([uuid for uuid in held.held if uuid not in known])
+        known |= {one.uuid for one in migrations}
+        books = books_audit.with_types(self._client, held, known)
+        found = books_audit.audit(books, _roots(self._database), instances, migrations)
+        suspects = dict.fromkeys(finding.consumer for finding in found)
+        return [wrong for consumer in suspects if (wrong := self._look_again(consumer)) is not None]
+
+    def _migrations_of(self, uuids: Sequence[str]) -> list[Migration]:
+        found: list[Migration] = []
+        for start in range(0, len(uuids), _BATCH):
+            found += self._database.migrations.list({'uuid': list(uuids[start : start + _BATCH])})
+        return found
+
+    def _look_again(self, consumer: str) -> Wrong | None:
+        """Return what is wrong with one consumer while nothing moves; None: nothing is, or it is well alive."""
+        for _ in range(_LOOKS):
+            rows = _rows(self._database, consumer)
+            related = [consumer, *_related(consumer, rows)]
+            held = [allocations.read(self._client, uuid) for uuid in related]
+            again = [allocations.read(self._client, uuid) for uuid in related]
+            if held == again and not _rows(self._database, consumer).moved(rows):
+                return self._judge(consumer, rows, held)
+        return None
+
+    def _judge(self, consumer: str, rows: Rows, held: Sequence[allocation_state.ConsumerAllocations]) -> Wrong | None:
+        if rows.instance is not None and rows.instance.uuid == consumer and self._comes_or_goes(rows.instance):
+            return None
+        # Hosts and providers may have come since the first look.
+        now = books_audit.Books(
+            providers={one.uuid: one for one in providers.list_providers(self._client)},
+            held={one.uuid: allocation_state.normal(one.allocations) for one in held if one.allocations},
+            types={one.uuid: one.consumer_type or '' for one in held},
+        )
+        instances = [rows.instance] if rows.instance is not None else []
+        found = books_audit.audit(now, _roots(self._database), instances, rows.migrations)
+        findings = tuple(one for one in found if one.consumer == consumer)
+        return Wrong(consumer, findings, held[0].generation, rows) if findings else None
+
+    def _comes_or_goes(self, instance: Instance) -> bool:
+        if instance.task_state == DELETING:
+            return True
+        if instance.created_at is None:
+            return False
+        return (self._database.services.now() - instance.created_at).total_seconds() < _BIRTH
+
+
+def _roots(database: Database) -> dict[str, str]:
+    return {node.host: node.uuid for node in database.services.list_nodes()}
+
+
+def _rows(database: Database, consumer: str) -> Rows:
+    itself = database.migrations.list({'uuid': consumer})
+    uuid = itself[0].instance_uuid if itself else consumer
+    found = database.instances.list({'uuid': uuid})
+    moving = database.migrations.list({'instance_uuid': uuid}, in_progress=True)
+    migrations = {one.uuid: one for one in [*itself, *moving]}
+    return Rows(found[0] if found else None, tuple(migrations.values()))
+
+
+def _related(consumer: str, rows: Rows) -> Iterator[str]:
+    """Return the other consumers without which it cannot be judged."""
+    if rows.instance is not None:
+        yield from {rows.instance.uuid} - {consumer}
+    yield from (one.uuid for one in rows.migrations if one.uuid != consumer)
+
+
+# --- what puts it right ----------------------------------------------------------------------------------------------
+
+
+def _of_a_stranger(client: PlacementClient, wrong: Wrong, named: Collection[str]) -> Remedy:
+    if wrong.consumer not in named:
+        return Remedy(None, 'nobody here knows whose it is: find out; and name it, if nobody wants it')
+    held = allocations.read(client, wrong.consumer)
+    owner = allocation_state.Consumer(
+        uuid=wrong.consumer,
+        # Who writes below Placement's 1.38 gives no type; it reads as one that cannot be written.
+        consumer_type=held.consumer_type if held.consumer_type not in (None, _NO_TYPE) else allocation_state.INSTANCE,
+        project_id=held.project_id or '',
+        user_id=held.user_id or '',
+    )
+    return _nothing(wrong, owner)
+
+
+def _home_of(database: Database, client: PlacementClient, instance: Instance) -> allocation_state.Allocations | None:
+    """Return what an instance is to hold on its host; None: that is not known, or there is no room for it.
+
+    What it holds rightly stays where it is: the guest uses that very device.
+    """
+    roots = _roots(database)
+    root = roots.get(instance.host)
+    if root is None:
+        return None
+    root_of = {one.uuid: one.root_uuid for one in providers.list_providers(client)}
+    # A provider in no host's tree is shared between hosts.
+    kept = {
+        uuid: amounts
+        for uuid, amounts in allocations.read(client, instance.uuid).allocations.items()
+        if root_of.get(uuid) == root or root_of.get(uuid) not in roots.values()
+    }
+    inventories = {
+        uuid: providers.read_inventory(client, uuid) for uuid, its_root in root_of.items() if its_root == root
+    }
+    home: dict[str, dict[str, int]] = {}
+    for name, amount in instance.flavor.resources().items():
+        holders = {uuid: amounts[name] for uuid, amounts in kept.items() if amounts.get(name)}
+        if sum(holders.values()) != amount:
+            places = list(holders) or [uuid for uuid, inventory in inventories.items() if name in inventory]
+            if len(places) != 1:
+                return _anywhere(client, instance, root) if not kept else None
+            holders = {places[0]: amount}
+        for uuid, part in holders.items():
+            home.setdefault(uuid, {})[name] = part
+    return home
+
+
+def _anywhere(client: PlacementClient, instance: Instance, root: str) -> allocation_state.Allocations | None:
+    found = conductor_instances.placed(client, instance.flavor, root)
+    return found.allocations if found is not None else None
+
+
+def _nothing(wrong: Wrong, owner: allocation_state.Consumer) -> Remedy:
+    if wrong.generation is None:
+        return Remedy(None, 'Placement does not know it any more')
+    write = allocations.Write(consumer=owner, allocations={}, generation=wrong.generation)
+    return Remedy(write, 'all that it holds is removed')
+
+
+def _say(held: allocation_state.Allocations) -> str:
+    parts: Iterable[str] = (f'{amount} {name}' for amounts in held.values() for name, amount in amounts.items())
+    return ', '.join(parts) or 'nothing'

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Where a guest can go: candidates from Placement, the source excluded, hosts that cannot take it left out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from migrator import exception
+from migrator.db.api import Database
+from migrator.db.services import Place
+from migrator.objects import Instance, Migration
+from migrator.placement_client import allocation_state, allocations, candidates
+from migrator.placement_client.client import PlacementClient
+
+
+@dataclasses.dataclass(frozen=True)
+class Destination:
+    """A host and what the instance is to hold there.
+
+    :ivar source_allocation: what the instance holds now.
+    :ivar instance_generation: the consumer generation that belongs to it.
+    """
+
+    host: str
+    node: str
+    allocation: allocation_state.Allocations
+    source_allocation: allocation_state.Allocations
+    instance_generation: int
+
+
+def choose(
+    database: Database,
+    client: PlacementClient,
+    migration: Migration,
+    instance: Instance,
+    tried: Mapping[str, str],
+    listened: bool = True,
+) -> Destination:
+    """Return the next destination to try.
+
+    Hosts come with the fewest inbound migrations first, then by name; of one host's candidates, Placement's first.
+
+    :param tried: hosts that have been tried in this migration, and why each could not be.
+    :param listened: whether this conductor could long enough be reached to know which hosts are down.
+    :raises migrator.exception.NoValidHost: there is none (left), and why.
+    :raises migrator.exception.ComputeServiceUnavailable: the named host is down.
+    :raises migrator.exception.UnableToMigrateToSelf: the named host is the source.
+    :raises migrator.exception.InvalidHypervisorType: the named host has a hypervisor of another type.
+    :raises migrator.exception.DestinationHypervisorTooOld: the named host has an older hypervisor.
+    :raises migrator.exception.PlacementUnreachable: ask again later.
+    """
+    try:
+        return _choose(database, client, migration, instance, tried, by_state=True)
+    except (exception.NoValidHost, exception.ComputeServiceUnavailable):
+        if listened:
+            raise
+    # While no conductor listened, or the database was away, no host could be heard of: that makes none of them down.
+    return _choose(database, client, migration, instance, tried, by_state=False)
+
+
+def _choose(
+    database: Database,
+    client: PlacementClient,
+    migration: Migration,
+    instance: Instance,
+    tried: Mapping[str, str],
+    by_state: bool,
+) -> Destination:
+    named = migration.requested_host
+    tree = None
+    if named is not None:
+        tree = _check_named(database, migration, named, tried, by_state).uuid
+    by_root = _candidates(client, migration, instance, tree)
+    held = allocations.read(client, instance.uuid)
+    if held.generation is None or not held.allocations:
+        raise exception.NoValidHost(
+            reason=f'Instance {instance.uuid} holds no allocation in Placement: heal its allocation first.'
+        )
+    if migration.force and named is not None:
+        place = database.services.places(instance.uuid, host=named)[0]
+        claim = allocation_state.forced_claim(held.allocations, place.uuid)
+        return Destination(place.host, place.node, claim, held.allocations, held.generation)
+    places = database.services.places(instance.uuid, uuids=list(by_root))
+    usable = [
+        place
+        for place in places
+        if place.host != migration.source_compute
+        and place.host not in tried
+        and named in (None, place.host)
+        and _hypervisor_of(place, migration.source_compute) is None
+        and _why_not(place, by_state, named is not None) is None
+    ]
+    if not usable:
+        raise exception.NoValidHost(reason=_explain(migration, by_root, places, tried, by_state))
+    best = min(usable, key=lambda place: (place.inbound, place.host))
+    return Destination(best.host, best.node, by_root[best.uuid][0].allocations, held.allocations, held.generation)
+
+
+def _candidates(
+    client: PlacementClient,
+    migration: Migration,
+    instance: Instance,
+    tree: str | None,
+) -> dict[str, list[candidates.Candidate]]:
+    if migration.force and migration.requested_host is not None:
+        return {}
+    flavor = instance.flavor
+    found = candidates.get_candidates(client, flavor.resource_groups(), in_tree=tree, group_policy=flavor.group_policy)
+    return candidates.by_compute_root(found)
+
+
+def _check_named(
+    database: Database,
+    migration: Migration,
+    named: str,
+    tried: Mapping[str, str],
+    by_state: bool,
+) -> Place:
+    if named == migration.source_compute:
+        raise exception.UnableToMigrateToSelf(instance_uuid=migration.instance_uuid, host=named)
+    if named in tried:
+        raise exception.NoValidHost(reason=f'Host {named} was named, and it cannot take the instance.')
+    places = database.services.places(migration.instance_uuid, host=named)
+    if not places:
+        raise exception.ComputeHostNotFound(host=named)
+    refused = _hypervisor_of(places[0], migration.source_compute)
+    if refused is not None:
+        raise refused
+    reason = _why_not(places[0], by_state, True)
+    if reason:
+        raise exception.ComputeServiceUnavailable(host=named, reason=reason)
+    return places[0]
+
+
+def _hypervisor_of(place: Place, source: str) -> exception.Invalid | None:
+    """Return why the guest cannot run on a host's hypervisor, or None: as nova compares type and version."""
+    if place.source_hypervisor is None:
+        return None
+    (there, newest), (here, version) = place.hypervisor, place.source_hypervisor
+    if there != here:
+        return exception.InvalidHypervisorType(host=place.host, there=there, source=source, here=here)
+    if newest < version:
+        return exception.DestinationHypervisorTooOld(host=place.host, there=newest, source=source, here=version)
+    return None
+
+
+def _why_not(place: Place, by_state: bool, named: bool) -> str | None:
+    """Return why a host is no destination now, or None if it is one. Naming a host overrules that it is disabled.
+
+    :param by_state: whether one that was stopped or is down is none.
+    """
+    if place.service.forced_down:
+        return 'it is forced down'
+    # One that was stopped, too, may have been started again where nobody could hear it.
+    if by_state and place.service.last_seen_up is None:
+        return 'its compute service was stopped'
+    if by_state and place.service.down_since is not None:
+        return f'it is down, and was last heard of at {place.service.last_seen_up:%Y-%m-%d %H:%M:%S} UTC'
+    if place.service.disabled and not named:
+        return 'it is disabled'
+    if place.owes:
+        return 'it still owes a cleanup of an earlier migration of this instance'
+    return None
+
+
+def _explain(
+    migration: Migration,
+    by_root: dict[str, list[candidates.Candidate]],
+    places: list[Place],
+    tried: Mapping[str, str],
+    by_state: bool,
+) -> str:
+    """Return, for a person, why no host is left."""
+    named = migration.requested_host
+    if tried:
+        whys = ' '.join(f'{host}: {why}' for host, why in sorted(tried.items()))
+        return f'Every candidate was tried and could not take the instance. {whys}'
+    if named is not None and not by_root:
+        return f'Placement has no room for the instance on host {named}.'
+    reasons = []
+    for place in places:
+        reason = 'it is the source' if place.host == migration.source_compute else None
+        refused = _hypervisor_of(place, migration.source_compute)
+        reason = reason or (refused.message if refused is not None else _why_not(place, by_state, named is not None))
+        if reason:
+            reasons.append(f'{place.host}: {reason}')
+    if not reasons:
+        return 'Placement has no room for the instance on any host.'
+    return f'Placement has room on no other host than these, which cannot take it: {"; ".join(reasons)}.'

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Settling: from what both hosts say, the journal and the wish, to what is to be done. One pure function.
+
+The table is that of the protocol, a row for what a host says, a column for where the migration stands. Nothing here
+asks or writes; the caller has asked the source first, and the destination after the source's answer had arrived.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from types import MappingProxyType
+
+from migrator.objects.protocol import Entry, GuestState
+
+
+class Says(enum.StrEnum):
+    """What a host says of the guest: a row of the table; and the words in which a person is told, after its name."""
+
+    #: No job, and the driver call was never made.
+    HERE = 'has the guest, and has not begun to move it'
+    #: No job, and the driver call has returned.
+    RETURNED = 'has the guest, and no longer moves it'
+    #: The entry waits.
+    WAITS = 'has the guest waiting in its queue'
+    #: The entry has started, and there is no job yet.
+    STARTED = 'is about to move the guest'
+    JOB = 'is moving the guest'
+    CUTOVER_JOB = 'is moving the guest, and has paused it to switch over'
+    CUTOVER = 'has the guest paused to switch over, and no longer moves it'
+    SHUT_OFF = 'has the guest shut off'
+    ABSENT = 'does not have the guest'
+    WAITING = 'is ready for the guest, and does not run it'
+    PREPARING = 'is getting ready for the guest'
+    RUNS = 'runs the guest'
+    BROKEN = 'has only a part of the memory of the guest, since its post-copy broke off'
+    MISSING = 'has not answered'
+    DOWN = 'is down'
+
+
+class Column(enum.StrEnum):
+    """Where the migration stands: a column of the table; and the words in which a person is told."""
+
+    #: Step 5 was not sent.
+    NOT_SENT = 'it was not to be moved yet'
+    QUEUED = 'it was last known to be queued'
+    RUNNING = 'it was last known to be moving'
+    FORWARD = 'it had moved'
+    BACK = 'its move was being undone'
+
+
+class Act(enum.StrEnum):
+    """What is to be done: a cell of the table."""
+
+    GO_ON = 'go on'
+    QUEUE = 'queue it again'
+    PREPARE = 'prepare the destination again'
+    WAIT = 'wait'
+    SEE_RUNNING = 'it runs'
+    ASK = 'the other host decides'
+    ABORT = 'abort it, or cancel it in the queue, and wait'
+    FORWARD = 'forward'
+    BACK = 'unwind'
+    ERROR = 'the guest is lost'
+    POST = 'post step'
+    RESTORE = 'restore the source'
+    CLEAN = 'clean the destination'
+    DONE = 'nothing left to do here'
+    STUCK = 'stuck'
+
+
+_A = Act
+_ORDER = (Column.NOT_SENT, Column.QUEUED, Column.RUNNING, Column.FORWARD, Column.BACK)
+_STUCK = (_A.STUCK,) * 5
+
+#: What the source says -> what that asks for, by column.
+SOURCE = MappingProxyType(
+    {
+        Says.HERE: (_A.GO_ON, _A.QUEUE, _A.BACK, _A.STUCK, _A.RESTORE),
+        Says.RETURNED: (_A.GO_ON, _A.BACK, _A.BACK, _A.STUCK, _A.RESTORE),
+        Says.WAITS: (_A.STUCK, _A.WAIT, _A.WAIT, _A.WAIT, _A.ABORT),
+        Says.STARTED: (_A.STUCK, _A.WAIT, _A.WAIT, _A.WAIT, _A.ABORT),
+        Says.JOB: (_A.STUCK, _A.SEE_RUNNING, _A.SEE_RUNNING, _A.WAIT, _A.ABORT),
+        Says.CUTOVER_JOB: (_A.STUCK, _A.WAIT, _A.WAIT, _A.WAIT, _A.ABORT),
+        Says.CUTOVER: (_A.STUCK, _A.BACK, _A.BACK, _A.POST, _A.RESTORE),
+        Says.SHUT_OFF: (_A.BACK, _A.BACK, _A.BACK, _A.POST, _A.RESTORE),
+        Says.ABSENT: (_A.ERROR, _A.ASK, _A.ASK, _A.DONE, _A.STUCK),
+        Says.BROKEN: _STUCK,
+    }
+)
+
+#: What the destination says -> what that asks for, by column.
+DESTINATION = MappingProxyType(
+    {
+        Says.WAITING: (_A.GO_ON, _A.GO_ON, _A.ASK, _A.STUCK, _A.CLEAN),
+        Says.PREPARING: (_A.GO_ON, _A.WAIT, _A.ASK, _A.STUCK, _A.CLEAN),
+        Says.RUNS: (_A.STUCK, _A.FORWARD, _A.FORWARD, _A.POST, _A.STUCK),
+        Says.ABSENT: (_A.GO_ON, _A.PREPARE, _A.ASK, _A.STUCK, _A.DONE),
+        Says.BROKEN: _STUCK,
+    }
+)
+
+#: The source has a job: only "runs" at the destination overrules its row.
+_JOB = frozenset({Says.JOB, Says.CUTOVER_JOB})
+#: The guest could run at the source at any moment.
+_HERE = frozenset({Says.HERE, Says.RETURNED})
+#: Which of two cells comes first, as the protocol has it.
+_PRECEDENCE = (
+    _A.STUCK,
+    _A.WAIT,
+    _A.FORWARD,
+    _A.ERROR,
+    _A.BACK,
+    _A.PREPARE,
+    _A.QUEUE,
+    _A.SEE_RUNNING,
+    _A.GO_ON,
+    # The destination is cleaned before the source is restored.
+    _A.CLEAN,
+    _A.RESTORE,
+    _A.POST,
+    _A.DONE,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """One host's word.
+
+    :ivar verdict: what the driver call returned, where it has: completed, failed, aborted; '' otherwise.
+    :ivar forced_down: the operator's word that the host is fenced; only with DOWN.
+    """
+
+    says: Says
+    verdict: str = ''
+    post_copy: bool = False
+    forced_down: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What is to be done, and why, for a person."""
+
+    act: Act
+    reason: str
+
+
+def _word(host: Host) -> str:
+    return f'{host.says}, as an operator has declared' if host.forced_down else str(host.says)
+
+
+def source_says(state: str, job: bool, entry: str) -> Says:
+    """Return the row for what a poll of the source told."""
+    if state == GuestState.POSTCOPY_BROKEN:
+        return Says.BROKEN
+    if state == GuestState.CUTOVER:
+        return Says.CUTOVER_JOB if job else Says.CUTOVER
+    if job:
+        return Says.JOB
+    if entry == Entry.QUEUED:
+        return Says.WAITS
+    if entry == Entry.STARTED:
+        return Says.STARTED
+    if state in (GuestState.RUNNING, GuestState.PAUSED):
+        return Says.RETURNED if entry == Entry.RETURNED else Says.HERE
+    if state == GuestState.SHUTDOWN:
+        return Says.SHUT_OFF
+    # What merely waits for a guest at the source is not the guest.
+    return Says.ABSENT
+
+
+def destination_says(state: str, preparing: bool) -> Says:
+    """Return the row for what a poll of the destination told."""
+    if state == GuestState.POSTCOPY_BROKEN:
+        return Says.BROKEN
+    if state in (GuestState.RUNNING, GuestState.PAUSED, GuestState.SHUTDOWN):
+        return Says.RUNS
+    if preparing:
+        return Says.PREPARING
+    return Says.WAITING if state in (GuestState.WAITING, GuestState.CUTOVER) else Says.ABSENT
+
+
+def decide(
+    source: Host,
+    destination: Host,
+    column: Column,
+    against: bool,
+    asked_again: bool = False,
+    names: tuple[str, str] = ('', ''),
+    late: bool = False,
+) -> Decision:
+    """Return what is to be done.
+
+    :param against: whether somebody or something wishes to turn back: an abort, a failure, a time-out.
+    :param asked_again: whether both have repeated what they said.
+    :param names: of the source and of the destination, for the reason.
+    :param late: whether a copy that has begun then would have ended by now.
+    """
+    act = _decide(source, destination, column, against, asked_again, late)
+    return Decision(act, _reason(act, source, destination, column, names))
+
+
+def _reason(act: Act, source: Host, destination: Host, column: Column, names: tuple[str, str]) -> str:
+    """Return what was seen, in a sentence; and what helps, where a person has to."""
+    ours, theirs = (
+        ' '.join(filter(None, words)) for words in zip(('The source', 'the destination'), names, strict=True)
+    )
+    ours, theirs = f'{ours} {_word(source)}', f'{theirs} {_word(destination)}'
+    seen = f'{ours}; {theirs}; {column}.'
+    if act is not Act.STUCK:
+        return seen
+    if column is Column.QUEUED and source.says is Says.ABSENT and destination.says is Says.DOWN:
+        helps = (
+            'No migration job of the guest was seen, and no host that answers has it: start the compute service of '
+            'the destination; or look which host has the guest, and abandon the migration with --guest-on that host.'
+        )
+    elif Says.DOWN in (source.says, destination.says):
+        helps = 'Start the compute service of what is down; or, where that host is fenced, declare it forced down.'
+    elif Says.BROKEN in (source.says, destination.says):
+        helps = 'No host can run the guest as it is: it has to be started anew from its disk.'
+    elif source.says in _HERE and destination.says is Says.RUNS:
+        helps = 'Both hosts have it, running or shut off: look which is the right one, and undefine the other.'
+    else:
+        helps = 'That fits no known case: look which host has the guest.'
+    return f'{seen} {helps}'
+
+
+def _decide(source: Host, destination: Host, column: Column, against: bool, asked_again: bool, late: bool) -> Act:
+    if Says.MISSING in (source.says, destination.says):
+        return _A.WAIT
+    if Says.DOWN in (source.says, destination.says):
+        return _with_a_host_down(source, destination, column, against, late)
+    if source.says in _HERE and destination.says is Says.RUNS:
+        # The two answers are of two moments, and the guest may have moved between them.
+        return _A.STUCK if asked_again else _A.ASK
+    theirs = _cell(SOURCE, source.says, column)
+    others = _cell(DESTINATION, destination.says, column)
+    if against and column in (Column.NOT_SENT, Column.QUEUED, Column.RUNNING):
+        theirs = _wished(theirs, source.says)
+        # What is there, or is still being made there, is of no use any more.
+        others = _A.ASK if others in (_A.PREPARE, _A.GO_ON, _A.WAIT) else others
+    if source.says in _JOB:
+        # After forward the post step waits for the job's end, as in post-copy.
+        overruled = destination.says is Says.RUNS and column is not Column.FORWARD
+        return others if overruled else theirs
+    if source.says is Says.ABSENT and destination.says is Says.ABSENT and column in (Column.QUEUED, Column.RUNNING):
+        return _A.ERROR
+    if source.says is Says.WAITS and others is _A.PREPARE:
+        # It would only start to fail: what it waits for can be made ready meanwhile.
+        return _A.PREPARE
+    if {theirs, others} == {_A.ASK}:
+        return _A.STUCK
+    if theirs is _A.ASK and others is _A.GO_ON:
+        return _A.QUEUE
+    if theirs is _A.ABORT:
+        return theirs if others is not _A.STUCK else others
+    return min({theirs, others} - {_A.ASK}, key=_PRECEDENCE.index)
+
+
+def _cell(table: MappingProxyType[Says, tuple[Act, ...]], says: Says, column: Column) -> Act:
+    return table[says][_ORDER.index(column)]
+
+
+def _wished(act: Act, says: Says) -> Act:
+    """Return what a wish to turn back makes of a cell of the source."""
+    if act in (_A.GO_ON, _A.QUEUE):
+        return _A.BACK
+    if says in (Says.WAITS, Says.JOB, Says.CUTOVER_JOB) and act in (_A.WAIT, _A.SEE_RUNNING):
+        # Paused with a job, too: to complete by force pauses a guest long before it moves, and whether an abort still
+        # comes in time is for the driver to say.
+        return _A.ABORT
+    return act
+
+
+def _with_a_host_down(source: Host, destination: Host, column: Column, against: bool, late: bool) -> Act:
+    if source.says is destination.says:
+        return _A.STUCK
+    if column in (Column.FORWARD, Column.BACK):
+        up, table = (destination, DESTINATION) if source.says is Says.DOWN else (source, SOURCE)
+        return _cell(table, up.says, column)
+    if column is Column.NOT_SENT:
+        if destination.says is Says.RUNS or source.says in _JOB | {Says.CUTOVER, Says.BROKEN}:
+            return _A.STUCK
+        return _A.ERROR if source.says is Says.ABSENT else _A.BACK
+    if source.says is Says.DOWN:
+        if destination.says is Says.RUNS:
+            return _A.FORWARD
+        if source.forced_down:
+            return _A.ERROR
+        # What receives the copy is there: the hypervisor of the source goes on without its compute service.
+        copies = column is Column.RUNNING and destination.says is Says.WAITING
+        return _A.WAIT if copies and not against and not late else _A.STUCK
+    return _with_the_destination_down(source, destination, column, against)
+
+
+def _with_the_destination_down(source: Host, destination: Host, column: Column, against: bool) -> Act:
+    if source.post_copy and destination.forced_down:
+        return _A.ERROR
+    if source.verdict == 'completed':
+        return _A.FORWARD
+    if source.says is Says.ABSENT:
+        # A guest whose job was never seen has not left by migration: it may exist nowhere.
+        return _A.FORWARD if column is Column.RUNNING else _A.STUCK
+    if source.says in _HERE:
+        return _A.BACK
+    if source.says is Says.WAITS:
+        return _A.ABORT if against or destination.forced_down else _A.WAIT
+    if source.says is Says.JOB:
+        return _A.ABORT if against or destination.forced_down else _A.WAIT
+    if source.says in (Says.CUTOVER, Says.SHUT_OFF) and source.verdict in ('failed', 'aborted'):
+        return _A.BACK
+    if source.says in (Says.STARTED, Says.CUTOVER_JOB):
+        return _A.WAIT
+    return _A.STUCK

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Adoption: taking up what no living conductor owns; and the start of a compute host."""
+
+from __future__ import annotations
+
+from oslo_log import log as logging
+
+from migrator import context as migrator_context
+from migrator.conductor.migration.context import OwnedMigration, Tools
+from migrator.db.migrations import Owned
+from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, base, protocol
+from migrator.saga import log
+
+LOG = logging.getLogger(__name__)
+
+
+def adopt(tools: Tools, uuid: str, epoch: int) -> OwnedMigration | None:
+    """Adopt one migration if nobody living owns it.
+
+    The adoption raises the epoch, so it is a settling epoch; but for a migration that nobody has ever owned nothing
+    was ever sent, and there is nobody to ask.
+
+    :param epoch: the epoch seen; 0 has never had an owner.
+    :returns: None if another was faster, or it has ended.
+    """
+    owned = tools.database.migrations.adopt(uuid, epoch, tools.owner)
+    if owned is None:
+        return None
+    with migrator_context.about(migration_uuid=uuid, instance_uuid=owned.migration.instance_uuid):
+        LOG.info('Adopted migration %s in epoch %d', uuid, owned.migration.epoch)
+        return _subject(tools, owned)
+
+
+def reload(tools: Tools, uuid: str) -> OwnedMigration | None:
+    """Read a migration that this conductor owns anew; None if it does not own it any more."""
+    owned = tools.database.migrations.load(uuid, tools.owner)
+    return _subject(tools, owned) if owned is not None else None
+
+
+def _subject(tools: Tools, owned: Owned) -> OwnedMigration:
+    subject = OwnedMigration(tools, owned, settling=owned.migration.epoch > 1)
+    if owned.records or owned.migration.epoch > 1:
+        subject.reread_boots()
+    if owned.migration.epoch > 1:
+        subject.must_ask = set(subject.hosts)
+        # Whatever was sent may have been heard: ask before it is sent again.
+        for record in owned.records:
+            if record.state == log.StepState.INTENT:
+                subject.unsure |= {(host, record.step) for host in subject.hosts}
+    return subject
+
+
+def wish_by_timeout(tools: Tools, migration: Migration, action: str, seconds: float) -> None:
+    """Commit a time-out's wish, for as long as the guest has not moved; who asks is the time-out.
+
+    :param action: ``abort`` or ``force_complete``.
+    :param seconds: how long it may have taken.
+    :raises migrator.exception.InvalidMigrationState: the guest has moved, or it has ended.
+    """
+    who = f'the time-out of {seconds:.0f} s (live_migration_completion_timeout)'
+    context = migrator_context.RequestContext(is_admin=True, overwrite=False, user_id=who)
+    statuses = [MigrationStatus.QUEUED.value, MigrationStatus.RUNNING.value]
+    wish = tools.database.wishes.request_abort if action == 'abort' else tools.database.wishes.request_force_complete
+    if wish(context, migration, statuses):
+        LOG.warning('Migration %s: %s is asked for by %s', migration.uuid, action, who)
+
+
+def known_boot(tools: Tools, host: str) -> str | None:
+    """Return the boot_id of a host that the books have, or None: they know of no boot of it."""
+    found = tools.database.services.list(binary=COMPUTE_BINARY, host=host)
+    return found[0].boot_id if found else None
+
+
+def compute_started(
+    tools: Tools, report: protocol.HostReport, replaces: str | None
+) -> tuple[list[protocol.Assignment], list[str]]:
+    """Store a host's new boot, and raise the epoch of everything in progress that names it.
+
+    :param replaces: the boot_id that was known when the host called, or None.
+    :returns: what the host is to do, in queued_at order; and the uuids of the migrations whose owners are to be told.
+    :raises migrator.exception.BootReplaced: a third boot is known by now; nothing was changed.
+    """
+    found = tools.database.migrations.begin_boot(report, tools.database.services, replaces)
+    _report_unknown_guests(tools, report)
+    assignments = []
+    for entry in found:
+        owned, server = entry.owned, entry.owner_server
+        migration = owned.migration
+        role = 'source' if migration.source_compute == report.host else 'destination'
+        order = protocol.Command(
+            migration_uuid=migration.uuid,
+            instance_uuid=migration.instance_uuid,
+            step='compute_started',
+            epoch=migration.epoch,
+            owner=migration.owner or '',
+            reply_to=server or tools.server,
+            boot_id=report.boot_id,
+            tenure=migration.tenure,
+        )
+        journal = log.Journal(owned.records)
+        prepared = journal.find(migration.attempt, 'pre_live_migration')
+        data = (prepared.result or {}).get('migrate_data') if prepared is not None else None
+        assignments.append(
+            protocol.Assignment(
+                command=order,
+                role=role,
+                queue=role == 'source' and _is_to_be_queued(migration, journal),
+                destination=migration.dest_compute,
+                instance=owned.instance,
+                migrate_data=base.from_primitive(data) if data else None,
+                running_for=_running_for(tools, migration),
+            )
+        )
+    for migration in tools.database.migrations.last_at(report.host):
+        # So that the new boot refuses what an earlier migration of the guest may still send.
+        order = protocol.Command(
+            migration_uuid=migration.uuid,
+            instance_uuid=migration.instance_uuid,
+            step='compute_started',
+            epoch=migration.epoch,
+            owner='',
+            reply_to=tools.server,
+            boot_id=report.boot_id,
+            tenure=migration.tenure,
+        )
+        assignments.append(protocol.Assignment(command=order, role='none', queue=False))
+    return assignments, [entry.owned.migration.uuid for entry in found]
+
+
+def _report_unknown_guests(tools: Tools, report: protocol.HostReport) -> None:
+    """Name the guests that a host has and the database does not know. Nothing is ever done to them."""
+    states = {guest.instance_uuid: guest.state for guest in report.guests}
+    if not states:
+        return
+    known = {instance.uuid for instance in tools.database.instances.list({'uuid': list(states)})}
+    known |= {getattr(instance, 'uuid', '') for instance in report.adoptable}
+    unknown = [f'{uuid} ({state})' for uuid, state in sorted(states.items()) if uuid not in known]
+    if unknown:
+        LOG.warning(
+            '%s has guests that no instance is known of: %s. They are left alone. [compute] adopt_guests of that host '
+            'would have them taken in; where it is set, the log of the host says why they are not.',
+            report.host,
+            ', '.join(unknown),
+        )
+
+
+def _running_for(tools: Tools, migration: Migration) -> float:
+    """Return the seconds since a migration was last seen to begin to run, by the database's clock; 0 if it was not."""
+    if migration.status != MigrationStatus.RUNNING or migration.running_at is None:
+        return 0.0
+    return max(0.0, (tools.database.services.now() - migration.running_at).total_seconds())
+
+
+def _is_to_be_queued(migration: Migration, journal: log.Journal) -> bool:
+    sent = journal.find(migration.attempt, 'live_migration')
+    return (
+        sent is not None
+        and sent.state == log.StepState.INTENT
+        and migration.outcome is None
+        and migration.status == MigrationStatus.QUEUED
+        and migration.abort_requested_at is None
+        and migration.abandon_requested_at is None
+    )

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What the demo shows while it runs: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+from typing import Any, Protocol, TextIO
+
+import rich.box
+import rich.console
+import rich.live
+import rich.progress_bar
+import rich.table
+import rich.text
+
+from migrator.demo.cloud import DemoCloud
+from migrator.objects import Migration, MigrationStatus
+from migrator.testing import counting
+
+_S = MigrationStatus
+_MOVED = frozenset({_S.RUNNING_POST_COPY, _S.POST_MIGRATING, _S.COMPLETED})
+_MIB = 1024 * 1024
+
+_STYLES = {
+    _S.ACCEPTED: 'dim',
+    _S.PREPARING: 'cyan',
+    _S.QUEUED: 'yellow',
+    _S.RUNNING: 'bold blue',
+    _S.RUNNING_POST_COPY: 'bold magenta',
+    _S.POST_MIGRATING: 'magenta',
+    _S.COMPLETED: 'green',
+}
+_BAD = 'bold red'
+
+#: Columns from which there is room for how much has been copied.
+_WIDE = 100
+#: Columns that the cells besides the bar take, and that one in particular.
+_CELLS, _COPIED = 66, 20
+#: Lines around the table: its title, its head and what follows it.
+_AROUND = 9
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """One look at the cloud.
+
+    :ivar population: host -> how many guests it runs.
+    :ivar asked: how many migrations are to be asked for, in all.
+    """
+
+    migrations: Sequence[Migration]
+    names: dict[str, str]
+    population: dict[str, int]
+    asked: int
+    now: datetime.datetime
+
+    def position(self, migration: Migration) -> int:
+        """Return a queued migration's place in the queue of its source, from 1."""
+        waiting = [one for one in self.migrations if one.status == _S.QUEUED]
+        waiting.sort(key=lambda one: (_moment(one, _S.QUEUED) or self.now, one.id))
+        return waiting.index(migration) + 1
+
+    def counts(self) -> dict[str, int]:
+        """Return how many migrations are in each status."""
+        found: dict[str, int] = {}
+        for one in self.migrations:
+            found[one.status] = found.get(one.status, 0) + 1
+        return found
+
+
+def look(cloud: DemoCloud) -> Look:
+    """Look at the cloud; it counts as an aside."""
+    with counting.aside():
+        migrations = cloud.migrations()
+    names = {guest.uuid: guest.name for guest in cloud.guests}
+    return Look(migrations, names, cloud.population(), cloud.settings.leaving, cloud.world_threads.clock.now())
+
+
+class View(Protocol):
+    """What is shown while the demo runs."""
+
+    def __enter__(self) -> View:
+        """Begin."""
+
+    def __exit__(self, *exc_info: Any) -> None:
+        """Leave the terminal as it was."""
+
+    def show(self, seen: Look) -> None:
+        """Show what is new."""
+
+
+class Lines:
+    """One line for each change of a status, without a single escape."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._told: dict[str, int] = {}
+        self._began: datetime.datetime | None = None
+
+    def __enter__(self) -> Lines:
+        """Begin."""
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        """There is nothing to restore."""
+
+    def show(self, seen: Look) -> None:
+        """Print what has changed since the last time."""
+        news = [
+            (entry['at'], migration, entry['status'])
+            for migration in seen.migrations
+            for entry in migration.history[self._told.get(migration.uuid, 0) :]
+        ]
+        for at, migration, status in sorted(news, key=lambda one: str(one[0])):
+            moment = datetime.datetime.fromisoformat(at)
+            self._began = self._began or moment
+            # Where it goes is known once it is being prepared; the first status is from before that.
+            route = migration.source_compute
+            if status != _S.ACCEPTED:
+                route = f'{route} -> {migration.dest_compute or "?"}'
+            name = seen.names.get(migration.instance_uuid, migration.instance_uuid)
+            seconds = (moment - self._began).total_seconds()
+            print(f'{seconds:8.3f} s  {name}  {route:<16}  {status}', file=self._out, flush=True)
+        self._told = {migration.uuid: len(migration.history) for migration in seen.migrations}
+
+
+class Screen:
+    """A table that is drawn anew again and again, on a terminal."""
+
+    def __init__(self, console: rich.console.Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._unicode = console.encoding.startswith('utf')
+        self._live = rich.live.Live(console=console, auto_refresh=False, vertical_overflow='crop')
+
+    def __enter__(self) -> Screen:
+        """Hide the cursor, and begin to draw."""
+        self._live.start()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        """Show the cursor again; the last drawing stays."""
+        self._live.stop()
+
+    def show(self, seen: Look) -> None:
+        """Draw the table."""
+        self._live.update(self.drawing(seen), refresh=True)
+
+    def drawing(self, seen: Look) -> rich.console.Group:
+        """Return what is drawn."""
+        shown = self._that_fit(seen.migrations)
+        hidden = len(seen.migrations) - len(shown)
+        more = [rich.text.Text(f' and {hidden} more', style='dim')] if hidden else []
+        return rich.console.Group(self._table(shown, seen), *more, self._foot(seen))
+
+    def _table(self, shown: Sequence[Migration], seen: Look) -> rich.table.Table:
+        table = rich.table.Table(
+            box=rich.box.SIMPLE_HEAD, title=self._title, padding=(0, 1, 0, 0), title_justify='left', title_style='bold'
+        )
+        table.add_column('Guest', no_wrap=True)
+        table.add_column('From, to', no_wrap=True)
+        table.add_column('Status', no_wrap=True, min_width=14)
+        table.add_column('Memory there', no_wrap=True)
+        wide = self._console.width >= _WIDE
+        if wide:
+            table.add_column('Copied', justify='right', no_wrap=True)
+        table.add_column('Queue', justify='right', no_wrap=True, min_width=6)
+        table.add_column('Time', justify='right', no_wrap=True, min_width=6)
+        for migration in shown:
+            cells = self._cells(migration, seen)
+            table.add_row(*(cells if wide else [*cells[:4], *cells[5:]]))
+        return table
+
+    def _that_fit(self, migrations: Sequence[Migration]) -> Sequence[Migration]:
+        """Return those for which there are lines: what moves rather than what waits, and that rather than the past."""
+        room = max(3, self._console.height - _AROUND)
+        if len(migrations) <= room:
+            return migrations
+        order = sorted(
+            migrations, key=lambda one: (one.ended, one.status == _S.QUEUED, -one.id if one.ended else one.id)
+        )
+        chosen = {one.uuid for one in order[: room - 1]}
+        return [one for one in migrations if one.uuid in chosen]
+
+    def _cells(self, migration: Migration, seen: Look) -> list[rich.console.RenderableType]:
+        status = _S(migration.status)
+        arrow = '\N{RIGHTWARDS ARROW}' if self._unicode else '->'
+        style = _STYLES.get(status, _BAD)
+        said = 'stuck' if migration.stuck_reason else status.value
+        return [
+            seen.names.get(migration.instance_uuid, '?'),
+            f'{migration.source_compute} {arrow} {migration.dest_compute or "..."}',
+            rich.text.Text(said, style=_BAD if migration.stuck_reason else style),
+            self._bar(migration, style),
+            _copied(migration),
+            self._queue(migration, seen),
+            _seconds(_moment(migration, _S.ACCEPTED), _end(migration) or seen.now),
+        ]
+
+    def _bar(self, migration: Migration, style: str) -> rich.table.Table:
+        share = _share(migration)
+        taken = _CELLS + (_COPIED if self._console.width >= _WIDE else 0)
+        width = min(30, max(6, self._console.width - taken))
+        bar = rich.progress_bar.ProgressBar(
+            total=1, completed=share, width=width, complete_style=style, finished_style=style
+        )
+        cell = rich.table.Table.grid(padding=(0, 1, 0, 0))
+        cell.add_column(width=width)
+        cell.add_column(width=4)
+        cell.add_row(bar, rich.text.Text(f'{share:4.0%}' if share else '', style='dim'))
+        return cell
+
+    def _queue(self, migration: Migration, seen: Look) -> rich.text.Text:
+        queued = _moment(migration, _S.QUEUED)
+        if migration.status == _S.QUEUED:
+            return rich.text.Text(f'no. {seen.position(migration)}', style='yellow')
+        started = next((_at(one) for one in migration.history if _at(one) > queued), seen.now) if queued else None
+        return rich.text.Text(_seconds(queued, started) if queued and started else '', style='dim')
+
+    def _foot(self, seen: Look) -> rich.text.Text:
+        done = seen.counts().get(_S.COMPLETED, 0)
+        hosts = ''.join(f'   {host} {count}' for host, count in list(seen.population.items())[:12])
+        more = len(seen.population) - 12
+        hosts += f'   and {more} more' if more > 0 else ''
+        return rich.text.Text.assemble(
+            (f' {done} of {seen.asked} completed', 'green' if done == seen.asked else ''),
+            ('     guests on ', 'dim'),
+            (hosts.strip(), ''),
+        )
+
+
+def _share(migration: Migration) -> float:
+    """Return how much of the guest's memory is at the destination and up to date, as last heard."""
+    if migration.status in _MOVED:
+        return 1.0
+    if migration.status != _S.RUNNING or not migration.memory_total or migration.memory_remaining is None:
+        return 0.0
+    return 1 - migration.memory_remaining / migration.memory_total
+
+
+def _copied(migration: Migration) -> str:
+    if not migration.memory_total or migration.memory_processed is None:
+        return ''
+    if migration.status in _MOVED and migration.memory_processed < migration.memory_total:
+        return ''  # what was last heard was not the end of it
+    return f'{migration.memory_processed // _MIB} of {migration.memory_total // _MIB} MiB'
+
+
+def _at(entry: dict[str, Any]) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(str(entry['at']))
+
+
+def _moment(migration: Migration, status: str) -> datetime.datetime | None:
+    return next((_at(one) for one in migration.history if one['status'] == status), None)
+
+
+def _end(migration: Migration) -> datetime.datetime | None:
+    return _at(migration.history[-1]) if migration.ended else None
+
+
+def _seconds(since: datetime.datetime | None, until: datetime.datetime) -> str:
+    return f'{max(0.0, (until - since).total_seconds()):.1f} s' if since else ''

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``migrator-demo --serve``: the cloud stays up for the real clients, with a development identity beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from migrator.api import devidentity
+from migrator.demo import options
+from migrator.demo.cloud import SOURCE, DemoCloud
+from migrator.runtime import http_server, signals
+
+_IDENTITY = '/identity'
+
+_LINES = """\
+A cloud of {hosts} hosts and {instances} guests is up, with nothing migrating.
+
+  Compute API  {compute}
+{placement}
+For the openstack client, in another terminal. FOR DEVELOPMENT ONLY: this identity service listens on loopback, and
+believes whatever it is told.
+
+export OS_AUTH_TYPE=password OS_AUTH_URL={identity}/v3 OS_IDENTITY_API_VERSION=3
+export OS_USERNAME=admin OS_PASSWORD=any OS_USER_DOMAIN_NAME=Default
+export OS_PROJECT_NAME={project} OS_PROJECT_DOMAIN_NAME=Default OS_REGION_NAME=RegionOne
+export OS_COMPUTE_API_VERSION=2.80
+
+openstack server list
+openstack compute service list
+openstack hypervisor list
+openstack server migrate --live-migration {guest}
+openstack server migrate --live-migration --host {host} {other_guest}
+openstack server migration list
+
+Without a client: curl -H 'X-Auth-Token: admin' {compute}/os-migrations
+
+Ctrl-C stops it.
+"""
+
+
+def serve(settings: options.Settings, address: options.Address, directory: str) -> int:
+    """Serve until SIGINT or SIGTERM; return the exit status."""
+    with contextlib.ExitStack() as stack:
+        # Taken here and not left to the caller's: a shell starts what is in the background with SIGINT ignored.
+        asked_to_stop = stack.enter_context(signals.Signals())
+        cloud = DemoCloud(directory, settings)
+        stack.callback(cloud.close)
+        stack.callback(cloud.stop_services)
+        endpoints: dict[str, str] = {}
+        identity = devidentity.make_app(endpoints)
+        try:
+            compute = _listen('--serve', address, _beside(cloud.app, identity))
+            stack.callback(compute.stop)
+            endpoints['compute'] = f'{compute.url}/v2.1'
+            if settings.placement:
+                placement = _listen('--placement', settings.placement, cloud.placement.app)
+                stack.callback(placement.stop)
+                endpoints['placement'] = placement.url
+        except OSError as error:
+            print(f'{options.PROG}: {error}', file=sys.stderr)
+            return options.USAGE
+        cloud.populate()
+        print(_say(cloud, endpoints, f'{compute.url}{_IDENTITY}'), flush=True)
+        asked_to_stop.next()
+        print('Stopping.', flush=True)
+    return 0
+
+
+def _listen(option: str, address: options.Address, app: Callable[..., Any]) -> http_server.Server:
+    try:
+        return http_server.listen(app, address.host.strip('[]'), address.port)
+    except OSError as error:
+        raise OSError(f'{option} is {address}: {error.strerror or error}: name another port, or 0 for any') from None
+
+
+def _beside(app: Callable[..., Any], identity: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an application that serves the identity below its own path, and the API everywhere else."""
+
+    def dispatch(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get('PATH_INFO', '')
+        if path == _IDENTITY or path.startswith(f'{_IDENTITY}/'):
+            below = {'SCRIPT_NAME': environ.get('SCRIPT_NAME', '') + _IDENTITY, 'PATH_INFO': path[len(_IDENTITY) :]}
+            answer: Iterable[bytes] = identity({**environ, **below}, start_response)
+            return answer
+        served: Iterable[bytes] = app(environ, start_response)
+        return served
+
+    return dispatch
+
+
+def _say(cloud: DemoCloud, endpoints: dict[str, str], identity: str) -> str:
+    leaving = [guest for guest in cloud.guests if guest.host == SOURCE]
+    return _LINES.format(
+        hosts=cloud.settings.hosts,
+        instances=cloud.settings.instances,
+        compute=endpoints['compute'],
+        placement=f'  Placement    {endpoints["placement"]}\n' if 'placement' in endpoints else '',
+        identity=identity,
+        project=cloud.guests[0].project_id,
+        guest=leaving[0].name,
+        other_guest=leaving[-1].name,
+        host='host2',
+    )

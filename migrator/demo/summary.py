@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What the demo says at its end: what became of it all, what a migration cost, and what the audit found."""
+
+from __future__ import annotations
+
+import rich.box
+import rich.console
+import rich.table
+
+from migrator.demo import cloud, options, screen
+from migrator.demo.report import BUDGET, Report
+
+_NAMES = {
+    'placement_requests': 'Placement requests',
+    'rpc_messages': 'RPC messages',
+    'sql_statements': 'SQL statements',
+    'commits': 'commits',
+}
+_GOOD, _BAD = 'bold green', 'bold red'
+
+
+def title(settings: options.Settings) -> str:
+    """Say what is about to happen."""
+    return (
+        f'Emptying {cloud.SOURCE}: {settings.leaving} guests of {settings.guest_memory} MiB, '
+        f'{settings.max_concurrent} at a time over {settings.bandwidth:g} MiB/s'
+    )
+
+
+def interrupted(seen: screen.Look) -> str:
+    """Say what state things are in when the demo was interrupted."""
+    counts = dict(seen.counts())
+    never = seen.asked - len(seen.migrations)
+    said = [f'{count} {status}' for status, count in counts.items()]
+    said += [f'{never} never asked for'] if never > 0 else []
+    return (
+        f'interrupted; migrations: {", ".join(said) or "none"}. The simulated cloud is gone, and leaves nothing behind.'
+    )
+
+
+def show(console: rich.console.Console, report: Report) -> None:
+    """Print the summary."""
+    total = len(report.migrations) + len(report.refused)
+    console.print()
+    console.print(
+        f'{report.completed} of {total} migrations completed in {report.seconds:.1f} s; '
+        + (f'{cloud.SOURCE} still has {report.left} guests.' if report.left else f'{cloud.SOURCE} is empty.'),
+        style=_GOOD if report.completed == total and not report.left else _BAD,
+    )
+    for refusal in report.refused:
+        console.print(f'  {refusal.instance} was refused: {refusal.answer}', style=_BAD, markup=False)
+    for migration in report.migrations:
+        if migration['status'] != 'completed':
+            said = f'  {migration["name"]} ended {migration["status"]}: {migration["failure"] or "no reason is known"}'
+            console.print(said, style=_BAD, markup=False)
+    for violation in report.violations:
+        console.print(f'  the hypervisors say: {violation}', style=_BAD, markup=False)
+    console.print()
+    console.print(_costs(report, rich.box.SIMPLE_HEAD if console.is_terminal else None))
+    noticed = [one['noticed_after'] for one in report.migrations if one['noticed_after'] is not None]
+    if noticed:
+        console.print(
+            f'The end of a copy was acted on after {max(noticed) * 1000:.0f} ms at most: by its event, for a poll '
+            f'comes only after {cloud.POLL_INTERVAL * 1000:.0f} ms of silence.'
+            if max(noticed) < cloud.POLL_INTERVAL
+            else f'The end of a copy was acted on after {max(noticed) * 1000:.0f} ms at most.'
+        )
+    console.print()
+    _audit(console, report)
+
+
+def _costs(report: Report, box: rich.box.Box | None) -> rich.table.Table:
+    table = rich.table.Table(
+        box=box,
+        title='What a migration cost',
+        title_justify='left',
+        title_style='bold',
+        caption='at most: one migration of an idle cloud; besides: polls, heartbeats and this screen, in all',
+        caption_justify='left',
+    )
+    table.add_column('')
+    for head in ('on average', 'at most', 'in all', 'besides'):
+        table.add_column(head, justify='right')
+    for name, average in report.per_migration().items():
+        besides = str(report.asides.get(name, 0))
+        table.add_row(_NAMES[name], f'{average:.1f}', str(BUDGET[name]), str(report.costs[name]), besides)
+    return table
+
+
+def _count(findings: int) -> str:
+    return f'{findings or "no"} finding{"" if findings == 1 else "s"}.'
+
+
+def _audit(console: rich.console.Console, report: Report) -> None:
+    looked = report.looked_at
+    console.print(
+        f'Audit: {looked["allocations"]} allocations of {looked["consumers"]} consumers in Placement, held against '
+        f'{looked["instances"]} instances and {looked["migrations"]} migrations: ' + _count(len(report.findings)),
+        style=_BAD if report.findings else _GOOD,
+    )
+    for finding in report.findings:
+        console.print(
+            f'  {finding["consumer_type"]} {finding["consumer"]} on {finding["provider"]}: {finding["verdict"]}: '
+            f'{finding["reason"]}. Remedy: {finding["remedy"]}',
+            markup=False,
+        )

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What the two allocations of a migration, seen together, mean: pure data and pure functions, no request.
+
+The observed pair decides what a conductor does; :func:`observe_pair` is the table of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from migrator import exception
+from migrator.objects import Strategy
+
+#: Resource provider uuid -> resource class -> amount, in the class's own unit. Survives JSON as it is.
+Allocations: TypeAlias = Mapping[str, Mapping[str, int]]
+
+INSTANCE = 'INSTANCE'
+MIGRATION = 'MIGRATION'
+
+
+class PairState(enum.StrEnum):
+    """What the two allocations of a migration, seen together, mean."""
+
+    #: The instance holds the source, the migration nothing: not moved yet, or reverted.
+    NOT_MOVED = 'not moved'
+    MOVED = 'moved'
+    RELEASED = 'released'
+    #: The migration holds the source and the instance nothing: the first half of nova's two requests. migrator itself
+    #: never leaves this, so it may also be an instance that was deleted meanwhile.
+    CLAIM_MISSING = 'claim missing'
+    #: Anything else: nobody may guess.
+    UNKNOWN = 'unknown'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Consumer:
+    """Who holds an allocation."""
+
+    uuid: str
+    consumer_type: str
+    project_id: str
+    user_id: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConsumerAllocations:
+    """What Placement says of one consumer. One that does not exist holds nothing and has no generation."""
+
+    uuid: str
+    generation: int | None = None
+    allocations: Allocations = dataclasses.field(default_factory=dict)
+    project_id: str | None = None
+    user_id: str | None = None
+    consumer_type: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One migration's two consumers and the two allocations that it is about, as the journal has them.
+
+    ``destination`` is that of the newest intent; None before there is one.
+    """
+
+    instance: Consumer
+    migration: Consumer
+    source: Allocations
+    destination: Allocations | None = None
+
+
+def normal(allocations: Allocations | None) -> dict[str, dict[str, int]]:
+    """Return a copy without zero amounts and empty providers, fit to compare."""
+    kept = {uuid: {name: int(n) for name, n in held.items() if n} for uuid, held in (allocations or {}).items()}
+    return {uuid: held for uuid, held in kept.items() if held}
+
+
+def total(parts: Iterable[Allocations]) -> dict[str, dict[str, int]]:
+    """Return the sum of allocations, provider by provider and class by class."""
+    result: dict[str, dict[str, int]] = {}
+    for part in parts:
+        for uuid, held in normal(part).items():
+            for name, amount in held.items():
+                result.setdefault(uuid, {}).setdefault(name, 0)
+                result[uuid][name] += amount
+    return result
+
+
+def observe_pair(
+    instance: Allocations, migration: Allocations, source: Allocations, destination: Allocations | None, strategy: str
+) -> PairState:
+    """Return what a pair means: pure and total.
+
+    :param instance: what the instance holds.
+    :param migration: what the migration holds.
+    :param source: the source allocation, from the journal.
+    :param destination: that of the newest intent; None before there is one.
+    :param strategy: a :class:`~migrator.objects.migration.Strategy`, from the migration's row.
+    :returns: UNKNOWN for everything that no row of the table names, and for a source that is empty or equals the
+        destination, where the rows could not be told apart.
+    """
+    origin, target = normal(source), normal(destination)
+    if not origin or origin == target:
+        return PairState.UNKNOWN
+    nothing: dict[str, dict[str, int]] = {}
+    seen = (normal(instance), normal(migration))
+    if Strategy(strategy) is Strategy.DOUBLED:
+        rows = [((origin, nothing), PairState.NOT_MOVED)]
+        if target:
+            rows += [((total([origin, target]), nothing), PairState.MOVED), ((target, nothing), PairState.RELEASED)]
+    else:
+        rows = [((origin, nothing), PairState.NOT_MOVED), ((nothing, origin), PairState.CLAIM_MISSING)]
+        if target:
+            rows += [((target, origin), PairState.MOVED), ((target, nothing), PairState.RELEASED)]
+    return next((state for row, state in rows if row == seen), PairState.UNKNOWN)
+
+
+def forced_claim(source: Allocations, destination_root: str) -> dict[str, dict[str, int]]:
+    """Return what a forced move (a named host, no candidates asked for) claims: the same, at the destination's root.
+
+    :param source: what the instance holds now.
+    :param destination_root: uuid of the root resource provider of the destination.
+    :raises ForcedWithNestedAllocations: the source allocation is on more than one provider, a sharing one counted.
+    :raises NoValidHost: it is empty.
+    """
+    held = normal(source)
+    if not held:
+        raise exception.NoValidHost(reason='The instance holds no allocation in Placement: heal its allocation first.')
+    if len(held) > 1:
+        raise exception.ForcedWithNestedAllocations(count=len(held), providers=', '.join(sorted(held)))
+    return {destination_root: dict(next(iter(held.values())))}

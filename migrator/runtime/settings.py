@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Reads a service's configuration, all of it and at once, so that what is wrong is said before anything starts."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from oslo_config import cfg
+
+from migrator import exception
+from migrator.conf import compute, service, upgrade_levels, values
+from migrator.objects import CURRENT_VERSION
+from migrator.runtime import logs
+
+PROJECT = 'migrator'
+#: Where a service that another server runs, and that so has no command line, finds its configuration.
+CONFIG_DIR = 'OS_MIGRATOR_CONFIG_DIR'
+
+
+def read(prog: str, argv: Sequence[str] | None = None) -> cfg.ConfigOpts:
+    """Return the configuration of a service: command line, files, and the environment (``OS_GROUP__OPTION``).
+
+    Only what decides how the process runs is registered: logging, and :mod:`migrator.conf.service`. The rest follows
+    by :func:`complete`, when it is settled what its modules' threads are.
+
+    :param argv: the command line; None: it has none, and ``OS_MIGRATOR_CONFIG_DIR`` may name a directory.
+    :raises migrator.exception.ConfigurationError: a file is not there or cannot be read, or a value is not right.
+    :raises SystemExit: the command line is wrong, or asked for help; argparse has said what there is to say.
+    """
+    conf = cfg.ConfigOpts()
+    logs.register(conf)
+    service.register_opts(conf)
+    if argv is None:
+        directory = os.environ.get(CONFIG_DIR)
+        argv = [f'--config-dir={directory}'] if directory else []
+    parse(conf, prog, argv)
+    complete(conf, [])
+    return conf
+
+
+def parse(conf: cfg.ConfigOpts, prog: str, argv: Sequence[str]) -> None:
+    """Have a ConfigOpts read the command line, and the files that it names.
+
+    :raises migrator.exception.ConfigurationError: a file is not there, or cannot be read.
+    :raises SystemExit: the command line is wrong, or asked for help.
+    """
+    try:
+        conf(list(argv), project=PROJECT, prog=prog)
+    except cfg.ConfigFilesNotFoundError as error:
+        names = ', '.join(error.config_files)
+        raise _wrong('--config-file', names, 'there is no such file, or it cannot be read.') from None
+    except cfg.ConfigDirNotFoundError as error:
+        raise _wrong('--config-dir', error.config_dir, 'there is no such directory, or it cannot be read.') from None
+    except cfg.ConfigFileParseError as error:
+        raise _wrong('--config-file', error.config_file, _one_line(error)) from None
+    except cfg.Error as error:
+        files = [word.removeprefix('--config-file=') for word in argv if word != '--config-file']
+        raise _wrong('--config-file', ', '.join(files) or 'the default one', _one_line(error)) from None
+
+
+def complete(conf: cfg.ConfigOpts, registrations: Iterable[Callable[[cfg.ConfigOpts], None]]) -> None:
+    """Register the rest of the options, and look at every value that was given.
+
+    :raises migrator.exception.ConfigurationError: a value is not right.
+    """
+    for register in registrations:
+        register(conf)
+    for problem in itertools.chain(problems(conf), unknown_versions(conf)):
+        raise problem
+
+
+def problems(conf: cfg.ConfigOpts) -> Iterator[exception.ConfigurationError]:
+    """Yield what is wrong with the values."""
+    for group, opt in _options(conf):
+        try:
+            values.read(conf, opt, group)
+        except exception.ConfigurationError as error:
+            yield error
+
+
+def unknown_versions(conf: cfg.ConfigOpts) -> Iterator[exception.ConfigurationError]:
+    """Yield which versions are named that this release does not have; the options themselves cannot know them."""
+    checks: list[Callable[[], object]] = []
+    if 'service_version_cap' in conf.compute:
+        checks.append(lambda: compute.service_version(conf, CURRENT_VERSION))
+    if upgrade_levels.GROUP in conf:
+        checks += [functools.partial(_pin, conf, of) for of in ('compute', 'conductor')]
+    for check in checks:
+        try:
+            check()
+        except exception.ConfigurationError as error:
+            yield error
+
+
+def _pin(conf: cfg.ConfigOpts, of: str) -> str | None:
+    if conf[upgrade_levels.GROUP][of] == upgrade_levels.AUTO:
+        return None
+    # Only then: a command that looks at the configuration needs nothing else of RPC.
+    known: dict[str, str] = importlib.import_module(f'migrator.{of}.rpcapi').VERSIONS
+    return upgrade_levels.pin(conf, of, [*known])
+
+
+def _options(conf: cfg.ConfigOpts) -> Iterator[tuple[str | None, cfg.Opt]]:
+    # The one way to every registered option; its documented relative, iterating over conf, reads the values, and so
+    # ends at the first that is wrong.
+    registered: Mapping[str, Any] = conf._opts
+    for _name, entry in sorted(registered.items()):
+        yield None, entry['opt']
+    for group_name, group in sorted(conf._groups.items()):
+        for _name, entry in sorted(group._opts.items()):
+            yield group_name, entry['opt']
+
+
+def _one_line(error: object) -> str:
+    return ' '.join(str(error).split())
+
+
+def _wrong(option: str, value: object, detail: str) -> exception.ConfigurationError:
+    return exception.ConfigurationError(option=option, value=value, detail=detail)

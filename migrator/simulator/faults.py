@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What may strike at a boundary of a simulated cloud, and at which: the faults of the invariants, one name each."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+from collections.abc import Callable
+
+from migrator import exception
+from migrator.simulator.failpoints import Boundary, Seams
+from migrator.testing import bus, placement_faults
+from migrator.testing.simulation.threads import SimThreads
+from migrator.virt.fake import faults
+
+#: Seconds: longer than a conductor's lease and than any call waits in the clouds that are tested so.
+PAUSE = 20.0
+#: Seconds that a killed process stays dead, a driver hangs, and the database refuses.
+DEAD, HANGS, REFUSES = 3.0, 30.0, 5.0
+#: Seconds that a message, or an answer, is late: longer than any call waits for it.
+LATE = 70.0
+
+#: The phases of a job after which the guest runs at the destination: they cannot fail.
+_ARRIVED = ('postcopy', 'arrived')
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One kind of fault.
+
+    :ivar where: whether it may strike at a boundary.
+    :ivar process: what it does to the process there.
+    :ivar message: what becomes of a message.
+    :ivar request: what becomes of a request to Placement.
+    :ivar driver: what becomes of a call of a driver, or a phase of a job.
+    :ivar later: how boundaries end at which it is what it is at the process's next one, if that comes at once: nothing
+        has been done between the two, nor, for a pause, looked at.
+    """
+
+    name: str
+    where: Callable[[Boundary], bool]
+    process: Callable[[Seams, Boundary, SimThreads], None] | None = None
+    message: bus.Fault = None
+    request: placement_faults.Fault | None = None
+    driver: Callable[[Seams, str], faults.Fault] | None = None
+    later: tuple[str, ...] = ()
+
+    def on_process(self, seams: Seams, boundary: Boundary, process: SimThreads) -> None:
+        """See :class:`~migrator.simulator.failpoints.Strike`."""
+        if self.process is not None:
+            self.process(seams, boundary, process)
+
+    def on_message(self, message: bus.Message) -> bus.Fault:
+        """See :class:`~migrator.simulator.failpoints.Strike`."""
+        return self.message
+
+    def on_request(self) -> placement_faults.Fault | None:
+        """See :class:`~migrator.simulator.failpoints.Strike`."""
+        return self.request
+
+    def on_driver(self, seams: Seams, phase: str) -> faults.Fault | None:
+        """See :class:`~migrator.simulator.failpoints.Strike`."""
+        return self.driver(seams, phase) if self.driver is not None else None
+
+
+# --- where -----------------------------------------------------------------------------------------------------------
+
+
+def victim(boundary: Boundary) -> str:
+    """Return the process whose boundary it is: a job's phase is its host's."""
+    if boundary.process == 'world' and boundary.label.startswith('driver '):
+        return boundary.label.split()[1]
+    return boundary.process
+
+
+def _in_a_process(boundary: Boundary) -> bool:
+    return not boundary.label.startswith('message ') and victim(boundary) != 'world'
+
+
+def _dies_for_good(boundary: Boundary) -> bool:
+    # An API that never comes back is a client's trouble and nobody else's.
+    return _in_a_process(boundary) and victim(boundary) != 'api'
+
+
+def _is(start: str, end: str = '') -> Callable[[Boundary], bool]:
+    return lambda boundary: boundary.label.startswith(start) and boundary.label.endswith(end)
+
+
+def _message(*kinds: str) -> Callable[[Boundary], bool]:
+    return lambda boundary: boundary.label.startswith('message ') and boundary.label.endswith(kinds)
+
+
+def _request(*methods: str) -> Callable[[Boundary], bool]:
+    starts = tuple(f'placement {method} ' for method in methods)
+    return lambda boundary: boundary.label.startswith(starts) and not boundary.label.endswith(' answered')
+
+
+def _conductor_writes(boundary: Boundary) -> bool:
+    return boundary.label == 'commit begin' and boundary.process != 'api'
+
+
+def _driver(boundary: Boundary) -> bool:
+    return boundary.label.startswith('driver ')
+
+
+def _driver_may_fail(boundary: Boundary) -> bool:
+    return _driver(boundary) and boundary.label.split()[2] not in _ARRIVED
+
+
+def _driver_writes(boundary: Boundary) -> bool:
+    return _driver(boundary) and boundary.process != 'world' and not boundary.label.endswith(' done')
+
+
+# --- what ------------------------------------------------------------------------------------------------------------
+
+
+def _kill(seams: Seams, boundary: Boundary, process: SimThreads) -> None:
+    seams.director.kill(victim(boundary), back_after=DEAD)
+
+
+def _kill_for_ever(seams: Seams, boundary: Boundary, process: SimThreads) -> None:
+    seams.director.kill(victim(boundary), back_after=None)
+
+
+def _pause(seams: Seams, boundary: Boundary, process: SimThreads) -> None:
+    seams.director.pause(victim(boundary), PAUSE)
+
+
+def _refuse(seams: Seams, boundary: Boundary, process: SimThreads) -> None:
+    seams.refuse_commits(REFUSES)
+    raise exception.DatabaseUnreachable(reason='planned: it is away')
+
+
+def _answer_lost(seams: Seams, boundary: Boundary, process: SimThreads) -> None:
+    raise exception.DatabaseUnreachable(reason='planned: the connection was lost after the commit')
+
+
+def _unforeseen(seams: Seams, boundary: Boundary, process: SimThreads) -> None:
+    raise RuntimeError('planned: nobody has thought of this')
+
+
+def _disk_full(seams: Seams, boundary: Boundary, process: SimThreads) -> None:
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+
+def _raises(seams: Seams, phase: str) -> faults.Fault:
+    return faults.Fault(phase, reason='planned: it fails')
+
+
+def _hangs(seams: Seams, phase: str) -> faults.Fault:
+    stall = faults.Stall(seams.cloud.world_threads)
+    seams.director.later(HANGS, stall.release)
+    return faults.Fault(phase, stall=stall)
+
+
+#: The ends of boundaries after which nothing has been done yet; and of those, where nothing has been looked at either.
+_OVER = ('commit done', ' answered', ' done', ' received')
+_LOOKED = (' done', ' received')
+
+_P = placement_faults.Fault
+_WRITES = ('POST', 'PUT', 'DELETE')
+
+#: Every fault, in the words of the invariants.
+FAULTS = (
+    Fault('killed, and started again', _in_a_process, process=_kill, later=_OVER),
+    Fault('killed for ever', _dies_for_good, process=_kill_for_ever, later=_OVER),
+    Fault('paused past the lease', _in_a_process, process=_pause, later=_LOOKED),
+    Fault('message lost', _message('call', 'cast'), message='lose'),
+    Fault('message doubled', _message('call', 'cast'), message='duplicate'),
+    Fault('message late', _message('call', 'cast'), message=LATE),
+    Fault('message refused', _message('call', 'cast'), message='refuse'),
+    Fault('answer lost', _message('reply'), message='lose'),
+    Fault('answer late', _message('reply'), message=LATE),
+    Fault('commits refused for a while', _is('commit begin'), process=_refuse),
+    Fault('commit done, its answer lost', _is('commit done'), process=_answer_lost),
+    Fault('unforeseen error', _conductor_writes, process=_unforeseen),
+    Fault('Placement 409', _request(*_WRITES), request=_P.CONFLICT),
+    Fault('Placement refuses', _request(*_WRITES), request=_P.REFUSED),
+    Fault('Placement 500, not done', _request('GET', *_WRITES), request=_P.ERROR_NOT_DONE),
+    Fault('Placement 500, done', _request(*_WRITES), request=_P.ERROR_DONE),
+    Fault('Placement timed out, not done', _request('GET', *_WRITES), request=_P.TIMEOUT_NOT_DONE),
+    Fault('Placement timed out, done', _request(*_WRITES), request=_P.TIMEOUT_DONE),
+    Fault('Placement timed out, done late', _request(*_WRITES), request=_P.TIMEOUT_LATE),
+    Fault('Placement answers oddly', _request('GET'), request=_P.ODD),
+    Fault('Placement request doubled', _request(*_WRITES), request=_P.DUPLICATED),
+    Fault('driver raises', _driver_may_fail, driver=_raises),
+    Fault('driver hangs', _driver, driver=_hangs),
+    Fault('disk full', _driver_writes, process=_disk_full),
+)
+
+BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Random runs: a seed says what people do, which faults strike, and who runs when; the same seed gives the same run.
+
+    python -m migrator.simulator --seeds 1000 --first-seed 1 --jobs 2
+    python -m migrator.simulator --seeds 1000 --plans bad-nights
+
+Each run ends with every invariant asked. It exits 1 if one was broken, and prints the shortest plan that breaks it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import functools
+import gc
+import hashlib
+import json
+import logging
+import multiprocessing
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from migrator.simulator import faults as strikes
+from migrator.simulator import matrix, workloads
+from migrator.simulator.failpoints import Boundary, Seams
+from migrator.simulator.monitor import Watcher
+from migrator.simulator.operator import Director
+from migrator.testing import backends
+from migrator.testing.cloud import SimulatedCloud
+
+#: How many runs are spent on making a failure's plan shorter.
+_SHORTENING = 80
+_UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
+_NUMBER = re.compile(r'\d+(\.\d+)?')
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What became of a plan.
+
+    :ivar struck: the faults that struck, and where.
+    :ivar states: what the services said of what they met: the rare ones show what the seeds reach.
+    :ivar digest: of everything that happened, in its order.
+    :ivar seconds: of the cloud's clock.
+    """
+
+    seed: int
+    violations: tuple[str, ...]
+    struck: tuple[tuple[Boundary, str], ...]
+    statuses: tuple[str, ...]
+    strategies: tuple[str, ...]
+    states: frozenset[str]
+    digest: str
+    seconds: float
+
+
+def run(
+    ground: backends.Ground,
+    plan: workloads.Plan,
+    beside: Callable[[SimulatedCloud, Callable[[], bool]], None] = lambda cloud, over: None,
+) -> Run:
+    """Run a plan to its end, and judge.
+
+    :param beside: called with the cloud and its guests before the first deed, to start something that goes on beside
+        it; and with a function that tells when that is to end.
+    """
+    struck: list[tuple[Boundary, str]] = []
+    choose = plan.chooser()
+    over = [False]
+
+    def hook(boundary: Boundary) -> strikes.Fault | None:
+        if over[0] or director.cloud.simulation is None or director.simulation.time > plan.horizon + begun:
+            return None
+        fault = choose(boundary)
+        if fault is None or not director.may(fault.name, strikes.victim(boundary)):
+            return None
+        struck.append((boundary, fault.name))
+        return fault
+
+    cloud = SimulatedCloud(
+        ground.directory,
+        plan.hosts,
+        seed=plan.seed,
+        in_order=plan.in_order,
+        ground=ground,
+        options=plan.options,
+        versions=plan.versions,
+        **plan.knobs,
+    )
+    cloud.start_conductor('conductor2')
+    director = Director(cloud)
+    begun = director.simulation.time
+    watcher = Watcher(cloud)
+    try:
+        guests = [
+            cloud.boot(f'guest{number}', guest.host, memory_mb=guest.memory_mb, dirty_rate=guest.dirty_rate)
+            for number, guest in enumerate(plan.guests)
+        ]
+        beside(cloud, lambda: over[0])
+        seams = Seams(cloud, director, hook)
+        for deed in plan.deeds:
+            director.until_time(begun + deed.at)
+            director.do(deed, guests)
+        director.settle()
+        over[0] = True
+        seams.remove()
+        director.finish()
+        violations = tuple(str(violation) for violation in director.judge(watcher))
+        return Run(
+            seed=plan.seed,
+            violations=violations,
+            struck=tuple(struck),
+            statuses=tuple(row.status for row in cloud.migrations()),
+            strategies=tuple(row.strategy for row in cloud.migrations()),
+            states=frozenset(_states(watcher)),
+            digest=hashlib.sha256(repr(director.simulation.trace).encode()).hexdigest()[:16],
+            seconds=director.simulation.time,
+        )
+    finally:
+        watcher.close()
+        cloud.stop()
+
+
+def _states(watcher: Watcher) -> Iterator[str]:
+    for line in watcher.logs:
+        yield _NUMBER.sub('N', _UUID.sub('UUID', line.splitlines()[0]))[:160]
+
+
+# --- a failure made shorter ------------------------------------------------------------------------------------------
+
+
+def shorten(ground: backends.Ground, plan: workloads.Plan, failed: Run) -> tuple[workloads.Plan, Run]:
+    """Return the shortest plan that is found to break the same invariant, and what becomes of it."""
+    wanted = {_id(violation) for violation in failed.violations}
+    best, found = dataclasses.replace(plan, struck=failed.struck), failed
+    left = _SHORTENING
+
+    def still(candidate: workloads.Plan) -> bool:
+        nonlocal best, found, left
+        left -= 1
+        result = run(ground, candidate)
+        if not wanted & {_id(violation) for violation in result.violations}:
+            return False
+        best, found = candidate, result
+        return True
+
+    if not still(best):
+        return plan, failed
+    still(dataclasses.replace(best, in_order=True))
+    shorter = True
+    while shorter and left > 0:
+        shorter = False
+        for name in ('struck', 'deeds', 'guests'):
+            items = getattr(best, name)
+            for index in reversed(range(len(items))):
+                if left <= 0 or (name == 'guests' and index != len(getattr(best, name)) - 1):
+                    continue
+                less: Any = {name: (*items[:index], *items[index + 1 :])}
+                candidate = dataclasses.replace(best, **less)
+                if name == 'guests':
+                    if not index or any(deed.whom == index for deed in best.deeds):
+                        continue
+                if still(candidate):
+                    items = getattr(best, name)
+                    shorter = True
+    return best, found
+
+
+def _id(violation: str) -> str:
+    return violation.split(' ', 1)[0]
+
+
+def told(plan: workloads.Plan, result: Run) -> str:
+    """Return a plan and what it breaks, for a person."""
+    lines = [
+        f'seed {plan.seed}, {plan.hosts} hosts, {dict(plan.knobs)}, {dict(plan.options)}, in order: {plan.in_order}'
+    ]
+    lines += [f'  guest {number}: {guest}' for number, guest in enumerate(plan.guests)]
+    lines += [f'  {deed}' for deed in plan.deeds]
+    lines += [f'  {fault} at {boundary}' for boundary, fault in result.struck]
+    lines += [f'  ended {", ".join(result.statuses) or "nothing"} after {result.seconds:.1f} s']
+    lines += [f'  BROKEN {violation}' for violation in result.violations]
+    return '\n'.join(lines)
+
+
+# --- many ------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Tally:
+    """What came of many runs.
+
+    :ivar red: the first line of each failure, its shortest plan told below.
+    """
+
+    runs: int = 0
+    seconds: float = 0.0
+    faults: int = 0
+    migrations: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    states: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    red: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+
+    def add(self, result: Run, failure: str | None) -> None:
+        """Count one run."""
+        self.runs += 1
+        self.faults += len(result.struck)
+        self.migrations.update(result.statuses)
+        self.states.update(result.states)
+        if failure is not None:
+            self.red.append((result.seed, failure))
+
+    def told(self, rarest: int = 12) -> str:
+        """Return it for a person."""
+        ended = ', '.join(f'{count} {status}' for status, count in sorted(self.migrations.items()))
+        lines = [
+            f'{self.runs} seeds in {self.seconds:.0f} s: {self.runs / max(self.seconds, 1e-9):.1f} seeds per second',
+            f'{self.faults} faults; migrations: {ended or "none"}',
+            f'{len(self.states)} different states; the rarest:',
+        ]
+        rare = sorted(self.states.items(), key=lambda item: (item[1], item[0]))[:rarest]
+        lines += [f'  {count:6d} {state}' for state, count in rare]
+        lines += [f'RED {text}' for _seed, text in self.red]
+        lines.append(f'{len(self.red)} red' if self.red else 'all green')
+        return '\n'.join(lines)
+
+
+def many(seeds: Iterable[int], jobs: int = 1, most_red: int = 5, kind: str = 'days') -> Tally:
+    """Run many seeds, in processes of their own.
+
+    :param kind: of the plans, of :data:`migrator.simulator.workloads.KINDS`.
+    :param jobs: how many processes.
+    :param most_red: stop after so many failures.
+    """
+    tally, began = Tally(), time.monotonic()
+    context = multiprocessing.get_context('spawn')
+    with context.Pool(jobs, _begin) as pool:
+        for result, failure in pool.imap_unordered(functools.partial(_one, kind), seeds, chunksize=4):
+            tally.add(result, failure)
+            if tally.runs % 500 == 0:
+                print(f'{tally.runs} seeds, {len(tally.red)} red', file=sys.stderr, flush=True)
+            if len(tally.red) >= most_red:
+                break
+    tally.seconds = time.monotonic() - began
+    return tally
+
+
+class _Process:
+    """What a process keeps from seed to seed."""
+
+    ground: backends.Ground
+    exits = contextlib.ExitStack()
+
+
+def _begin() -> None:
+    hurry()
+    _Process.ground = _Process.exits.enter_context(matrix.ground())
+
+
+def hurry() -> None:
+    """Have this process simulate as fast as it can, and keep what the services log from the terminal.
+
+    Garbage is collected between runs (see :class:`migrator.testing.backends.SharedGround`).
+    """
+    logging.getLogger('migrator').propagate = False
+    gc.disable()
+
+
+def _one(kind: str, seed: int) -> tuple[Run, str | None]:
+    plan = workloads.KINDS[kind](seed)
+    try:
+        result = run(_Process.ground, plan)
+    except Exception:  # noqa: BLE001 -- an error of the harness, or one that nobody in the cloud has caught
+        failure = f'{kind}, seed {seed}: {traceback.format_exc()}'
+        return Run(seed, (failure,), (), (), (), frozenset(), '', 0.0), failure
+    if not result.violations:
+        return result, None
+    return result, f'{kind}, {told(*shorten(_Process.ground, plan, result))}'
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run seeds as the command line says; return 1 if any is red."""
+    parser = argparse.ArgumentParser(
+        prog='python -m migrator.simulator', description=(__doc__ or '').split('\n')[0]
+    )
+    parser.add_argument('--seeds', type=int, default=100, metavar='N', help='how many (default: %(default)s)')
+    parser.add_argument('--first-seed', type=int, default=1, metavar='N', help='the first (default: %(default)s)')
+    parser.add_argument(
+        '--jobs', type=int, default=os.cpu_count() or 1, metavar='N', help='processes (default: %(default)s)'
+    )
+    parser.add_argument(
+        '--plans', choices=list(workloads.KINDS), default='days', help='what happens in a run (default: %(default)s)'
+    )
+    parser.add_argument('--json', action='store_true', help='a report as JSON on stdout')
+    given = parser.parse_args(arguments)
+    for name in ('seeds', 'jobs'):
+        if getattr(given, name) < 1:
+            parser.error(f'argument --{name}: {getattr(given, name)} is too few: 1 or more would do')
+    tally = many(range(given.first_seed, given.first_seed + given.seeds), given.jobs, kind=given.plans)
+    if given.json:
+        print(json.dumps({'seeds': tally.runs, 'seconds': tally.seconds, 'red': dict(tally.red)}))
+    else:
+        print(tally.told())
+    return 1 if tally.red else 0

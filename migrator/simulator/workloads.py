@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What happens in one random run, from one seed: a cloud, what people do in it and when, and which faults strike.
+
+There are several kinds of plans (:data:`KINDS`); the same seed gives another plan of each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from migrator.objects import service
+from migrator.simulator import faults
+from migrator.simulator.failpoints import Boundary
+
+#: Seconds within which people act, and faults strike.
+HORIZON = 30.0
+
+#: How likely a fault is at a boundary; a seed has one of these.
+_RATES = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05)
+
+#: Of guests, in MiB and in MiB/s.
+_MEMORY, _DIRTY_RATES = (256, 512, 1024, 4096), (0.0, 0.0, 100.0, 900.0, 2000.0)
+
+#: How often each thing is done, as weights.
+_DEEDS: Mapping[str, int] = {
+    'migrate': 12,
+    'migrate to': 6,
+    'abort': 7,
+    'force complete': 3,
+    'look': 2,
+    'stop and start': 2,
+    'kill': 3,
+    'pause the guest': 1,
+    'resume the guest': 1,
+    'shut the guest off': 1,
+    'limit': 1,
+    'slow link': 1,
+}
+
+#: What of a hypervisor hangs together: what asks it for a guest; that, and what a move is ended with; or all that it
+#: does, what copies included.
+HANGS: tuple[tuple[str, ...], ...] = (
+    ('get_guest', 'settle', 'get_progress'),
+    ('get_guest', 'settle', 'get_progress', 'live_migration_abort', 'copying'),
+    ('pre_live_migration', 'rollback_live_migration_at_destination', 'post_live_migration_at_destination'),
+    ('post_live_migration_at_source', 'rollback_live_migration_at_source', 'live_migration_abort'),
+    (
+        *('get_guest', 'list_guests', 'settle', 'get_progress', 'get_node', 'attach_live_migration'),
+        *('check_can_live_migrate_source', 'check_can_live_migrate_destination', 'pre_live_migration'),
+        *('cleanup_live_migration_destination_check', 'live_migration', 'live_migration_abort'),
+        *('live_migration_force_complete', 'post_live_migration_at_source', 'post_live_migration_at_destination'),
+        *('rollback_live_migration_at_source', 'rollback_live_migration_at_destination'),
+        *('starting', 'copying', 'cutover', 'postcopy', 'arrived'),
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Guest:
+    """A guest at the beginning.
+
+    :ivar memory_mb: MiB. :ivar dirty_rate: MiB/s.
+    """
+
+    host: str
+    memory_mb: int
+    dirty_rate: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Deed:
+    """Something that a person does.
+
+    :ivar at: seconds after the beginning.
+    :ivar whom: the number of a guest, or the name of a process.
+    """
+
+    at: float
+    name: str
+    whom: int | str
+    more: Any = None
+
+    def __str__(self) -> str:
+        """Return it for a person."""
+        more = '' if self.more is None else f' {self.more}'
+        return f'{self.at:6.2f} s: {self.name} {self.whom}{more}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All that is chosen for one run.
+
+    :ivar seed: of the schedule too, and of every process's uuids; with ``in_order`` only of those.
+    :ivar versions: compute host -> its service version at the beginning; this release's own unless named.
+    :ivar horizon: seconds within which faults strike.
+    :ivar struck: the faults and where they strike; None: at random, by the seed and ``rate``.
+    """
+
+    seed: int
+    hosts: int
+    guests: tuple[Guest, ...]
+    deeds: tuple[Deed, ...]
+    knobs: Mapping[str, Any]
+    options: Mapping[str, Any]
+    rate: float
+    most_faults: int
+    in_order: bool = False
+    versions: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    horizon: float = HORIZON
+    struck: tuple[tuple[Boundary, str], ...] | None = None
+
+    def chooser(self) -> Callable[[Boundary], faults.Fault | None]:
+        """Return what chooses the fault at a boundary, if any is to strike there."""
+        if self.struck is not None:
+            planned = dict(self.struck)
+            return lambda boundary: faults.BY_NAME[planned[boundary]] if boundary in planned else None
+        dice = random.Random(f'faults of {self.seed}')  # noqa: S311 -- to be repeated, not secret
+        left = self.most_faults
+
+        def choose(boundary: Boundary) -> faults.Fault | None:
+            nonlocal left
+            if not left or dice.random() >= self.rate:
+                return None
+            possible = [fault for fault in faults.FAULTS if fault.where(boundary)]
+            if not possible:
+                return None
+            left -= 1
+            return dice.choice(possible)
+
+        return choose
+
+
+def of(seed: int) -> Plan:
+    """Return the plan of a seed: the same on every machine."""
+    dice = random.Random(f'plan of {seed}')  # noqa: S311 -- to be repeated, not secret
+    hosts = dice.choice((2, 2, 3, 3, 4))
+    names = [f'host{number}' for number in range(1, hosts + 1)]
+    guests = tuple(
+        Guest(dice.choice(names[:2]), dice.choice(_MEMORY), dice.choice(_DIRTY_RATES))
+        for _ in range(dice.choice((1, 1, 2, 2, 3, 4)))
+    )
+    deeds = [Deed(0.0, 'migrate', number) for number in range(len(guests)) if number == 0 or dice.random() < 0.7]
+    for _ in range(dice.randrange(0, 6)):
+        deeds.append(_deed(dice, names, len(guests)))
+    return Plan(
+        seed=seed,
+        hosts=hosts,
+        guests=guests,
+        deeds=tuple(sorted(deeds, key=lambda deed: deed.at)),
+        knobs={
+            'post_copy': dice.random() < 0.4,
+            'leave_paused': dice.random() < 0.2,
+            'link': dice.choice((256.0, 1024.0, 4096.0)),
+            'pre_seconds': dice.choice((0.0, 0.0, 0.0, 0.5, 5.0)),
+        },
+        options={
+            'max_concurrent_live_migrations': dice.choice((1, 1, 2, 3)),
+            'compute.stop_queued': dice.choice(('cancel', 'cancel', 'keep')),
+            'migrate_max_retries': dice.choice((-1, -1, 0, 1)),
+        },
+        rate=dice.choice(_RATES),
+        most_faults=dice.choice((1, 2, 3, 5, 8)),
+        in_order=dice.random() < 0.25,
+    )
+
+
+def of_an_upgrade(seed: int) -> Plan:
+    """Return the plan of a seed in a cloud whose computes are of several versions, and are upgraded one by one."""
+    plan = of(seed)
+    dice = random.Random(f'upgrade of {seed}')  # noqa: S311 -- to be repeated, not secret
+    oldest = dice.choice(list(service.SERVICE_VERSIONS))
+    names = [f'host{number}' for number in range(1, plan.hosts + 1)]
+    versions = {name: dice.randint(oldest, service.CURRENT_VERSION) for name in names}
+    upgrades = [
+        Deed(round(dice.uniform(0, HORIZON), 3), 'upgrade', name, dice.choice((0.5, 3.0, 20.0)))
+        for name in names
+        if dice.random() < 0.7
+    ]
+    deeds = sorted([*plan.deeds, *upgrades], key=lambda deed: deed.at)
+    return dataclasses.replace(plan, versions=versions, deeds=tuple(deeds))
+
+
+def of_a_bad_night(seed: int) -> Plan:
+    """Return the plan of a seed in which a host is emptied while hypervisors hang and their services live.
+
+    They hang for longer than anybody waits for an answer, some of them for longer than anybody waits at all; processes
+    can start no thread for a while; and people look after what is stuck.
+    """
+    plan = of(seed)
+    dice = random.Random(f'bad night of {seed}')  # noqa: S311 -- to be repeated, not secret
+    more = dice.choice((0, 1, 3, 6, 10))
+    crowd = [Guest('host1', dice.choice(_MEMORY[:3]), dice.choice(_DIRTY_RATES)) for _ in range(more)]
+    guests = (*plan.guests, *crowd)
+    begun = [len(plan.guests) + number for number in range(len(crowd))]
+    deeds = [Deed(round(dice.uniform(0, 2), 3), 'migrate', number) for number in begun]
+    ends = [0.0]
+    for _ in range(dice.choice((1, 1, 2))):
+        host = dice.choice([f'host{number}' for number in range(1, plan.hosts + 1)])
+        at, lasts = round(dice.uniform(0, 12), 3), dice.choice((25.0, 90.0, 90.0, 420.0))
+        ends.append(at + lasts)
+        deeds.append(Deed(at, 'hypervisor hangs', host, dice.choice(HANGS)))
+        deeds.append(Deed(at + lasts, 'hypervisor answers', host))
+    for number in range(len(guests)):
+        if dice.random() < 0.6:
+            deeds.append(Deed(0.0, dice.choice(('retry once stuck', 'abandon once stuck')), number))
+    for _ in range(dice.choice((0, 0, 1, 2))):
+        # Somebody changes his mind, or something dies, while people wait.
+        deed = _deed(dice, [f'host{number}' for number in range(1, plan.hosts + 1)], len(guests))
+        deeds.append(dataclasses.replace(deed, at=round(dice.uniform(0, max(*ends, HORIZON)), 3)))
+    for _ in range(dice.choice((0, 0, 0, 1, 2))):
+        whom = dice.choice(('host1', 'host1', 'host2', 'conductor1', 'conductor2'))
+        at, lasts = round(dice.uniform(0, max(*ends, HORIZON)), 3), dice.choice((1.0, 10.0, 40.0, 90.0))
+        deeds.append(Deed(at, 'no thread to be had', whom, lasts))
+    return dataclasses.replace(
+        plan,
+        guests=guests,
+        deeds=tuple(sorted([*plan.deeds, *deeds], key=lambda deed: deed.at)),
+        horizon=max(*ends, HORIZON),
+    )
+
+
+def of_outages(seed: int) -> Plan:
+    """Return the plan of a seed in which the broker goes away, or every conductor, for short or for long."""
+    plan = of(seed)
+    dice = random.Random(f'outages of {seed}')  # noqa: S311 -- to be repeated, not secret
+    deeds, at = list(plan.deeds), 0.0
+    for _ in range(dice.choice((1, 1, 2))):
+        at += round(dice.uniform(0, 8), 3)
+        lasts = dice.choice((3.0, 12.0, 40.0, 90.0, 200.0))
+        if dice.random() < 0.7:
+            deeds.append(Deed(at, 'broker away', 'broker', (dice.choice(('lose', 'refuse')), lasts)))
+        else:
+            deeds += [Deed(at, 'kill', name, lasts) for name in ('conductor1', 'conductor2')]
+        if dice.random() < 0.5:
+            deeds.append(Deed(round(at + dice.uniform(0, lasts), 3), 'migrate', dice.randrange(len(plan.guests))))
+        at += lasts
+    deeds.sort(key=lambda deed: deed.at)
+    return dataclasses.replace(plan, deeds=tuple(deeds), horizon=at + HORIZON)
+
+
+#: What a user does in the middle of it.
+_INTERFERES = ('abort', 'force complete', 'migrate', 'shut the guest off', 'resume the guest')
+_ROLLBACK_HERE, _ROLLBACK_THERE = 'rollback_live_migration_at_source', 'rollback_live_migration_at_destination'
+_POST_HERE = 'post_live_migration_at_source'
+#: What the source fails in, so that the migration turns back, or goes forward and leaves something.
+_FAILURES = (('copying',), ('cutover',), ('starting',), (_POST_HERE,), ())
+#: Driver calls that hang, or fail for a while, when the next migration begins.
+_LEFTOVERS = (_ROLLBACK_HERE, _ROLLBACK_THERE, _POST_HERE, 'live_migration_force_complete', 'live_migration_abort')
+
+
+def _trouble(dice: random.Random, begin: float, source: str, destination: str) -> tuple[float, list[Deed]]:
+    """Return how a migration goes wrong anywhere, and when the user asks for the next one."""
+    failures, leftovers = dice.choice(_FAILURES), dice.sample(_LEFTOVERS, dice.choice((1, 1, 2)))
+    deeds = [Deed(begin, 'hypervisor fails', source, failures)]
+    struck = begin + dice.choice((dice.uniform(0.2, 1), dice.uniform(0.2, 5)))
+    for host in (source, destination):
+        if dice.random() < 0.7:
+            deeds.append(Deed(struck, dice.choice(('hypervisor fails', 'hypervisor hangs')), host, (*leftovers,)))
+    if dice.random() < 0.5:
+        deeds.append(Deed(dice.uniform(struck, struck + 3), dice.choice(_INTERFERES), 0))
+    away = dice.choice((0.5, 3.0, 70.0, 80.0, 110.0))
+    if dice.random() < 0.7:
+        deeds.append(Deed(struck, 'kill', dice.choice((source, source, destination)), away))
+    again = struck + away + dice.uniform(0, 8)
+    return again, [*deeds, Deed(again, 'hypervisor works', source, failures)]
+
+
+def _deferred_restore(dice: random.Random, begin: float, source: str, destination: str) -> tuple[float, list[Deed]]:
+    """Return how a source is killed before it could restore its guest, and when the user asks for the next migration.
+
+    The destination is slow to clean up, so that there is time; the source is slow to restore the guest when it is back.
+    """
+    slow = dice.choice(('hypervisor hangs', 'hypervisor fails'))
+    killed, away = begin + dice.uniform(0.5, 12), dice.choice((75.0, 80.0, 90.0))
+    again = killed + away + dice.uniform(-2, 4)
+    deeds = [
+        Deed(begin, 'hypervisor fails', source, (dice.choice(('copying', 'cutover')),)),
+        Deed(begin, 'hypervisor hangs', destination, (_ROLLBACK_THERE,)),
+        Deed(killed, 'kill', source, away),
+        Deed(killed + dice.uniform(0, 20), 'hypervisor works', destination, (_ROLLBACK_THERE,)),
+        Deed(killed + 1, 'hypervisor works', source, ('copying', 'cutover')),
+    ]
+    if dice.random() < 0.8:
+        deeds.append(Deed(killed + 1, slow, source, (_ROLLBACK_HERE,)))
+    return again, deeds
+
+
+def _hanging_call(dice: random.Random, begin: float, source: str, destination: str) -> tuple[float, list[Deed]]:
+    """Return how a migration ends while what its user has asked for hangs in the driver."""
+    wish = dice.choice(('force complete', 'force complete', 'abort'))
+    call = 'live_migration_force_complete' if wish == 'force complete' else 'live_migration_abort'
+    asked = begin + dice.uniform(0.5, 2)
+    again = asked + dice.uniform(1, 6)
+    return again, [
+        Deed(begin, 'hypervisor hangs', source, ('copying',)),
+        Deed(begin, 'hypervisor hangs', source, (call,)),
+        Deed(asked, wish, 0),
+        Deed(asked + 1, 'hypervisor works', source, ('copying',)),
+        Deed(asked + 1, 'hypervisor fails', source, ('copying',)),
+        Deed(again, 'hypervisor works', source, ('copying',)),
+    ]
+
+
+def _vanishing(dice: random.Random, begin: float, source: str, destination: str) -> tuple[float, list[Deed]]:
+    """Return how a guest vanishes before its job has begun, and its destination is away."""
+    vanishes = begin + dice.uniform(0.5, 3)
+    looked = vanishes + dice.uniform(65, 80)
+    deeds = [
+        Deed(begin, 'hypervisor hangs', source, ('live_migration',)),
+        Deed(vanishes, 'guest vanishes', 0),
+        Deed(vanishes, 'kill', destination, 110.0),
+        Deed(looked, 'hypervisor works', source, ('live_migration',)),
+    ]
+    if dice.random() < 0.5:
+        deeds.append(Deed(dice.uniform(vanishes, looked), 'abort', 0))
+    return looked + 60, deeds
+
+
+#: In which ways a round goes wrong, the likelier ones more often.
+_ROUNDS = (*(_trouble,) * 4, *(_deferred_restore,) * 4, *(_hanging_call,) * 2, _vanishing)
+
+
+def of_second_migrations(seed: int) -> Plan:
+    """Return the plan of a seed in which one guest is migrated again and again, while cleanups are pending.
+
+    In each round a migration goes wrong at its source or its destination, whose service is away for longer than
+    anybody waits for it, or whose hypervisor fails or hangs, so that a cleanup is deferred; and the user asks again
+    until the next one is accepted, while the cleanup does not come to its end. Between two rounds an embedding service
+    may bring the guest back to a host with a pending cleanup.
+    """
+    plan = of(seed)
+    dice = random.Random(f'second migrations of {seed}')  # noqa: S311 -- to be repeated, not secret
+    hosts = [f'host{number}' for number in range(1, dice.choice((3, 3, 4)) + 1)]
+    guest = Guest('host1', dice.choice(_MEMORY), dice.choice((0.0, 100.0, 900.0, 2000.0)))
+    deeds: list[Deed] = []
+    if dice.random() < 0.4:
+        deeds.append(Deed(0.0, dice.choice(('retry once stuck', 'abandon once stuck')), 0))
+    end = 0.0
+    for _ in range(dice.choice((1, 1, 2))):
+        begin = end
+        source, destination = dice.choice((('host1', 'host2'), ('host1', 'host2'), tuple(dice.sample(hosts, 2))))
+        round_ = dice.choice(_ROUNDS)
+        again, more = round_(dice, begin, source, destination)
+        deeds += [Deed(begin + 0.1, 'migrate soon', 0, destination), *more]
+        if dice.random() < 0.4:
+            deeds.append(Deed(again, 'bring back', 0, (dice.choice((source, destination)), dice.random() < 0.6)))
+        deeds.append(Deed(again, 'migrate soon', 0, dice.choice((None, None, *hosts))))
+        end = again + dice.choice((dice.uniform(0, 5), dice.uniform(5, 40)))
+        deeds += [Deed(end, 'hypervisor answers', host) for host in (source, destination)]
+        if dice.random() < 0.3:
+            deeds.append(Deed(dice.uniform(again, end), dice.choice(_INTERFERES), 0))
+    deeds.append(Deed(end + dice.uniform(0, 60), 'migrate soon', 0))
+    return dataclasses.replace(
+        plan,
+        hosts=len(hosts),
+        guests=(guest,),
+        deeds=tuple(dataclasses.replace(deed, at=round(deed.at, 3)) for deed in sorted(deeds, key=lambda one: one.at)),
+        options={**plan.options, 'conductor.post_max_attempts': dice.choice((1, 2, 5))},
+        rate=plan.rate / 4,
+        horizon=end + 30,
+    )
+
+
+#: The kinds of plans, by their names on the command line.
+KINDS: Mapping[str, Callable[[int], Plan]] = {
+    'days': of,
+    'upgrades': of_an_upgrade,
+    'bad-nights': of_a_bad_night,
+    'second-migrations': of_second_migrations,
+    'outages': of_outages,
+}
+
+
+def _deed(dice: random.Random, hosts: list[str], guests: int) -> Deed:
+    name = dice.choices(list(_DEEDS), list(_DEEDS.values()))[0]
+    # Close to one another, where the races are; or far.
+    at = round(dice.choice((dice.uniform(0, 1), dice.uniform(0, 8), dice.uniform(0, HORIZON))), 3)
+    if name in ('stop and start', 'limit', 'slow link'):
+        more = dice.randrange(1, 4) if name == 'limit' else dice.choice((0.5, 3.0, 20.0))
+        return Deed(at, name, dice.choice(hosts), more)
+    if name == 'kill':
+        whom = dice.choice([*hosts, 'conductor1', 'conductor2', 'api'])
+        return Deed(at, name, whom, dice.choice((0.5, 3.0, 20.0, 70.0)))
+    return Deed(at, name, dice.randrange(guests), dice.choice(hosts) if name == 'migrate to' else None)

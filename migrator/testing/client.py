@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user sees of a cloud, and how its guests come to be: the same whatever the cloud is made of."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import webob
+
+from migrator.conductor import instances
+from migrator.db.api import Database
+from migrator.objects import Flavor, Instance, Migration
+from migrator.placement_client import client as placement_client
+
+PROJECT = 'demo'
+USER = 'demo'
+
+
+class Exchange(NamedTuple):
+    """One request to the REST API that was answered."""
+
+    method: str
+    path: str
+    body: Any
+    #: The microversion, as it was asked for.
+    version: str
+    token: str
+    status: int
+    #: The body of the answer: a document, or the text where it is none.
+    answer: Any
+    request_id: str
+
+
+class Face:
+    """A cloud as its user sees it.
+
+    :ivar database: the services' own.
+    :ivar placement_client: on the cloud's Placement.
+    :ivar world: the hypervisors: a :class:`migrator.virt.fake.hypervisor.FakeWorld`, or one at a distance.
+    :ivar history: every request to the REST API and its answer, in the order of the answers.
+    """
+
+    database: Database
+    placement_client: placement_client.PlacementClient
+    world: Any
+    history: list[Exchange]
+
+    def new_uuid(self) -> str:
+        """Return a new uuid."""
+        raise NotImplementedError
+
+    def served(self, request: webob.Request) -> webob.Response:
+        """Have the REST API answer a request, as it is and without a note of it."""
+        raise NotImplementedError
+
+    # --- instances ---------------------------------------------------------------------------------------------------
+
+    def boot(
+        self, name: str, host: str, memory_mb: int = 512, vcpus: int = 1, dirty_rate: float = 0.0, **fields: Any
+    ) -> Instance:
+        """Put a guest on a host: the hypervisor's, with its row and its allocation.
+
+        :param memory_mb: MiB. :param dirty_rate: MiB/s.
+        """
+        flavor = fields.pop('flavor', None) or Flavor(name=f'm{memory_mb}', vcpus=vcpus, memory_mb=memory_mb, root_gb=1)
+        wanted = {'project_id': PROJECT, 'user_id': USER, **fields}
+        instance = Instance(uuid=self.new_uuid(), name=name, host=host, node=host, flavor=flavor, **wanted)
+        stored = instances.create(self.database, self.placement_client, instance)
+        self.world.hypervisors[host].spawn(stored, dirty_rate=dirty_rate)
+        return stored
+
+    # --- as a user sees it -------------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        version: str = '2.80',
+        token: str = 'admin',
+    ) -> webob.Response:
+        """Send one request to the REST API, and return its response."""
+        request = webob.Request.blank(f'/v2.1{path}', method=method)
+        request.headers['X-Auth-Token'] = token
+        request.headers['OpenStack-API-Version'] = f'compute {version}'
+        if body is not None:
+            request.content_type = 'application/json'
+            request.body = json.dumps(body).encode()
+        response = self.served(request)
+        is_document = response.content_type == 'application/json' and response.body
+        answer = response.json if is_document else response.body.decode(errors='replace')
+        request_id = response.headers.get('X-OpenStack-Request-Id', '')
+        self.history.append(Exchange(method, path, body, version, token, response.status_int, answer, request_id))
+        return response
+
+    def live_migrate(self, instance: Instance | str, host: str | None = None, version: str = '2.80') -> webob.Response:
+        """Ask for a live migration, and return the response."""
+        uuid = instance if isinstance(instance, str) else instance.uuid
+        arguments: dict[str, Any] = {'host': host, 'block_migration': 'auto'}
+        if tuple(map(int, version.split('.'))) < (2, 25):
+            arguments = {'host': host, 'block_migration': False, 'disk_over_commit': False}
+        return self.request('POST', f'/servers/{uuid}/action', {'os-migrateLive': arguments}, version=version)
+
+    def migrations(self, instance: Instance | None = None) -> list[Migration]:
+        """Return the migrations, of one instance or of all, the oldest first."""
+        filters = {'instance_uuid': instance.uuid} if instance is not None else None
+        return list(reversed(self.database.migrations.list(filters)))
+
+    def idle(self) -> bool:
+        """Whether no migration is in progress."""
+        return not self.database.migrations.list(in_progress=True)

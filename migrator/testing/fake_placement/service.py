@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A fast fake of Placement for simulations: the same answers and generations, out of dicts and in microseconds.
+
+It knows what :mod:`migrator.placement_client` asks for, at the one microversion that it asks in. It is held to the
+real one by a test that sends random requests to both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json as jsonlib
+import threading
+import uuid as uuidlib
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, NamedTuple
+from urllib import parse
+
+import requests
+import webob
+from keystoneauth1 import exceptions as ks_exceptions
+from oslo_utils import uuidutils
+
+from migrator.placement_client.client import CONCURRENT_UPDATE, DUPLICATE_NAME, MICROVERSION
+from migrator.testing import placement as testing_placement
+from migrator.testing.fake_placement import bodies
+from migrator.testing.fake_placement.allocations import Consumers
+from migrator.testing.fake_placement.bodies import RefusedError
+from migrator.testing.fake_placement.candidates import Provider, Search
+
+_CONFLICT = CONCURRENT_UPDATE
+_VERSION = f'placement {MICROVERSION}'
+_HEADERS = [('Content-Type', 'application/json'), ('OpenStack-API-Version', _VERSION)]
+#: What Placement has besides, and this has not: method, first word of the path, how many there are, the third.
+_UNSUPPORTED = {
+    ('GET', '', 1, ''),
+    ('GET', 'resource_classes', 1, ''),
+    ('POST', 'resource_classes', 1, ''),
+    ('GET', 'resource_classes', 2, ''),
+    ('DELETE', 'resource_classes', 2, ''),
+    ('POST', 'resource_providers', 3, 'inventories'),
+    ('DELETE', 'resource_providers', 3, 'inventories'),
+    ('GET', 'resource_providers', 4, 'inventories'),
+    ('PUT', 'resource_providers', 4, 'inventories'),
+    ('DELETE', 'resource_providers', 4, 'inventories'),
+    ('DELETE', 'resource_providers', 3, 'traits'),
+    ('GET', 'traits', 2, ''),
+    ('DELETE', 'traits', 2, ''),
+    ('GET', 'usages', 1, ''),
+    ('POST', 'reshaper', 1, ''),
+}
+#: The internal id of the first resource class that is not a standard one.
+_FIRST_CUSTOM = 10000
+
+_Where = tuple[str, int, str]
+
+
+class _Asked(NamedTuple):
+    """A request, taken apart.
+
+    :ivar name: the second word of the path.
+    """
+
+    name: str
+    query: list[tuple[str, str]]
+    body: Any
+
+
+class _Answer(NamedTuple):
+    status: int
+    #: None: the answer has no body.
+    document: dict[str, Any] | None = None
+
+
+def stable(text: str) -> int:
+    """Return the same number for the same text in every process; a text's own hash differs from one to the next."""
+    return zlib.crc32(text.encode())
+
+
+@functools.cache
+def _standard_traits() -> frozenset[str]:
+    import os_traits  # with openstack-placement, which is an extra
+
+    return frozenset(os_traits.get_traits())
+
+
+@functools.cache
+def _standard_classes() -> Mapping[str, int]:
+    import os_resource_classes  # with openstack-placement, which is an extra
+
+    return {name: number for number, name in enumerate(os_resource_classes.STANDARDS)}
+
+
+class FakePlacement:
+    """One Placement, empty at its start, which forgets everything when it is gone.
+
+    It has the interface of :class:`~migrator.testing.placement.InProcessPlacement`.
+
+    :param directory: ignored.
+    :param lock: held during each request.
+    :param before_request: called with method and URL before the lock is taken; it may wait, or raise.
+    :param hashed_as: what stands for a text where the order of allocation candidates comes from its hash. The same
+        requests then give the same order in every process; with ``lambda text: text`` it is the order in which the
+        real one would answer in this process.
+    :ivar requests: everything that was answered, in order.
+    """
+
+    #: A token with every right; any other one is refused, as by auth_strategy noauth2.
+    ADMIN_TOKEN = 'admin'
+
+    def __init__(
+        self,
+        directory: object = None,
+        *,
+        lock: contextlib.AbstractContextManager[Any] | None = None,
+        before_request: Callable[[str, str], None] | None = None,
+        hashed_as: Callable[[str], Hashable] = stable,
+    ) -> None:
+        self.before_request = before_request
+        self.requests: list[testing_placement.Request] = []
+        self._lock = threading.Lock() if lock is None else lock
+        self._hashed_as = hashed_as
+        self._providers: dict[str, Provider] = {}
+        self._names: dict[str, Provider] = {}
+        self._class_ids = dict(_standard_classes())
+        self._consumers = Consumers(self._providers, self._class_ids)
+        self._custom_traits: dict[str, None] = {}
+        self._routes: dict[_Where, dict[str, Callable[[_Asked], _Answer]]] = {
+            ('resource_providers', 1, ''): {'GET': self._list_providers, 'POST': self._create_provider},
+            ('resource_providers', 2, ''): {
+                'GET': lambda asked: _Answer(200, _shown(self._provider(asked))),
+                'PUT': self._update_provider,
+                'DELETE': self._delete_provider,
+            },
+            ('resource_providers', 3, 'inventories'): {'GET': self._get_inventory, 'PUT': self._set_inventory},
+            ('resource_providers', 3, 'traits'): {'GET': self._get_traits, 'PUT': self._set_traits},
+            ('resource_providers', 3, 'aggregates'): {'GET': self._get_aggregates, 'PUT': self._set_aggregates},
+            ('resource_providers', 3, 'usages'): {'GET': self._get_usages},
+            ('resource_providers', 3, 'allocations'): {'GET': self._get_holders},
+            ('resource_classes', 2, ''): {'PUT': self._put_class},
+            ('traits', 1, ''): {'GET': self._list_traits},
+            ('traits', 2, ''): {'PUT': self._put_trait},
+            ('allocations', 1, ''): {'POST': self._post_allocations},
+            ('allocations', 2, ''): {
+                'GET': self._get_allocations,
+                'PUT': self._put_allocations,
+                'DELETE': self._delete_allocations,
+            },
+            ('allocation_candidates', 1, ''): {'GET': self._candidates},
+        }
+
+    def adapter(self, token: str = ADMIN_TOKEN) -> Adapter:
+        """Return something with the methods of a keystoneauth1 adapter onto it.
+
+        :param token: ``admin``, or one without any right.
+        """
+        return Adapter(self, token)
+
+    def app(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer one request: the WSGI application, for any server."""
+        asked = webob.Request(environ)
+        body = jsonlib.loads(asked.body) if asked.body else None
+        token = asked.headers.get('X-Auth-Token', '')
+        found = self.answer(asked.method, asked.path_qs, body, asked.headers.get('OpenStack-API-Version'), token)
+        headers = [*found.headers.items(), ('Content-Length', str(len(found.content)))]
+        start_response(f'{found.status_code} {found.reason}', headers)
+        return [found.content]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def __enter__(self) -> FakePlacement:
+        return self
+
+    def __exit__(self, *_exc_info: object) -> None:
+        self.close()
+
+    def answer(self, method: str, url: str, body: Any, version: str | None, token: str) -> requests.Response:
+        """Answer one request.
+
+        :param url: path and query.
+        :param body: what the JSON of its body says; None: it has none.
+        :param version: what its header OpenStack-API-Version says; None: it has none.
+        :raises NotImplementedError: the real Placement would have an answer, and this has none.
+        """
+        if self.before_request is not None:
+            self.before_request(method, url)
+        # So nobody keeps a hand on what is written, and what is no JSON is found here.
+        body = None if body is None else jsonlib.loads(jsonlib.dumps(body))
+        with self._lock:
+            try:
+                if token.partition(':')[0] != self.ADMIN_TOKEN:
+                    raise RefusedError(403, 'Policy does not allow it to be performed.')
+                answer = self._dispatched(method, url, body, version)
+            except RefusedError as error:
+                answer = _Answer(error.status, error.document())
+            self.requests.append(testing_placement.Request(method, url, answer.status))
+            # Inside the lock, since documents hold what the next request may change.
+            content = b'' if answer.document is None else jsonlib.dumps(answer.document).encode()
+        return testing_placement.make_response(None, answer.status, _HEADERS, content)
+
+    def _dispatched(self, method: str, url: str, body: Any, version: str | None) -> _Answer:
+        path, _mark, query = url.partition('?')
+        words = path.strip('/').split('/')
+        where = (words[0], len(words), words[2] if len(words) > 2 else '')
+        methods = self._routes.get(where)
+        if methods is None or method not in methods:
+            if (method, *where) in _UNSUPPORTED:
+                raise NotImplementedError(f'FakePlacement knows no {method} {path}; InProcessPlacement does')
+            if methods is None and all(where != known[1:] for known in _UNSUPPORTED):
+                raise RefusedError(404, 'The resource could not be found.')
+            raise RefusedError(405, 'The method specified is not allowed for this resource.')
+        if version != _VERSION and method != 'DELETE':
+            raise NotImplementedError(f'FakePlacement knows {_VERSION} only; {method} {path} came with {version}')
+        name = words[1] if len(words) > 1 else ''
+        return methods[method](_Asked(name, parse.parse_qsl(query, keep_blank_values=True), body))
+
+    # --- resource providers ------------------------------------------------------------------------------------------
+
+    def _provider(self, asked: _Asked) -> Provider:
+        if asked.name not in self._providers:
+            raise RefusedError(404, f'No resource provider with uuid {asked.name} found')
+        return self._providers[asked.name]
+
+    def _to_change(self, asked: _Asked, schema: bodies.Body) -> tuple[Provider, Any]:
+        """Return the provider and the body of a request that names the provider's generation."""
+        provider, body = self._provider(asked), schema.read(asked.body)
+        if body['resource_provider_generation'] != provider.generation:
+            raise RefusedError(409, 'resource provider generation conflict', _CONFLICT)
+        return provider, body
+
+    def _list_providers(self, asked: _Asked) -> _Answer:
+        found = list(self._providers.values())
+        for name, value in asked.query:
+            if name in ('member_of', 'required', 'resources'):
+                raise NotImplementedError(f'FakePlacement knows no {name} in /resource_providers')
+            if name not in ('name', 'uuid', 'in_tree') or (name != 'name' and not uuidutils.is_uuid_like(value)):
+                raise RefusedError(400, f'Invalid query string parameters: {name}={value}')
+            if name == 'in_tree':
+                root = self._providers[value].root if value in self._providers else None
+                found = [one for one in found if one.root is root]
+            elif value:
+                found = [one for one in found if getattr(one, name) == value]
+        return _Answer(200, {'resource_providers': [_shown(one) for one in found]})
+
+    def _create_provider(self, asked: _Asked) -> _Answer:
+        body = bodies.NEW_PROVIDER.read(asked.body)
+        uuid = str(uuidlib.UUID(body['uuid']) if body.get('uuid') else uuidlib.uuid4())
+        parent = body.get('parent_provider_uuid')
+        if not body['name']:
+            raise RefusedError(400, 'Unable to create resource provider: name is required.')
+        if parent is not None and (parent == uuid or parent not in self._providers):
+            raise RefusedError(400, 'Unable to create resource provider: it cannot have this parent provider UUID.')
+        if uuid in self._providers or body['name'] in self._names:
+            raise RefusedError(409, 'Conflicting resource provider already exists.', DUPLICATE_NAME)
+        number = max((one.id for one in self._providers.values()), default=0) + 1
+        provider = Provider(number, uuid, body['name'], None if parent is None else self._providers[parent])
+        self._providers[uuid] = self._names[provider.name] = provider
+        return _Answer(200, _shown(provider))
+
+    def _update_provider(self, asked: _Asked) -> _Answer:
+        provider, body = self._provider(asked), bodies.PROVIDER.read(asked.body)
+        parent = provider.parent
+        if 'parent_provider_uuid' in body:
+            wanted = body['parent_provider_uuid']
+            if wanted is not None and wanted not in self._providers:
+                raise RefusedError(400, 'Unable to save resource provider: parent provider UUID does not exist.')
+            parent = None if wanted is None else self._providers[wanted]
+        above = parent
+        while above is not None:
+            if above is provider:
+                raise RefusedError(400, 'Unable to save resource provider: creating loop in the tree is not allowed.')
+            above = above.parent
+        if self._names.get(body['name'], provider) is not provider:
+            raise RefusedError(409, 'Conflicting resource provider already exists.', DUPLICATE_NAME)
+        del self._names[provider.name]
+        provider.name, provider.parent = body['name'], parent
+        self._names[provider.name] = provider
+        return _Answer(200, _shown(provider))
+
+    def _delete_provider(self, asked: _Asked) -> _Answer:
+        provider = self._provider(asked)
+        code = 'placement.resource_provider.'
+        if any(one.parent is provider for one in self._providers.values()):
+            raise RefusedError(409, 'It has child resource providers.', code + 'cannot_delete_parent')
+        if provider.holders:
+            raise RefusedError(409, 'Unable to delete resource provider: it has allocations.', code + 'inuse')
+        del self._providers[provider.uuid], self._names[provider.name]
+        return _Answer(204)
+
+    def _get_inventory(self, asked: _Asked) -> _Answer:
+        provider = self._provider(asked)
+        return _Answer(200, {'inventories': provider.inventory, **_generation(provider)})
+
+    def _set_inventory(self, asked: _Asked) -> _Answer:
+        provider, body = self._to_change(asked, bodies.INVENTORIES)
+        inventory = {name: {**bodies.INVENTORY_DEFAULTS, **one} for name, one in body['inventories'].items()}
+        for name, one in inventory.items():
+            if int((one['total'] - one['reserved']) * one['allocation_ratio']) < 0:
+                raise RefusedError(400, f'Invalid inventory for {name}: the reserved value is greater than total.')
+        for name in inventory:
+            if name not in self._class_ids:
+                raise RefusedError(400, f'Unknown resource class in inventory: No such resource class {name}.')
+        for name in provider.used:
+            if name not in inventory:
+                raise RefusedError(409, f'Inventory for {name} is in use.', 'placement.inventory.inuse')
+        provider.inventory = inventory
+        provider.generation += 1
+        return self._get_inventory(asked)
+
+    def _get_traits(self, asked: _Asked) -> _Answer:
+        provider = self._provider(asked)
+        return _Answer(200, {'traits': provider.traits, **_generation(provider)})
+
+    def _set_traits(self, asked: _Asked) -> _Answer:
+        bodies.TRAITS.read(asked.body)
+        provider, body = self._to_change(asked, bodies.TRAITS)
+        traits = sorted(set(body['traits']))
+        for name in traits:
+            if name not in self._custom_traits and name not in _standard_traits():
+                raise RefusedError(400, f'No such trait {name}')
+        if traits != provider.traits:
+            provider.traits = traits
+            provider.generation += 1
+        return self._get_traits(asked)
+
+    def _get_aggregates(self, asked: _Asked) -> _Answer:
+        provider = self._provider(asked)
+        return _Answer(200, {'aggregates': provider.aggregates, **_generation(provider)})
+
+    def _set_aggregates(self, asked: _Asked) -> _Answer:
+        provider, body = self._to_change(asked, bodies.AGGREGATES)
+        provider.aggregates = body['aggregates']
+        provider.generation += 1
+        return self._get_aggregates(asked)
+
+    def _get_usages(self, asked: _Asked) -> _Answer:
+        provider = self._provider(asked)
+        used = {name: provider.used.get(name, 0) for name in provider.inventory}
+        return _Answer(200, {'usages': used, **_generation(provider)})
+
+    def _get_holders(self, asked: _Asked) -> _Answer:
+        provider = self._provider(asked)
+        holders = {
+            uuid: {'resources': held, 'consumer_generation': consumer.generation}
+            for uuid, held in provider.holders.items()
+            if (consumer := self._consumers.get(uuid)) is not None
+        }
+        return _Answer(200, {'allocations': holders, **_generation(provider)})
+
+    # --- names -------------------------------------------------------------------------------------------------------
+
+    def _put_class(self, asked: _Asked) -> _Answer:
+        name = bodies.CUSTOM_NAME.read(asked.name)
+        if name in self._class_ids:
+            return _Answer(204)
+        self._class_ids[name] = max(_FIRST_CUSTOM - 1, *self._class_ids.values()) + 1
+        return _Answer(201)
+
+    def _put_trait(self, asked: _Asked) -> _Answer:
+        name = bodies.CUSTOM_NAME.read(asked.name)
+        is_new = name not in self._custom_traits
+        self._custom_traits[name] = None
+        return _Answer(201 if is_new else 204)
+
+    def _list_traits(self, asked: _Asked) -> _Answer:
+        if asked.query:
+            raise NotImplementedError('FakePlacement knows no query in /traits')
+        return _Answer(200, {'traits': [*sorted(_standard_traits()), *self._custom_traits]})
+
+    # --- allocations -------------------------------------------------------------------------------------------------
+
+    def _get_allocations(self, asked: _Asked) -> _Answer:
+        consumer = self._consumers.get(asked.name)
+        if consumer is None:
+            return _Answer(200, {'allocations': {}})
+        held = {
+            uuid: {'generation': self._providers[uuid].generation, 'resources': resources}
+            for uuid, resources in consumer.held.items()
+        }
+        return _Answer(
+            200,
+            {
+                'allocations': held,
+                'project_id': consumer.project_id,
+                'user_id': consumer.user_id,
+                'consumer_generation': consumer.generation,
+                'consumer_type': consumer.consumer_type,
+            },
+        )
+
+    def _put_allocations(self, asked: _Asked) -> _Answer:
+        if not uuidutils.is_uuid_like(asked.name):
+            raise RefusedError(400, f'Malformed consumer_uuid: {asked.name}')
+        self._consumers.write({str(uuidlib.UUID(asked.name)): bodies.WRITE.read(asked.body)})
+        return _Answer(204)
+
+    def _post_allocations(self, asked: _Asked) -> _Answer:
+        self._consumers.write(bodies.WRITES.read(asked.body))
+        return _Answer(204)
+
+    def _delete_allocations(self, asked: _Asked) -> _Answer:
+        if self._consumers.get(asked.name) is None:
+            raise RefusedError(404, f"No allocations for consumer '{asked.name}'")
+        self._consumers.delete(asked.name)
+        return _Answer(204)
+
+    def _candidates(self, asked: _Asked) -> _Answer:
+        return _Answer(200, Search(self._providers, self._class_ids, self._hashed_as).run(asked.query))
+
+
+class Adapter:
+    """Stands for a keystoneauth1 adapter.
+
+    :param placement: what it talks to.
+    :param token: as :meth:`FakePlacement.adapter` has it.
+    """
+
+    def __init__(self, placement: FakePlacement, token: str) -> None:
+        self._placement = placement
+        self._token = token
+
+    def request(
+        self,
+        url: str,
+        method: str,
+        *,
+        json: Any = None,
+        headers: Mapping[str, str] | None = None,
+        microversion: str | None = None,
+        raise_exc: bool = True,
+        connect_retries: int = 0,
+        status_code_retries: int = 0,
+        rate_semaphore: object = None,
+    ) -> requests.Response:
+        """Send one request; see :meth:`keystoneauth1.adapter.Adapter.request`.
+
+        :raises keystoneauth1.exceptions.HttpError: the status is 400 or more, and ``raise_exc`` is set.
+        """
+        version = None if microversion is None else f'placement {microversion}'
+        for name, value in (headers or {}).items():
+            if name.lower() == 'openstack-api-version':
+                version = value
+        response = self._placement.answer(method, url, json, version, self._token)
+        if raise_exc and response.status_code >= 400:
+            raise ks_exceptions.from_response(response, method, url)
+        return response
+
+    def get(self, url: str, **kwargs: Any) -> requests.Response:
+        """GET; see :meth:`request`."""
+        return self.request(url, 'GET', **kwargs)
+
+    def post(self, url: str, **kwargs: Any) -> requests.Response:
+        """POST; see :meth:`request`."""
+        return self.request(url, 'POST', **kwargs)
+
+    def put(self, url: str, **kwargs: Any) -> requests.Response:
+        """PUT; see :meth:`request`."""
+        return self.request(url, 'PUT', **kwargs)
+
+    def delete(self, url: str, **kwargs: Any) -> requests.Response:
+        """DELETE; see :meth:`request`."""
+        return self.request(url, 'DELETE', **kwargs)
+
+
+def _generation(provider: Provider) -> dict[str, int]:
+    return {'resource_provider_generation': provider.generation}
+
+
+def _shown(provider: Provider) -> dict[str, Any]:
+    return {
+        'uuid': provider.uuid,
+        'name': provider.name,
+        'generation': provider.generation,
+        'parent_provider_uuid': provider.parent and provider.parent.uuid,
+        'root_provider_uuid': provider.root.uuid,
+    }

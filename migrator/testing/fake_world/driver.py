@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A driver for one host's fake hypervisor in another process.
+
+See :mod:`migrator.testing.fake_world.server` for the world itself, and for what goes over the socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from migrator import exception, executors
+from migrator.objects import Instance, LiveMigrateData, compute_node, protocol
+from migrator.testing.fake_world import client
+from migrator.testing.fake_world.client import Gone, calling, result_of
+from migrator.virt import driver
+from migrator.virt.driver import Verdict
+
+#: How often a step that takes long looks at its token, in seconds.
+TOKEN_INTERVAL = 0.1
+
+
+class FakeWorldDriver(driver.ComputeDriver):
+    """Drives one host's fake hypervisor in another process, exactly as FakeDriver does one in this.
+
+    :param path: of the world's socket.
+    :param host: whose hypervisor; it is added if the world does not know it.
+    :param threads: those of the compute process.
+    :raises migrator.exception.ServiceUnreachable: the world is not there.
+    """
+
+    def __init__(self, path: str, host: str, threads: executors.Threads) -> None:
+        self.host = host
+        self._path = path
+        self._threads = threads
+        #: Its name in the world's log.
+        self.life: str = client.FakeWorldClient(path).ask('connect', host)
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        try:
+            with calling(self._path, method, self.host, self.life, args) as made:
+                return result_of(made.hear())
+        except Gone as error:
+            raise self._gone(method, error) from None
+
+    def _gone(self, method: str, error: Gone) -> exception.DriverError:
+        reason = f'the world of fake hypervisors is not reachable: {error}'
+        return exception.DriverError(host=self.host, phase=method, reason=reason)
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    def init_host(self, host: str) -> None:
+        """Connect; see :meth:`driver.ComputeDriver.init_host`."""
+        self._ask('init_host', host)
+
+    def get_node(self) -> compute_node.ComputeNode:
+        """See :meth:`driver.ComputeDriver.get_node`."""
+        found: compute_node.ComputeNode = self._ask('get_node')
+        return found
+
+    def list_guests(self) -> list[protocol.Guest]:
+        """See :meth:`driver.ComputeDriver.list_guests`."""
+        found: list[protocol.Guest] = self._ask('list_guests')
+        return found
+
+    def get_guest(self, instance_uuid: str) -> protocol.Guest:
+        """See :meth:`driver.ComputeDriver.get_guest`."""
+        found: protocol.Guest = self._ask('get_guest', instance_uuid)
+        return found
+
+    def get_instance(self, instance_uuid: str) -> Instance | None:
+        """See :meth:`driver.ComputeDriver.get_instance`."""
+        found: Instance | None = self._ask('get_instance', instance_uuid)
+        return found
+
+    def settle(self, instance_uuid: str) -> protocol.Guest:
+        """See :meth:`driver.ComputeDriver.settle`."""
+        found: protocol.Guest = self._ask('settle', instance_uuid)
+        return found
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def check_can_live_migrate_destination(
+        self, instance: Instance, block_migration: bool | None, disk_over_commit: bool
+    ) -> LiveMigrateData:
+        """See :meth:`driver.ComputeDriver.check_can_live_migrate_destination`."""
+        found: LiveMigrateData = self._ask(
+            'check_can_live_migrate_destination', instance, block_migration, disk_over_commit
+        )
+        return found
+
+    def check_can_live_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """See :meth:`driver.ComputeDriver.check_can_live_migrate_source`."""
+        found: LiveMigrateData = self._ask('check_can_live_migrate_source', instance, migrate_data)
+        return found
+
+    def cleanup_live_migration_destination_check(self, instance: Instance) -> None:
+        """See :meth:`driver.ComputeDriver.cleanup_live_migration_destination_check`."""
+        self._ask('cleanup_live_migration_destination_check', instance)
+
+    # --- the move ----------------------------------------------------------------------------------------------------
+
+    def pre_live_migration(
+        self, instance: Instance, migrate_data: LiveMigrateData, token: driver.CancelToken
+    ) -> LiveMigrateData:
+        """See :meth:`driver.ComputeDriver.pre_live_migration`; hands a cancellation on when it sees one."""
+        token.raise_if_cancelled()
+        cancelled: exception.Cancelled | None = None
+        try:
+            with calling(self._path, 'pre_live_migration', self.host, self.life, (instance, migrate_data)) as made:
+                while True:
+                    try:
+                        found: LiveMigrateData = result_of(made.hear(TOKEN_INTERVAL))
+                    except TimeoutError:
+                        if cancelled is None and (cancelled := _cancelled(token)) is not None:
+                            made.say('cancel')
+                        continue
+                    return found
+        except exception.Cancelled:
+            raise cancelled or exception.Cancelled(what='The step') from None
+        except Gone as error:
+            raise self._gone('pre_live_migration', error) from None
+
+    def live_migration(
+        self,
+        instance: Instance,
+        destination: str,
+        migrate_data: LiveMigrateData,
+        started: Callable[[], None],
+    ) -> Verdict:
+        """See :meth:`driver.ComputeDriver.live_migration`; the job goes on with or without this process."""
+        args = (instance, destination, migrate_data)
+        try:
+            with calling(self._path, 'live_migration', self.host, self.life, args) as made:
+                word = made.hear()
+                if 'started' in word:
+                    started()
+                    word = made.hear()
+                return Verdict(result_of(word))
+        except Gone as error:
+            raise self._gone('live_migration', error) from None
+
+    def attach_live_migration(self, instance_uuid: str) -> Verdict | None:
+        """See :meth:`driver.ComputeDriver.attach_live_migration`."""
+        verdict = self._ask('attach_live_migration', instance_uuid)
+        return None if verdict is None else Verdict(verdict)
+
+    def live_migration_abort(self, instance: Instance) -> None:
+        """See :meth:`driver.ComputeDriver.live_migration_abort`."""
+        self._ask('live_migration_abort', instance)
+
+    def live_migration_force_complete(self, instance: Instance) -> None:
+        """See :meth:`driver.ComputeDriver.live_migration_force_complete`."""
+        self._ask('live_migration_force_complete', instance)
+
+    def get_progress(self, instance_uuid: str) -> dict[str, int]:
+        """See :meth:`driver.ComputeDriver.get_progress`."""
+        found: dict[str, int] = self._ask('get_progress', instance_uuid)
+        return found
+
+    # --- after -------------------------------------------------------------------------------------------------------
+
+    def post_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`driver.ComputeDriver.post_live_migration_at_source`."""
+        self._ask('post_live_migration_at_source', instance, migrate_data)
+
+    def post_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`driver.ComputeDriver.post_live_migration_at_destination`."""
+        self._ask('post_live_migration_at_destination', instance, migrate_data)
+
+    def rollback_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
+        """See :meth:`driver.ComputeDriver.rollback_live_migration_at_source`."""
+        self._ask('rollback_live_migration_at_source', instance, migrate_data)
+
+    def rollback_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
+        """See :meth:`driver.ComputeDriver.rollback_live_migration_at_destination`."""
+        self._ask('rollback_live_migration_at_destination', instance, migrate_data)
+
+
+def _cancelled(token: driver.CancelToken) -> exception.Cancelled | None:
+    try:
+        token.raise_if_cancelled()
+    except exception.Cancelled as error:
+        return error
+    return None

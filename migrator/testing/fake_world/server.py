@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A world of fake hypervisors in a process of its own, which outlives the compute services that use it.
+
+``migrator-fake-world --listen PATH`` holds a :class:`~migrator.virt.fake.hypervisor.FakeWorld` and serves it at a unix
+socket, which only its owner may open. A compute service drives its host's hypervisor there by
+:class:`migrator.testing.fake_world.driver.FakeWorldDriver`; a test acts as the guests' users, and looks at everything,
+by :class:`migrator.testing.fake_world.client.FakeWorldClient`.
+
+One connection is one call. A line of JSON, ``{"call": name, "host": name, "life": name, "args": [...]}``, is answered
+by one, ``{"result": ...}`` or ``{"error": {...}}``. Before that, ``{"started": true}`` says that the hypervisor has
+the job; and a line from the caller, or the end of his connection, says that the step is no longer wanted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import select
+import signal
+import socket
+import socketserver
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from oslo_utils import uuidutils
+
+from migrator import exception, executors
+from migrator.objects import Flavor, Instance, base
+from migrator.virt import driver
+from migrator.virt.fake import faults
+from migrator.virt.fake.driver import FakeDriver
+from migrator.virt.fake.hypervisor import FakeHypervisor, FakeWorld
+
+#: What a unix socket's path may be long, in bytes: the kernel's limit.
+LONGEST_PATH = 107
+
+#: The methods of a driver, each with what is added to its arguments here: the token, or what to call when it started.
+METHODS = {
+    'init_host': None,
+    'get_node': None,
+    'list_guests': None,
+    'get_guest': None,
+    'get_instance': None,
+    'settle': None,
+    'check_can_live_migrate_destination': None,
+    'check_can_live_migrate_source': None,
+    'cleanup_live_migration_destination_check': None,
+    'pre_live_migration': 'token',
+    'live_migration': 'started',
+    'attach_live_migration': None,
+    'live_migration_abort': None,
+    'live_migration_force_complete': None,
+    'get_progress': None,
+    'post_live_migration_at_source': None,
+    'post_live_migration_at_destination': None,
+    'rollback_live_migration_at_source': None,
+    'rollback_live_migration_at_destination': None,
+}
+#: What a test may do to a hypervisor, as the guests' users or as fate.
+DEEDS = frozenset(
+    {'delete', 'shut_off', 'pause', 'resume', 'break_post_copy', 'set_link', 'power_off', 'power_on', 'residue'}
+)
+
+
+#: What a test may set, and sees.
+KNOBS = ('link', 'max_downtime', 'auto_converge_after', 'post_copy', 'leave_paused', 'pre_seconds')
+
+
+class _Token(driver.CancelToken):
+    """Cancelled as soon as the caller says anything more, or is gone."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def raise_if_cancelled(self) -> None:
+        if select.select([self._connection], [], [], 0)[0]:
+            raise exception.Cancelled(what='The step')
+
+
+class WorldServer:
+    """Serves a world at a unix socket.
+
+    :param path: of the socket; one that a dead server has left there is replaced.
+    :param threads: the world's own.
+    :param knobs: of the hypervisors that are added when a driver first asks for them.
+    """
+
+    def __init__(self, path: str, threads: executors.Threads, **knobs: Any) -> None:
+        self.path = path
+        self.world = FakeWorld(threads)
+        self._threads = threads
+        self._knobs = knobs
+        self._lives: dict[str, FakeDriver] = {}
+        self._stalls: dict[str, faults.Stall] = {}
+        _take_over(path)
+        self._server = _Server(path, self)
+
+    def spawn(self, host: str, uuid: str) -> None:
+        """Start a small guest on a host."""
+        flavor = Flavor(name='small', vcpus=1, memory_mb=512, root_gb=1)
+        instance = Instance(
+            uuid=uuid, name=uuid, project_id='demo', user_id='demo', host=host, node=host, flavor=flavor
+        )
+        self._hypervisor(host).spawn(instance)
+
+    def start(self) -> None:
+        """Serve, in threads of the world's."""
+        self._threads.start(self._server.serve_forever, 0.05, name='fake-world')
+
+    def stop(self) -> None:
+        """Serve no longer; the world goes on."""
+        self._server.shutdown()
+        self._server.server_close()
+        pathlib.Path(self.path).unlink(missing_ok=True)
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def answer(self, asked: dict[str, Any], connection: socket.socket, say: Callable[[Any], None]) -> Any:
+        """Return the result of one call.
+
+        :param say: sends a word before the answer.
+        """
+        call, args = asked['call'], [base.from_primitive(arg) for arg in asked.get('args', ())]
+        if call in METHODS:
+            return self._drive(call, asked.get('life', ''), args, connection, say)
+        if call == 'connect':
+            return self._connect(asked['host'])
+        if call == 'look':
+            return self.look()
+        if call == 'forget':
+            return self.forget()
+        hypervisor = self._hypervisor(asked['host'])
+        if call == 'add':
+            return None
+        if call == 'spawn':
+            instance, dirty_rate = args
+            assert isinstance(instance, Instance)
+            hypervisor.spawn(instance, dirty_rate)
+            return None
+        if call == 'knob':
+            name, value = args
+            if not hasattr(hypervisor, name):
+                raise ValueError(f'a hypervisor has no {name}')
+            setattr(hypervisor, name, value)
+            return None
+        if call in ('fail', 'stall', 'clear'):
+            return self._fault(hypervisor, call, *args)
+        if call in ('reached', 'release'):
+            stall = self._stalls[args[0]]
+            return stall.reached.is_set() if call == 'reached' else stall.release()
+        if call in DEEDS:
+            return getattr(hypervisor, call)(*args)
+        raise ValueError(f'nobody here knows what {call} is')
+
+    def _connect(self, host: str) -> str:
+        made = FakeDriver(self._hypervisor(host), self._threads)
+        self._lives[made.life] = made
+        return made.life
+
+    def _hypervisor(self, host: str) -> FakeHypervisor:
+        with self.world.lock:
+            return self.world.hypervisors.get(host) or self.world.add(host, **self._knobs)
+
+    def _drive(
+        self, call: str, life: str, args: list[Any], connection: socket.socket, say: Callable[[Any], None]
+    ) -> Any:
+        if life not in self._lives:
+            raise exception.DriverError(host=life, phase=call, reason='this world has begun anew since it connected')
+        more: dict[str | None, list[Any]] = {
+            None: [],
+            'token': [_Token(connection)],
+            'started': [lambda: say({'started': True})],
+        }
+        return getattr(self._lives[life], call)(*args, *more[METHODS[call]])
+
+    def _fault(self, hypervisor: FakeHypervisor, call: str, phase: str | None, options: dict[str, Any]) -> str | None:
+        if call == 'clear':
+            hypervisor.faults.clear(phase)
+        elif call == 'fail':
+            hypervisor.faults.fail(str(phase), **options)
+        else:
+            # By its name it can be asked for and released later, by another connection.
+            name = f'{hypervisor.host}/{len(self._stalls)}'
+            self._stalls[name] = hypervisor.faults.stall(str(phase), **options)
+            return name
+        return None
+
+    def forget(self) -> None:
+        """Take away all guests and faults, and forget what was: the next test begins. Nothing must be in hand."""
+        for stall in self._stalls.values():
+            stall.release()
+        for hypervisor in self.world.hypervisors.values():
+            hypervisor.faults.clear()
+        with self.world.lock:
+            busy = [host for host, hypervisor in self.world.hypervisors.items() if hypervisor.jobs]
+            if busy:
+                raise ValueError(f'{" and ".join(busy)} still has jobs')
+            self._stalls.clear()
+            self.world.log.clear()
+            self.world.violations.clear()
+            for hypervisor in self.world.hypervisors.values():
+                hypervisor.powered = True
+                hypervisor.guests.clear()
+                hypervisor.residues.clear()
+
+    def look(self) -> dict[str, Any]:
+        """Return everything there is in the world, as it is at this moment."""
+        with self.world.lock:
+            return {
+                'violations': list(self.world.violations),
+                'log': [dataclasses.asdict(effect) for effect in self.world.log],
+                'hosts': {
+                    host: {
+                        'powered': hypervisor.powered,
+                        'lives': hypervisor.lives,
+                        'guests': {uuid: dataclasses.asdict(guest) for uuid, guest in hypervisor.guests.items()},
+                        'jobs': {uuid: {'listeners': job.listeners} for uuid, job in sorted(hypervisor.jobs.items())},
+                        'knobs': {name: getattr(hypervisor, name) for name in KNOBS},
+                        'residues': {uuid: sorted(parts) for uuid, parts in hypervisor.residues.items()},
+                    }
+                    for host, hypervisor in self.world.hypervisors.items()
+                },
+            }
+
+
+def _take_over(path: str) -> None:
+    """Remove the socket of a dead server.
+
+    :raises migrator.exception.ConfigurationError: a server lives there, it is no socket, or the path cannot be one.
+    """
+    if len(path.encode()) > LONGEST_PATH:
+        raise _cannot_listen(path, f'the path of a unix socket has {LONGEST_PATH} bytes at most')
+    file = pathlib.Path(path)
+    if not file.exists():
+        return
+    if not file.is_socket():
+        raise _cannot_listen(path, 'there is a file already that is no socket')
+    with socket.socket(socket.AF_UNIX) as attempt:
+        try:
+            attempt.connect(path)
+        except OSError:
+            file.unlink()
+            return
+    raise _cannot_listen(path, 'another world is there')
+
+
+def _cannot_listen(path: str, why: str) -> exception.ConfigurationError:
+    return exception.ConfigurationError(option='--listen', value=path, detail=f'{why}; another path would do.')
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 512
+
+    def __init__(self, path: str, served: WorldServer) -> None:
+        self.served = served
+        try:
+            super().__init__(path, _Handler)
+        except OSError as error:
+            raise _cannot_listen(path, str(error)) from None
+        pathlib.Path(path).chmod(0o600)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: the caller is gone, and the hypervisor goes on."""
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: _Server
+    # Nothing is read ahead: whether the caller has said more is seen at the socket.
+    rbufsize = 0
+
+    def handle(self) -> None:
+        """Answer one call."""
+        line = self.rfile.readline()
+        if not line:
+            return
+        try:
+            result = self.server.served.answer(json.loads(line), self.connection, self._say)
+        except exception.MigratorException as error:
+            kwargs = {name: value for name, value in error.kwargs.items() if isinstance(value, (str, int, float))}
+            self._say({'error': {'kind': type(error).__name__, 'message': error.message, 'kwargs': kwargs}})
+        except Exception as error:  # noqa: BLE001 -- the caller is told, whatever it is
+            self._say({'error': {'kind': '', 'message': f'{type(error).__name__}: {error}', 'kwargs': {}}})
+        else:
+            self._say({'result': base.to_primitive(result)})
+
+    def _say(self, word: Any) -> None:
+        self.wfile.write(json.dumps(word).encode() + b'\n')
+
+
+def _guest(text: str) -> tuple[str, str]:
+    host, found, uuid = text.partition('=')
+    if not host or not found or not uuidutils.is_uuid_like(uuid):
+        raise argparse.ArgumentTypeError(f'{text!r} is not of the form HOST=UUID')
+    return host, uuid
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Hold a world until SIGTERM or Ctrl-C, and return the exit status."""
+    parser = argparse.ArgumentParser(prog='migrator-fake-world', description=(__doc__ or '').partition('\n')[0])
+    parser.add_argument('--listen', required=True, metavar='PATH', help='the unix socket to listen at')
+    parser.add_argument('--link', type=float, default=1024.0, metavar='MIB', help="a host's link, in MiB/s")
+    parser.add_argument('--memory', type=int, default=65536, metavar='MIB', help="a host's memory, in MiB")
+    parser.add_argument('--vcpus', type=int, default=16, help="a host's processors")
+    parser.add_argument(
+        '--guest',
+        action='append',
+        default=[],
+        type=_guest,
+        metavar='HOST=UUID',
+        help='start a guest of one processor and 512 MiB on a host; may be given again',
+    )
+    arguments = parser.parse_args(argv)
+    knobs = {'link': arguments.link, 'memory_mb': arguments.memory, 'vcpus': arguments.vcpus}
+    stops = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    try:
+        server = WorldServer(arguments.listen, executors.NativeThreads(), **knobs)
+    except exception.ConfigurationError as error:
+        sys.stderr.write(f'migrator-fake-world: {error}\n')
+        return 2
+    for host, uuid in arguments.guest:
+        server.spawn(host, uuid)
+    server.start()
+    sys.stdout.write(f'The world is at {arguments.listen}\n')
+    sys.stdout.flush()
+    signal.sigwait(stops)
+    server.stop()
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

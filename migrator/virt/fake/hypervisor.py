@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A world of fake hypervisors, for tests and demos.
+
+The hypervisors are objects of the world and not of the compute processes that use them: their jobs run in threads of
+the world's own, and so outlive a compute that is killed, as real jobs do. The world keeps a log of every effect, and
+notes by itself what must never be (:attr:`FakeWorld.violations`): a guest that is active on two hosts, and a guest
+whose last copy was destroyed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from migrator import exception, executors
+from migrator.objects import GuestState, Instance, compute_node, protocol
+from migrator.virt import driver
+from migrator.virt.fake import acts, faults
+
+#: The guest owns its processors here: they run, or its user has stopped them.
+OWNING = (GuestState.RUNNING, GuestState.PAUSED)
+#: What makes up a guest on a host besides the guest itself, in the order in which pre_live_migration makes it.
+PARTS = ('directory', 'connections', 'receiving process')
+CHECK_FILE = 'check file'
+
+
+@dataclasses.dataclass(frozen=True)
+class Effect:
+    """One line of the world's log.
+
+    :ivar time: seconds of the world's monotonic clock.
+    :ivar who: the life of a driver, ``hypervisor`` or ``user``.
+    """
+
+    time: float
+    host: str
+    effect: str
+    instance_uuid: str
+    who: str
+
+
+@dataclasses.dataclass(eq=False)
+class FakeGuest:
+    """One copy of a guest on one host. Memory is in MiB, disk in GiB, the dirty rate in MiB/s.
+
+    :ivar resume_to: what it was when the hypervisor paused it for cut-over.
+    :ivar incoming: a receiving process waits for it.
+    :ivar persistent: it would survive a restart of the hypervisor.
+    """
+
+    instance_uuid: str
+    vcpus: int = 1
+    memory_mb: int = 512
+    disk_gb: int = 1
+    dirty_rate: float = 0.0
+    state: str = GuestState.RUNNING
+    resume_to: str = GuestState.RUNNING
+    incoming: bool = False
+    post_copy: bool = False
+    persistent: bool = True
+
+
+class RunningJob(Protocol):
+    """What a hypervisor and its driver use of a job; see :class:`migrator.virt.fake.job.Job`."""
+
+    source: FakeHypervisor
+    destination: FakeHypervisor
+    who: str
+    begun: executors.Event
+    ended: executors.Event
+    error: exception.MigratorException | None
+    verdict: driver.Verdict | None
+    iteration: int
+    listeners: int
+
+    @property
+    def in_post_copy(self) -> bool:
+        """Whether the destination runs the guest while its memory still follows."""
+
+    def abort(self) -> None:
+        """Ask it to end."""
+
+    def call_off(self) -> None:
+        """Never begin."""
+
+    def fail(self, reason: str) -> None:
+        """Make it fail."""
+
+    def force_complete(self) -> None:
+        """Make it end soon."""
+
+    def progress(self) -> dict[str, int]:
+        """Return the figures of this moment, in bytes."""
+
+    def wake(self) -> None:
+        """Have it look around."""
+
+
+class FakeWorld:
+    """All hypervisors there are, by host.
+
+    :param threads: the world's own: its clock, and the threads in which jobs run.
+    :param shared_storage: whether all hosts see the same disks.
+    :ivar log: every effect, in order.
+    :ivar violations: what must never be and was, in words.
+    :ivar acts: which migrations act on which guests.
+    """
+
+    def __init__(self, threads: executors.Threads, shared_storage: bool = True) -> None:
+        self.threads = threads
+        self.shared_storage = shared_storage
+        self.hypervisors: dict[str, FakeHypervisor] = {}
+        self.log: list[Effect] = []
+        self.violations: list[str] = []
+        self.acts = acts.Acts()
+        #: Guards all guests and jobs of all hosts; nobody waits while holding it, nor takes another lock.
+        self.lock = threads.lock()
+
+    def add(self, host: str, **knobs: Any) -> FakeHypervisor:
+        """Add a host and return its hypervisor; the knobs are those of :class:`FakeHypervisor`."""
+        return FakeHypervisor(self, host, **knobs)
+
+    def record(self, host: str, effect: str, instance_uuid: str, who: str) -> None:
+        """Log an effect; the caller holds the lock."""
+        self.log.append(Effect(self.threads.clock.monotonic(), host, effect, instance_uuid, who))
+
+    def effects(self, effect: str, instance_uuid: str | None = None) -> list[Effect]:
+        """Return the logged effects of one kind, of one guest or of all."""
+        return [e for e in self.log if e.effect == effect and instance_uuid in (None, e.instance_uuid)]
+
+    def hosts_in(self, instance_uuid: str, states: Sequence[str]) -> list[str]:
+        """Return the hosts on which a guest is in one of some states."""
+        return [
+            host
+            for host, hypervisor in self.hypervisors.items()
+            if instance_uuid in hypervisor.guests and hypervisor.guests[instance_uuid].state in states
+        ]
+
+    def active_on(self, instance_uuid: str) -> list[str]:
+        """Return the hosts that own a guest: it runs there, or its user has paused it there."""
+        return self.hosts_in(instance_uuid, OWNING)
+
+    def look(self, instance_uuid: str) -> None:
+        """Note if a guest is active twice; the caller holds the lock."""
+        active = self.active_on(instance_uuid)
+        if len(active) > 1:
+            self.violations.append(f'guest {instance_uuid} is active on {" and ".join(active)}')
+
+    def shares_changed(self) -> None:
+        """Have every job reckon its share of the links again; the caller holds the lock."""
+        for hypervisor in self.hypervisors.values():
+            for job in hypervisor.jobs.values():
+                job.wake()
+
+
+class FakeHypervisor:
+    """One host's hypervisor.
+
+    :param host: the name of its compute host.
+    :param vcpus: physical processors.
+    :param memory_mb: memory in MiB.
+    :param disk_gb: disk in GiB.
+    :param link: what its link carries, in MiB/s, shared evenly by its jobs.
+    :param max_downtime: seconds for which a guest may be paused for its cut-over.
+    :param auto_converge_after: the iteration from which a guest that dirties too fast is throttled; 0: never, and
+        such a guest's job does not end by itself.
+    :param post_copy: whether it can (and may) go on in post-copy when told to complete.
+    :param leave_paused: whether a failure during cut-over leaves the source paused instead of resuming it.
+    :param pre_seconds: how long pre_live_migration takes.
+    :param ratios: resource class -> allocation ratio; others have 1.0.
+    :param reserved: resource class -> what is kept for the host itself; others have 0.
+    :param children: providers below the root one, such as NUMA nodes.
+    :ivar residues: instance uuid -> what is left of it here besides the guest.
+    """
+
+    def __init__(
+        self,
+        world: FakeWorld,
+        host: str,
+        vcpus: int = 16,
+        memory_mb: int = 65536,
+        disk_gb: int = 1000,
+        link: float = 1024.0,
+        max_downtime: float = 0.3,
+        auto_converge_after: int = 3,
+        post_copy: bool = False,
+        leave_paused: bool = False,
+        pre_seconds: float = 0.0,
+        ratios: dict[str, float] | None = None,
+        reserved: dict[str, int] | None = None,
+        children: Sequence[compute_node.ProviderInventory] = (),
+    ) -> None:
+        self.world = world
+        self.host = host
+        self.totals = {'VCPU': vcpus, 'MEMORY_MB': memory_mb, 'DISK_GB': disk_gb}
+        self.link = link
+        self.max_downtime = max_downtime
+        self.auto_converge_after = auto_converge_after
+        self.post_copy = post_copy
+        self.leave_paused = leave_paused
+        self.pre_seconds = pre_seconds
+        self.ratios = ratios or {}
+        self.reserved = reserved or {}
+        self.children = list(children)
+        self.faults = faults.Faults(host, world.threads)
+        self.guests: dict[str, FakeGuest] = {}
+        self.jobs: dict[str, RunningJob] = {}
+        #: Jobs that were asked for and have not begun.
+        self.pending: dict[str, RunningJob] = {}
+        self.residues: dict[str, set[str]] = {}
+        self.powered = True
+        #: How many drivers have connected so far; each has a name of its own in the log.
+        self.lives = 0
+        world.hypervisors[host] = self
+
+    # --- what a test, or a guest's user, does ------------------------------------------------------------------------
+
+    def spawn(self, instance: Instance, dirty_rate: float = 0.0) -> FakeGuest:
+        """Start an instance's guest here.
+
+        :param dirty_rate: how fast it dirties its memory, in MiB/s.
+        """
+        with self.world.lock:
+            guest = self.add_guest(instance, GuestState.RUNNING, 'user')
+            guest.dirty_rate = dirty_rate
+            self.residues.setdefault(instance.uuid, set()).update(PARTS[:2])
+            self.world.look(instance.uuid)
+        return guest
+
+    def delete(self, instance_uuid: str) -> None:
+        """Delete a guest as its user would; its job, if there is one, fails."""
+        with self.world.lock:
+            job = self.jobs.get(instance_uuid)
+            if job is not None:
+                job.fail('the guest was deleted')
+            self.guests.pop(instance_uuid, None)
+            self.residues.pop(instance_uuid, None)
+            self.world.record(self.host, 'deleted', instance_uuid, 'user')
+
+    def shut_off(self, instance_uuid: str) -> None:
+        """Shut a guest off as its user would; its job, if there is one, fails, and the guest stays shut off."""
+        self._user_sets(instance_uuid, GuestState.SHUTDOWN, OWNING)
+
+    def pause(self, instance_uuid: str) -> None:
+        """Pause a guest as its user would; it stays paused wherever it goes."""
+        self._user_sets(instance_uuid, GuestState.PAUSED, (GuestState.RUNNING,))
+
+    def resume(self, instance_uuid: str) -> None:
+        """Resume a guest, or start one that is shut off, as its user would."""
+        self._user_sets(instance_uuid, GuestState.RUNNING, (GuestState.PAUSED, GuestState.SHUTDOWN))
+
+    def break_post_copy(self, instance_uuid: str) -> None:
+        """Break a job of this source off in post-copy: neither host can run the guest alone."""
+        with self.world.lock:
+            job = self.jobs.get(instance_uuid)
+            if job is None or not job.in_post_copy:
+                raise ValueError(f'guest {instance_uuid} is not in post-copy')
+            job.fail('the link was lost in post-copy')
+
+    def set_link(self, link: float) -> None:
+        """Change what the link carries, in MiB/s, also for the jobs that run."""
+        with self.world.lock:
+            self.link = link
+            self.world.shares_changed()
+
+    def power_off(self) -> None:
+        """Cut the power: guests here are shut off, receiving processes gone, every driver call fails.
+
+        A job to or from here fails; one whose guest runs here in post-copy breaks off.
+        """
+        with self.world.lock:
+            self.powered = False
+            for hypervisor in self.world.hypervisors.values():
+                for job in hypervisor.jobs.values():
+                    if self in (job.source, job.destination):
+                        job.fail(f'host {self.host} has lost its power')
+            for guest in self.guests.values():
+                self.end_receiving(guest)
+                if guest.state in OWNING or guest.state == GuestState.CUTOVER:
+                    self.set_state(guest, GuestState.SHUTDOWN, 'power')
+
+    def power_on(self) -> None:
+        """Give the power back; the guests stay shut off."""
+        self.powered = True
+
+    def residue(self, instance_uuid: str) -> list[str]:
+        """Return what there is of a guest here, in any form, sorted; [] is "no debris"."""
+        found = set(self.residues.get(instance_uuid, ()))
+        if instance_uuid in self.guests:
+            found.add('guest')
+        return sorted(found)
+
+    # --- what the driver does; the caller holds the world's lock -----------------------------------------------------
+
+    def add_guest(self, instance: Instance, state: str, who: str) -> FakeGuest:
+        """Define a guest of the instance's size."""
+        amounts = instance.flavor.resources()
+        guest = FakeGuest(
+            instance.uuid,
+            vcpus=amounts.get('VCPU', 1),
+            memory_mb=amounts.get('MEMORY_MB', 1),
+            disk_gb=amounts.get('DISK_GB', 0),
+            state=state,
+        )
+        self.guests[instance.uuid] = guest
+        self.world.record(self.host, str(state), instance.uuid, who)
+        return guest
+
+    def set_state(self, guest: FakeGuest, state: str, who: str) -> None:
+        """Change a guest's state, log it, and note if it is active twice."""
+        guest.state = state
+        self.world.record(self.host, str(state), guest.instance_uuid, who)
+        self.world.look(guest.instance_uuid)
+
+    def end_receiving(self, guest: FakeGuest) -> None:
+        """End the process that waits for a guest; what else was prepared stays."""
+        guest.incoming = False
+        self.residues.get(guest.instance_uuid, set()).discard(PARTS[-1])
+
+    def remove(self, instance_uuid: str, who: str) -> None:
+        """Remove a guest and all its parts; note if it was the last copy."""
+        guest = self.guests.pop(instance_uuid, None)
+        parts = self.residues.pop(instance_uuid, None)
+        held = guest is not None and guest.state != GuestState.WAITING
+        if held and not self.world.hosts_in(instance_uuid, (*OWNING, GuestState.SHUTDOWN)):
+            self.world.violations.append(f'guest {instance_uuid} was destroyed at {self.host}, its last copy')
+        if guest is not None or parts:
+            self.world.record(self.host, 'removed', instance_uuid, who)
+
+    def describe(self, instance_uuid: str) -> protocol.Guest:
+        """Return what this host holds of a guest."""
+        guest = self.guests.get(instance_uuid)
+        if guest is None:
+            return protocol.Guest(instance_uuid=instance_uuid)
+        return protocol.Guest(
+            instance_uuid=instance_uuid,
+            state=str(guest.state),
+            job=instance_uuid in self.jobs,
+            incoming=guest.incoming,
+            post_copy=guest.post_copy,
+        )
+
+    def capacity(self, resource_class: str) -> float:
+        """Return how much guests may have of a resource class."""
+        total = self.totals.get(resource_class, 0) - self.reserved.get(resource_class, 0)
+        return total * self.ratios.get(resource_class, 1.0)
+
+    def check_room(self, instance: Instance) -> None:
+        """Return if the instance fits beside the other guests.
+
+        :raises migrator.exception.DestinationTooSmall: it does not.
+        """
+        others = [guest for uuid, guest in self.guests.items() if uuid != instance.uuid]
+        used = {
+            'VCPU': sum(guest.vcpus for guest in others),
+            'MEMORY_MB': sum(guest.memory_mb for guest in others),
+            'DISK_GB': sum(guest.disk_gb for guest in others),
+        }
+        for name, wanted in instance.flavor.resources().items():
+            if name in used and used[name] + wanted > self.capacity(name):
+                raise exception.DestinationTooSmall(
+                    host=self.host,
+                    instance_uuid=instance.uuid,
+                    reason=f'{wanted} of {name} are needed, {self.capacity(name) - used[name]:g} are free',
+                )
+
+    def _user_sets(self, instance_uuid: str, state: str, legal: Sequence[str]) -> None:
+        with self.world.lock:
+            guest = self.guests[instance_uuid]
+            if guest.state not in legal:
+                raise ValueError(f'guest {instance_uuid} is {guest.state}: its user cannot make it {state} now')
+            job = self.jobs.get(instance_uuid)
+            if state == GuestState.SHUTDOWN and job is not None:
+                job.fail('the guest was shut off')
+            self.set_state(guest, state, 'user')

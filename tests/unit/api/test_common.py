@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What several handlers say alike."""
+
+import datetime
+
+import pytest
+
+from migrator.api import common
+
+
+@pytest.mark.parametrize(
+    ('text', 'number'),
+    [('1', 1), ('007', 7), ('2147483647', 2147483647), ('2147483648', None), ('9' * 30, None), ('', None), ('-1', None),
+     ('1.0', None), ('x', None), ('1\n', None), ('٣', None)],
+)  # fmt: skip
+def test_an_integer_id_fits_into_the_database_or_is_none(text, number):
+    assert common.integer_id(text) == number
+
+
+def test_times_are_in_utc_whatever_zone_they_come_in():
+    moment = datetime.datetime(2026, 1, 31, 14, 0, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))
+    assert common.iso(moment) == '2026-01-31T13:00:00.000000'
+    assert common.zulu(moment) == '2026-01-31T13:00:00Z'
+    assert common.iso(None) is None
+
+
+@pytest.mark.parametrize(
+    ('text', 'masked'),
+    [
+        ('host1 is full', '<host> is full'),
+        ('host1: full; host10.example.org: down', '<host>: full; <host>: down'),
+        ('ghost1 and host1a are not hosts of ours', 'ghost1 and host1a are not hosts of ours'),
+        ('on host1.', 'on <host>.'),
+        ("'host1'", "'<host>'"),
+    ],
+)
+def test_names_of_hosts_are_masked_and_nothing_else(text, masked):
+    assert common.mask(text, ['host1', 'host10.example.org']) == masked
+
+
+def test_without_any_host_a_text_stays_as_it_is():
+    assert common.mask('text', []) == 'text'
+
+
+def test_the_next_page_keeps_every_parameter_but_the_marker(make_request):
+    request = make_request('/v2.1/servers?limit=2&name=a%26b&marker=old&status=A&status=B')
+    (link,) = common.next_link(request, 2, ['one', 'two'])
+    assert link['rel'] == 'next'
+    assert link['href'].endswith('/v2.1/servers?limit=2&name=a%26b&status=A&status=B&marker=two')
+    assert common.next_link(request, 3, ['one', 'two']) == []
+    assert common.next_link(request, 0, []) == []

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A simulated cloud whose operator has migrator-manage: the command itself, on the cloud's database and Placement."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shlex
+from typing import Any
+
+from migrator.cmd import manage
+from migrator.runtime import http_server
+from migrator.testing import backends
+from migrator.testing.cloud import SimulatedCloud
+
+
+class Operator:
+    """Runs the command.
+
+    :param directory: of its configuration file.
+    :param backend: where the database and the Placement of the cloud are.
+    :param capsys: pytest's.
+    :ivar err: what the last one said on stderr.
+    """
+
+    def __init__(self, directory: pathlib.Path, backend: backends.Ground, capsys: Any, **options: Any) -> None:
+        self.cloud = SimulatedCloud(backend.directory, ground=backend, **options)
+        self._capsys = capsys
+        self._placement = http_server.listen(self.cloud.placement.app, '127.0.0.1', 0)
+        self.err = ''
+        self.file = directory / 'migrator.conf'
+        self.configure()
+
+    def configure(self, placement_url: str | None = None) -> None:
+        self.file.write_text(
+            f'[database]\nconnection = sqlite:///{self.cloud.directory}/migrator.sqlite\n'
+            f'[placement]\nauth_type = none\nendpoint_override = {placement_url or self._placement.url}\n'
+        )
+
+    def status(self, *words: object) -> tuple[int, str]:
+        """Run a command; return its exit status and what it said on stdout."""
+        return self._run(['--config-file', str(self.file), *map(str, words)])
+
+    def pastes(self, line: str) -> tuple[int, str]:
+        """As :meth:`status`, for a whole command as it stands in an answer."""
+        program, *argv = shlex.split(line)
+        assert program == 'migrator-manage'
+        return self._run(argv)
+
+    def _run(self, argv: list[str]) -> tuple[int, str]:
+        client = self.cloud._rpc('api', 'manage:manage')
+        status = manage.main(argv, threads=self.cloud.world_threads, client=client)
+        out, self.err = self._capsys.readouterr()
+        return status, out
+
+    def says(self, *words: object) -> str:
+        """Return what a command that is right says."""
+        status, out = self.status(*words)
+        assert (status, self.err) == (0, '')
+        return out
+
+    def rows(self, *words: object) -> list[dict[str, str]]:
+        """Return the rows of the table that a command prints, by column."""
+        return table(self.says(*words).splitlines())
+
+    def json(self, *words: object) -> Any:
+        """Return what a command that is right says in JSON."""
+        return json.loads(self.says(*words, '--json'))
+
+    def close(self) -> None:
+        self._placement.stop()
+        self.cloud.stop()
+
+
+def table(lines: list[str]) -> list[dict[str, str]]:
+    """Return the rows of a table by column: two spaces or more part the names of the columns."""
+    found = list(re.finditer(r'\S+( \S+)*', lines[0]))
+    names, starts = [match[0] for match in found], [match.start() for match in found]
+    ends = [*starts[1:], None]
+    return [
+        {name: line[start:end].strip() for name, start, end in zip(names, starts, ends, strict=True)}
+        for line in lines[1:]
+    ]

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The story of a migration line by line, and what happens next."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from migrator.cli import explain
+from migrator.db import cleanups
+from tests.unit.cli.test_timeline import LIFE, OVER, back, service, step, story
+
+
+def told(**fields):
+    return [line.what for line in explain.lines(story(**fields))]
+
+
+def done(name, seconds=0, direction='do', **fields):
+    return step(name, 'done', direction, ended_at=back(30 - seconds), owner='life-1', epoch=1, **fields)
+
+
+MOVED = {'host': 'dst', 'source': {}, 'destination': {'p': {'VCPU': 2}}}
+
+
+@pytest.mark.parametrize(
+    ('record', 'words'),
+    [
+        (step('pre_live_migration', 'failed', result={'reason': 'no such bridge'}), 'not done; no such bridge'),
+        (done('live_migration', result={'verdict': 'completed', 'job': False}), 'done; the destination runs the guest'),
+        (
+            done('live_migration', result={'post_copy': True}),
+            'done; the destination runs the guest, and its memory follows',
+        ),
+        (step('live_migration', 'failed', result={'reason': 'it broke'}), 'not moved; it broke'),
+        (done('pre_live_migration', result={'migrate_data': {'object': 'X'}}), 'done'),
+        (done('pre_live_migration', seconds=7), 'done after 7 s'),
+        (
+            done('post_live_migration_at_source', result={'owed': 'src is down'}),
+            'not done, and owed; src is down',
+        ),
+        (done('complete'), 'done'),
+        (done('post_live_migration_at_source', tries=3), 'done, tried 3 times'),
+        (step('post_live_migration_at_source', tries=2, result={'reason': 'busy'}), 'failed once so far; busy'),
+        (step('post_live_migration_at_source', tries=4, result={'reason': 'busy'}), 'failed 3 times so far; busy'),
+        (step('move_allocation', tries=2, input=MOVED), 'begun, try 2'),
+        (
+            done('move_allocation', input=MOVED),
+            'done; the instance holds its allocation (VCPU 2) at dst, and the migration the one at the source',
+        ),
+    ],
+)
+def test_what_a_step_came_to_is_one_line(record, words):
+    assert explain.result_of(record) == words
+
+
+class TestTheLines:
+    def test_an_undo_is_called_by_what_it_does(self):
+        undone = done('pre_live_migration', direction='undo')
+        assert told(steps=[undone])[-1] == 'rollback_live_migration_at_destination at dst: done'
+
+    def test_a_takeover_is_told_where_another_conductor_goes_on(self):
+        first, second = done('pre_live_migration'), done('live_migration', seconds=9)
+        second = dataclasses.replace(second, owner='life-2', epoch=2, first_owner='life-1', first_epoch=1)
+        lives = [LIFE, dataclasses.replace(LIFE, id='life-2', server='conductor2')]
+        lines = explain.lines(story(steps=[first, second], lives=lives))
+        assert [(line.server, line.epoch, line.what) for line in lines][-4:] == [
+            ('conductor1', 1, 'pre_live_migration at dst: done'),
+            ('conductor1', 1, 'live_migration at src: begun'),
+            ('conductor2', 2, 'conductor2 has taken it over from conductor1, and asked the hosts'),
+            ('conductor2', 2, 'live_migration at src: done after 9 s; the destination runs the guest'),
+        ]
+
+    def test_what_it_was_stuck_for_is_told_after_it_is_over(self):
+        events = [
+            {'at': back(25).isoformat(), 'stuck': 'split brain', 'owner': 'life-1', 'epoch': 1},
+            {'at': back(20).isoformat(), 'retried_by': 'ada'},
+            {'at': back(19).isoformat(), 'stuck': None, 'owner': 'life-1', 'epoch': 2},
+        ]
+        lines = told(steps=[step('stuck', 'done', result={'events': events})])
+        assert lines[-3:] == ['stuck: split brain', 'ada asked for a retry', 'no longer stuck']
+
+    def test_a_status_stands_where_its_step_does_whatever_the_clocks_of_conductor_and_database_say(self):
+        statuses = [('accepted', 61), ('preparing', 20), ('queued', 10), ('running', 9)]
+        history = [
+            {'status': status, 'at': back(at).isoformat(), 'owner': 'life-1', 'epoch': 1} for status, at in statuses
+        ]
+        steps = [done('move_allocation', input=MOVED), step('live_migration')]
+        assert [line.split(':')[0] for line in told(steps=steps, history=history)] == [
+            'status accepted', 'status preparing', 'move_allocation', 'status queued', 'live_migration at src',
+            'status running',
+        ]  # fmt: skip
+
+    def test_the_stop_of_a_host_is_named_as_who_wished(self):
+        lines = told(abort_requested_at=back(5), abort_requested_by='host stop')
+        assert lines[-1] == 'the planned stop of src asked for an abort'
+
+
+class TestWhatHappensNext:
+    def next_(self, **fields):
+        return explain.next_(story(**fields))
+
+    def test_one_that_has_ended_well(self):
+        assert self.next_(status='completed') == ['Nothing: the guest runs at dst.']
+        assert self.next_(status='failed') == ['Nothing: the guest is at src, and can be migrated again while it runs.']
+
+    def test_one_that_is_stuck_gives_the_commands(self):
+        lines = self.next_(stuck_reason='odd')
+        assert '  migrator-manage migration retry m' in lines
+        assert '  migrator-manage migration abandon m --guest-on HOST --yes' in lines
+
+    def test_a_host_is_filled_in_only_where_the_hosts_have_told(self):
+        for outcome, host in (('back', 'src'), ('forward', 'dst')):
+            lines = self.next_(stuck_reason='odd', outcome=outcome)
+            assert f'  migrator-manage migration abandon m --guest-on {host} --yes' in lines
+
+    def test_before_the_guest_moves_the_steps_are_those_that_are_left(self):
+        (line,) = self.next_(status='preparing', steps=[done('move_allocation', input=MOVED)])
+        assert line.startswith('check_can_live_migrate_destination at dst, then check_can_live_migrate_source at src')
+
+    def test_after_the_guest_has_moved(self):
+        steps = [done('live_migration'), done('update_instance_host'), step('post_live_migration_at_source')]
+        assert self.next_(status='post-migrating', outcome='forward', steps=steps) == [
+            'The guest has moved, and nothing is undone any more. post_live_migration_at_source at src, then '
+            'post_live_migration_at_destination at dst, then release_source_allocation, then complete.'
+        ]
+
+    def test_on_the_way_back_the_undos_come_in_the_order_of_the_saga(self):
+        steps = [
+            done('move_allocation', input=MOVED), done('check_can_live_migrate_destination'),
+            done('check_can_live_migrate_source'), done('pre_live_migration'),
+            step('live_migration', 'failed', result={'reason': 'x'}), step('pre_live_migration', direction='undo'),
+        ]  # fmt: skip
+        assert self.next_(outcome='back', steps=steps) == [
+            'It is being undone. rollback_live_migration_at_destination at dst, then '
+            'rollback_live_migration_at_source at src, then return_allocation. Then it ends failed.'
+        ]
+
+    def test_one_that_has_ended_with_an_alarm_of_where_its_guest_is_to_be_has_something_left(self):
+        for status, host in (('completed', 'dst'), ('failed', 'src')):
+            owed = cleanups.Debt(
+                host=host, migration_uuid='m', instance_uuid='i', step='s', reason='it failed', epoch=1, alarm='look',
+            )  # fmt: skip
+            (line,) = self.next_(status=status, debts=[owed])
+            assert line.startswith('What is owed with an alarm is not touched until somebody has looked.')
+
+    def test_one_that_is_abandoned_tells_what_is_left_of_that(self):
+        steps = [step('abandon', input={'guest_on': 'src'}), done('abandon_clean', input={'host': 'dst'})]
+        assert self.next_(steps=steps, abandon_requested_at=back(5), abandon_guest_on='src') == [
+            'It is being abandoned: write the allocations; it ends in error, the instance being at src in vm_state '
+            'error.'
+        ]
+
+    def test_without_a_conductor_nothing(self):
+        assert self.next_(lives=[OVER], owner='life-0')[0] == 'Nothing, until a conductor is started.'
+
+    def test_a_debt_with_an_alarm_gives_the_command(self):
+        debt = cleanups.Debt('src', 'm', 'i', 'post_live_migration_at_source', 'r', 1, alarm='look', created_at=back(9))
+        lines = self.next_(status='completed', debts=[debt])
+        assert lines[-1].endswith('migrator-manage migration retry m')
+        calm = dataclasses.replace(debt, alarm=None)
+        down = [service('src', seen=500), service('dst')]
+        assert self.next_(status='completed', debts=[calm], services=down)[-1] == (
+            'src does post_live_migration_at_source when its compute service is back; '
+            'until then it is no destination for this instance.'
+        )

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""migrator-manage migration purge."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from migrator.cli import migration
+
+
+@pytest.fixture
+def history(operator):
+    """Three migrations of one guest, which have ended, an hour ago."""
+    cloud = operator.cloud
+    instance = cloud.boot('one', 'host1')
+    for host in ('host2', 'host3', 'host1'):
+        assert cloud.live_migrate(instance, host).status_int == 202
+        cloud.wait()
+    cloud.world_threads.sleep(3600)
+    return [one.id for one in reversed(cloud.database.migrations.list())]
+
+
+def left(operator):
+    return sorted(one.id for one in operator.cloud.database.migrations.list())
+
+
+def soon(operator):
+    return operator.cloud.database.services.now().isoformat()
+
+
+def test_a_dry_run_tells_how_many_and_changes_nothing(operator, history):
+    text = operator.says('migration', 'purge', '--before', '10m', '--dry-run')
+    assert '2 migrations that ended before' in text
+    assert '1 more is kept' in text
+    assert 'Nothing was changed.' in text
+    assert left(operator) == history
+    document = operator.json('migration', 'purge', '--before', '10m', '--dry-run')
+    assert (document['dry_run'], document['found'], document['purged'], document['left']) == (True, 2, 0, 2)
+    status, out = operator.pastes(text.splitlines()[-1].strip())
+    assert (status, left(operator)) == (0, history[2:])
+    assert '2 migrations' in out
+
+
+def test_what_ended_before_is_purged_and_counted(operator, history):
+    document = operator.json('migration', 'purge', '--before', soon(operator))
+    before = datetime.datetime.fromisoformat(document.pop('before'))
+    assert before.tzinfo is not None
+    assert document.pop('saga_steps') > 10
+    assert document == {'dry_run': False, 'found': 2, 'purged': 2, 'left': 0, 'kept': 1, 'instance_actions': 2}
+    assert left(operator) == history[2:]
+    assert operator.json('migration', 'purge', '--before', soon(operator))['found'] == 0
+    assert 'completed' in operator.says('migration', 'show', history[2])
+
+
+@pytest.mark.parametrize('before', ['1970-01-01', '2h', '400d', '2000-01-01T00:00:00Z'])
+def test_what_ended_after_stays(operator, history, before):
+    assert operator.json('migration', 'purge', '--before', before)['purged'] == 0
+    assert left(operator) == history
+
+
+def test_no_more_than_max_rows_go_at_a_time(operator, history):
+    text = operator.says('migration', 'purge', '--before', '10m', '--max-rows', '1')
+    assert '1 migration that ended before' in text
+    assert '1 more can be purged' in text
+    assert left(operator) == history[1:]
+
+
+def test_batches_are_smaller_than_what_is_purged(operator, history, monkeypatch):
+    monkeypatch.setattr(migration, 'PURGE_BATCH', 1)
+    assert operator.json('migration', 'purge', '--before', '10m')['purged'] == 2
+    assert left(operator) == history[2:]
+
+
+@pytest.mark.parametrize('before', ['yesterday', '', '30', 'd', '-1d', '30x', '2026-13-01', '9999999999d', '1d\n'])
+def test_a_time_that_is_none_is_named_and_is_wrong_usage(operator, before):
+    status, out = operator.status('migration', 'purge', f'--before={before}')
+    assert (status, out) == (2, '')
+    assert f'argument --before: {before!r} is no time' in operator.err
+    assert '2026-01-31T12:00:00Z' in operator.err
+    assert '30d' in operator.err
+
+
+@pytest.mark.parametrize('words', [(), ('--before', '1d', '--max-rows', '0'), ('--before', '1d', '--max-rows', 'all')])
+def test_other_wrong_usage(operator, words):
+    assert operator.status('migration', 'purge', *words)[0] == 2

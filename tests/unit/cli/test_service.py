@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""migrator-manage service: who reports, in which state, and which conductor holds a lease."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from migrator import exception
+from migrator.conductor import services
+from migrator.placement_client import allocation_state, allocations, providers
+
+
+def test_each_service_has_its_host_binary_version_status_state_and_when_it_was_seen(operator):
+    operator.cloud.simulation.advance(3)
+    rows = operator.rows('service', 'list')
+    assert [(row['HOST'], row['BINARY']) for row in rows] == [
+        ('host1', 'nova-compute'),
+        ('host2', 'nova-compute'),
+        ('host3', 'nova-compute'),
+        ('conductor1', 'nova-conductor'),
+    ]
+    for row in rows:
+        assert (row['VERSION'], row['STATUS'], row['STATE']) == ('5', 'enabled', 'up')
+        assert row['LAST SEEN'].endswith(' s ago')
+        assert row['REMARK'] == '-'
+    assert [row['LEASE'] == '-' for row in rows] == [True, True, True, False]
+    assert rows[-1]['LEASE'].endswith(' s left')
+
+
+def test_one_that_is_silent_is_down_and_one_that_was_declared_so_says_it(operator):
+    cloud = operator.cloud
+    cloud.kill('host1')
+    (two,) = cloud.database.services.list(host='host2')
+    cloud.database.services.update(two.id, forced_down=True, disabled=True, disabled_reason='the fan')
+    cloud.simulation.advance(70)
+    one, two, three, _conductor = operator.rows('service', 'list')
+    assert (one['STATE'], one['STATUS'], one['LAST SEEN']) == ('down', 'enabled', '70 s ago')
+    assert (two['STATE'], two['STATUS'], two['REMARK']) == ('down', 'disabled', 'forced down; the fan')
+    assert three['STATE'] == 'up'
+
+
+def test_one_that_was_stopped_is_down_at_once_and_says_it(operator):
+    cloud = operator.cloud
+    cloud.processes['host1'].start(cloud.computes['host1'].cleanup_host, name='stop')
+    cloud.simulation.advance(2)
+    one, two, _three, _conductor = operator.rows('service', 'list')
+    assert (one['STATE'], one['LAST SEEN'], one['REMARK']) == ('down', '-', 'was stopped')
+    assert (two['STATE'], two['REMARK']) == ('up', '-')
+
+
+def test_a_conductor_that_is_dead_has_no_lease_any_more(operator):
+    operator.cloud.kill('conductor1')
+    operator.cloud.simulation.advance(100)
+    (row,) = operator.rows('service', 'list', '--binary', 'nova-conductor')
+    assert row['STATE'] == 'down'
+    assert row['LEASE'].startswith('ended ')
+    (service,) = operator.json('service', 'list', '--host', 'conductor1')['services']
+    assert service['lease']['lives'] == 0
+
+
+def test_while_no_conductor_listens_each_host_is_remarked_to_be_shown_as_it_was(operator):
+    operator.cloud.simulation.advance(20)
+    assert {row['REMARK'] for row in operator.rows('service', 'list')} == {'-'}
+    operator.cloud.kill('conductor1')
+    operator.cloud.simulation.advance(600)
+    for row in operator.rows('service', 'list', '--binary', 'nova-compute'):
+        assert row['STATE'] == 'up'
+        assert row['REMARK'].startswith('as it was then: no conductor has listened since 20')
+    operator.cloud.start_conductor('conductor1')
+    operator.cloud.simulation.advance(20)
+    operator.cloud.bus.faults = lambda message: 'lose'
+    operator.cloud.simulation.advance(100)
+    for row in operator.rows('service', 'list', '--binary', 'nova-compute'):
+        assert row['STATE'] == 'up'
+        assert row['REMARK'].startswith('as it was then: conductor1 cannot reach the message broker since 20')
+    assert operator.json('service', 'list')['unheard'].startswith('conductor1 cannot reach')
+    (row,) = operator.rows('service', 'list', '--binary', 'nova-conductor')
+    assert row['REMARK'].startswith('cannot reach the message broker since 20')
+
+
+def test_two_leases_of_one_name_are_remarked(operator):
+    operator.cloud.kill('conductor1')
+    operator.cloud.start_conductor('conductor1')
+    (row,) = operator.rows('service', 'list', '--host', 'conductor1')
+    assert row['REMARK'] == '2 leases: it was killed and is back, or two conductors have this name'
+    operator.cloud.simulation.advance(16)
+    (row,) = operator.rows('service', 'list', '--host', 'conductor1')
+    assert row['REMARK'] == '-'
+
+
+def test_in_json_it_is_all_there(operator):
+    found = operator.json('service', 'list', '--host', 'host2')
+    (service,) = found['services']
+    boot_id = operator.cloud.computes['host2'].boot_id
+    assert {name: service[name] for name in ('host', 'binary', 'status', 'state', 'forced_down', 'boot_id')} == {
+        'host': 'host2', 'binary': 'nova-compute', 'status': 'enabled', 'state': 'up', 'forced_down': False,
+        'boot_id': boot_id,
+    }  # fmt: skip
+    assert service['last_seen_up'].startswith('2026-01-01T00:00:')
+    assert service['lease'] is None
+
+
+@pytest.mark.parametrize('verb', [('list',), ('delete', 'host1')])
+def test_a_binary_that_there_cannot_be_is_refused_and_the_known_ones_are_named(operator, verb):
+    assert operator.status('service', *verb, '--binary', 'nope') == (2, '')
+    assert "'nope'" in operator.err
+    assert 'nova-compute' in operator.err
+    assert 'nova-conductor' in operator.err
+
+
+def providers_of(cloud):
+    return sorted(one.name for one in providers.list_providers(cloud.placement_client))
+
+
+@pytest.mark.nova_bug(1852610)
+def test_a_compute_that_is_gone_for_good_is_forgotten_with_its_providers(operator):
+    cloud = operator.cloud
+    cloud.kill('host3')
+    cloud.simulation.advance(70)
+    assert operator.says('service', 'delete', 'host3') == 'nova-compute of host3 is deleted.\n'
+    assert [row['HOST'] for row in operator.rows('service', 'list')] == ['host1', 'host2', 'conductor1']
+    assert [node.host for node in cloud.database.services.list_nodes()] == ['host1', 'host2']
+    assert providers_of(cloud) == ['host1', 'host2']
+    status, _ = operator.status('service', 'delete', 'host3')
+    assert status == 1
+    assert 'nova-compute of host3' in operator.err
+
+
+def test_one_that_comes_back_after_all_is_there_again(operator):
+    cloud = operator.cloud
+    cloud.kill('host3')
+    cloud.simulation.advance(70)
+    operator.says('service', 'delete', 'host3')
+    cloud.start_compute('host3')
+    cloud.simulation.run_until(cloud.up)
+    assert providers_of(cloud) == ['host1', 'host2', 'host3']
+
+
+def needed(cloud, why):
+    """Have host1 be needed."""
+    if why == 'it is up':
+        return
+    instance = cloud.boot('one', 'host1')
+    stalled = 'copying' if why == 'migration' else 'post_live_migration_at_source'
+    stall = cloud.world.hypervisors['host1'].faults.stall(stalled, sticky=True)
+    if why != 'instance':
+        assert cloud.live_migrate(instance, host='host2').status_int == 202
+        cloud.simulation.run_until(stall.reached.is_set)
+    cloud.kill('host1')
+    cloud.simulation.advance(150)
+
+
+@pytest.mark.nova_bug(1852610)
+@pytest.mark.parametrize(
+    ('why', 'said'),
+    [
+        ('it is up', 'it is up: stop it first'),
+        ('instance', 'instance .* is on it, 1 in all: move or delete it'),
+        ('migration', 'migration .* is in progress, 1 in all'),
+        ('debt', 'it owes post_live_migration_at_source for migration .*: start it'),
+    ],
+)
+def test_one_that_is_still_needed_is_not_deleted_and_it_says_by_what(operator, why, said):
+    cloud = operator.cloud
+    needed(cloud, why)
+    before = cloud.database.services.list(), cloud.database.services.list_nodes(), providers_of(cloud)
+    status, out = operator.status('service', 'delete', 'host1')
+    assert (status, out) == (1, '')
+    assert re.search(f'The service of host1 cannot be deleted: {said}', operator.err)
+    assert before == (cloud.database.services.list(), cloud.database.services.list_nodes(), providers_of(cloud))
+
+
+def test_one_that_was_declared_down_takes_its_debts_with_it(operator):
+    cloud = operator.cloud
+    needed(cloud, 'debt')
+    (service,) = cloud.database.services.list(host='host1')
+    cloud.database.services.update(service.id, forced_down=True)
+    assert len(cloud.database.debts.list()) == 1
+    operator.says('service', 'delete', 'host1')
+    assert cloud.database.debts.list() == []
+
+
+def test_one_on_which_placement_has_something_allocated_is_not_deleted(operator):
+    cloud = operator.cloud
+    (node,) = [node for node in cloud.database.services.list_nodes() if node.host == 'host3']
+    stranger = allocation_state.Consumer(
+        uuid=cloud.new_uuid(), consumer_type=allocation_state.INSTANCE, project_id='demo', user_id='demo'
+    )
+    allocations.claim(cloud.placement_client, stranger, {node.uuid: {'VCPU': 1}}, generation=None)
+    cloud.kill('host3')
+    cloud.simulation.advance(70)
+    status, _ = operator.status('service', 'delete', 'host3')
+    assert status == 1
+    assert stranger.uuid in operator.err
+    assert len(cloud.database.services.list(host='host3')) == 1
+
+
+def test_one_that_is_heard_of_in_the_last_moment_stays(operator):
+    cloud = operator.cloud
+    cloud.kill('host3')
+    cloud.simulation.advance(70)
+    (seen,) = cloud.database.services.list(host='host3')
+    cloud.start_compute('host3')
+    cloud.simulation.run_until(cloud.up)
+    assert not cloud.database.services.delete(seen)
+    assert len(cloud.database.services.list(host='host3')) == 1
+
+
+def test_one_that_comes_back_while_it_is_deleted_has_its_providers_again(operator):
+    cloud = operator.cloud
+    cloud.kill('host3')
+    cloud.simulation.advance(70)
+    delete = cloud.database.services.delete
+
+    def late(service):
+        cloud.database.services.heartbeat('host3', service.boot_id)
+        return delete(service)
+
+    cloud.database.services.delete = late
+    (service,) = cloud.database.services.list(host='host3')
+    with pytest.raises(exception.ServiceInUse, match='or it is back'):
+        services.delete(cloud.database, cloud.placement_client, service, 60, cloud.world_threads.sleep)
+    assert providers_of(cloud) == ['host1', 'host2', 'host3']
+    assert len(cloud.database.services.list(host='host3')) == 1
+
+
+def test_one_that_lives_though_it_was_declared_down_registers_again_by_itself(operator):
+    cloud = operator.cloud
+    (service,) = cloud.database.services.list(host='host3')
+    cloud.database.services.update(service.id, forced_down=True)
+    operator.says('service', 'delete', 'host3')
+    assert providers_of(cloud) == ['host1', 'host2']
+    cloud.simulation.advance(30)
+    (again,) = cloud.database.services.list(host='host3')
+    assert (again.boot_id, again.forced_down) == (service.boot_id, False)
+    assert providers_of(cloud) == ['host1', 'host2', 'host3']
+
+
+def test_a_conductor_that_is_gone_is_forgotten_too(operator):
+    cloud = operator.cloud
+    cloud.start_conductor('conductor2')
+    cloud.kill('conductor1')
+    cloud.simulation.advance(100)
+    operator.says('service', 'delete', 'conductor1', '--binary', 'nova-conductor')
+    assert [row['HOST'] for row in operator.rows('service', 'list', '--binary', 'nova-conductor')] == ['conductor2']

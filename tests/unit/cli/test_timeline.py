@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a migration waits for, in words that say what helps."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+import pytest
+
+from migrator.cli import timeline
+from migrator.db import cleanups as debts
+from migrator.db import conductors
+from migrator.objects import Migration, Service
+from migrator.saga import log
+
+NOW = datetime.datetime(2026, 1, 1, 3, 0, tzinfo=datetime.UTC)
+LIFE = conductors.Life('life-1', 'conductor1', NOW + datetime.timedelta(seconds=10))
+OVER = conductors.Life('life-0', 'conductor0', NOW - datetime.timedelta(seconds=50))
+
+
+def back(seconds):
+    return NOW - datetime.timedelta(seconds=seconds)
+
+
+def service(host, seen=5.0, **fields):
+    down_since = back(seen - 60) if seen > 60 else None
+    return Service(uuid=host, host=host, last_seen_up=back(seen), down_since=down_since, **fields)
+
+
+def step(name, state='intent', direction='do', tries=1, **fields):
+    return log.StepRecord(
+        step=name, direction=direction, state=state, attempt=1, tries=tries, started_at=back(30), **fields
+    )
+
+
+BOTH_UP = (service('src'), service('dst'))
+
+
+def story(steps=(), debts=(), lives=(LIFE,), services=BOTH_UP, before=0, running=0, **fields):
+    values = {
+        'uuid': 'm', 'instance_uuid': 'i', 'project_id': 'p', 'user_id': 'u', 'source_compute': 'src',
+        'source_node': 'src', 'dest_compute': 'dst', 'status': 'running', 'owner': 'life-1', 'epoch': 1,
+        'history': [{'status': 'accepted', 'at': back(60).isoformat(), 'owner': None, 'epoch': 0}], **fields,
+    }  # fmt: skip
+    return timeline.Story(
+        now=NOW, migration=Migration(**values), instance=None, steps=steps, debts=debts,
+        requests=(), services=services, lives=lives, lease=60, before=before, running=running,
+    )  # fmt: skip
+
+
+def waits(**fields):
+    return timeline.waits(story(**fields))
+
+
+def test_one_that_nothing_holds_up_goes_on():
+    assert waits(status='preparing') == ['Nothing holds it up: it goes on.']
+
+
+NOBODY = (
+    'No conductor has listened since 2026-01-01 02:59:10 UTC: each host is shown as it was then, and nothing is known '
+    'of any. Start a conductor; fence no host for this.'
+)
+
+
+class TestItsConductor:
+    def test_none_has_it_yet_and_one_lives(self):
+        assert waits(status='accepted', owner=None) == [
+            'No conductor has taken it up yet. The next sweep of conductor1 takes it up.'
+        ]
+
+    def test_none_has_it_and_none_lives(self):
+        assert waits(status='accepted', owner=None, lives=[OVER]) == [
+            'No conductor has taken it up yet.',
+            NOBODY,
+        ]
+
+    def test_its_conductor_is_gone_and_others_live(self):
+        other = dataclasses.replace(LIFE, id='life-2', server='conductor2')
+        assert waits(status='preparing', owner='life-0', lives=[LIFE, other, OVER]) == [
+            'Its conductor conductor0 is gone: its lease ended 50 s ago. '
+            'The next sweep of conductor1 or conductor2 takes it up.'
+        ]
+
+    def test_while_none_lives_no_host_is_blamed_for_its_silence(self):
+        silent = [service('src', seen=500), service('dst', seen=500)]
+        assert waits(status='preparing', owner='life-0', lives=[OVER], services=silent) == [
+            'Its conductor conductor0 is gone: its lease ended 50 s ago.',
+            NOBODY,
+        ]
+
+    def test_while_the_broker_is_away_no_host_is_blamed_for_its_silence(self):
+        silent = [service('src', seen=500), service('dst', seen=500)]
+        away = dataclasses.replace(LIFE, broker_away_since=back(70))
+        assert waits(status='preparing', lives=[away], services=silent) == [
+            'conductor1 cannot reach the message broker since 2026-01-01 02:58:50 UTC: each host is shown as it was '
+            'then, and nothing is known of any. Look at the broker; fence no host for this.'
+        ]
+        other = dataclasses.replace(LIFE, id='life-2', server='conductor2')
+        (line, *_) = waits(status='preparing', lives=[away, other], services=silent)
+        assert line.startswith('The compute service of the source src is down'), 'the other conductor listens'
+
+
+class TestItsHosts:
+    def test_one_that_is_silent_is_named_with_what_helps(self):
+        lines = waits(status='preparing', services=[service('src', seen=600), service('dst')])
+        assert lines == [
+            'The compute service of the source src is down: it was last heard of 10 min ago. Start it; or, where the '
+            'host is fenced and nothing can run there, declare that: '
+            'openstack compute service set --down src nova-compute'
+        ]
+
+    def test_one_that_was_stopped_is_named_so(self):
+        (line,) = waits(
+            status='preparing', services=[dataclasses.replace(service('src'), last_seen_up=None), service('dst')]
+        )
+        assert line.startswith('The compute service of the source src was stopped. Start it; or, where the host is')
+
+    def test_one_that_is_forced_down_is_named_as_what_it_is(self):
+        lines = waits(status='preparing', services=[service('src'), service('dst', forced_down=True)])
+        assert lines == ['The destination dst is forced down: an operator has declared that nothing runs there.']
+
+    def test_one_that_has_never_reported(self):
+        lines = waits(status='preparing', services=[service('src')])
+        assert lines == ['The destination dst has no compute service: none of that name has ever reported.']
+
+
+class TestWhatItWaitsFor:
+    def test_one_that_is_stuck_says_so_first_and_that_it_goes_on_by_itself(self):
+        lines = waits(stuck_reason='split brain.', waits_for='src has not answered for 61 s')
+        assert lines[:3] == [
+            'It is stuck, and somebody is needed: split brain.',
+            'It is looked at again with each sweep, and goes on by itself as soon as that is mended.',
+            'It waits: src has not answered for 61 s.',
+        ]
+
+    def test_one_that_is_being_abandoned_does_not_go_on_with_anything_else(self):
+        wish = {'abandon_requested_at': back(5), 'abandon_requested_by': 'ada', 'abandon_guest_on': 'src'}
+        first = {'at': back(40).isoformat(), 'stuck': 'split brain.', 'owner': 'life-1', 'epoch': 1}
+        steps = [step('live_migration'), step('stuck', result={'events': [first]})]
+        assert waits(stuck_reason='split brain.', steps=steps, **wish) == [
+            'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
+            'That has not begun yet. It is stuck: split brain.',
+        ]
+        steps.append(step('abandon', first_epoch=2))
+        assert waits(stuck_reason='split brain.', steps=steps, **wish) == [
+            'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
+            'It was stuck: split brain.',
+        ]
+        later = {'at': back(3).isoformat(), 'stuck': 'no room.', 'owner': 'life-1', 'epoch': 2}
+        # By the epochs: those who write of it have not one clock.
+        later['at'] = back(6).isoformat()
+        steps[1] = step('stuck', result={'events': [first, later]})
+        assert waits(stuck_reason='no room.', steps=steps, **wish) == [
+            'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
+            'It is stuck in that, and somebody is needed: no room.',
+            'It is tried again with each sweep, and ends as soon as that is mended.',
+        ]
+
+    @pytest.mark.parametrize(
+        ('before', 'running', 'words'),
+        [
+            (0, 1, 'It is number 1 in the queue of src, where 1 runs now.'),
+            (6, 2, 'It is number 7 in the queue of src, where 2 run now.'),
+            (0, 0, 'It is number 1 in the queue of src, where none runs now.'),
+        ],
+    )
+    def test_one_in_the_queue_says_its_place(self, before, running, words):
+        assert waits(steps=[step('live_migration')], status='queued', before=before, running=running) == [words]
+
+    def test_a_step_that_is_not_done_says_where_and_since_when(self):
+        assert waits(steps=[step('pre_live_migration')], status='preparing') == [
+            'dst is to do pre_live_migration: begun 30 s ago.'
+        ]
+        assert waits(steps=[step('post_live_migration_at_source', tries=4)], status='post-migrating') == [
+            'src is to do post_live_migration_at_source: begun 30 s ago, and tried 4 times.'
+        ]
+        assert waits(steps=[step('release_source_allocation')], status='post-migrating') == [
+            'The conductor is to do release_source_allocation: begun 30 s ago.'
+        ]
+
+    def test_what_is_done_and_what_an_earlier_attempt_has_left_is_not_waited_for(self):
+        done = step('pre_live_migration', state='done')
+        assert waits(steps=[done], status='preparing') == ['Nothing holds it up: it goes on.']
+        assert waits(steps=[step('pre_live_migration')], attempt=2, status='preparing') == [
+            'Nothing holds it up: it goes on.'
+        ]
+
+    def test_one_that_is_unwound_says_why_and_what_is_to_be_undone(self):
+        lines = waits(
+            steps=[step('pre_live_migration', direction='undo')], status='running', outcome='back', failure='the cable'
+        )
+        assert lines == [
+            'It is being unwound: the cable',
+            'dst is to undo pre_live_migration: begun 30 s ago.',
+        ]
+
+    def test_one_that_runs_says_how_far_it_is(self):
+        lines = waits(steps=[step('live_migration')], memory_total=4 * 2**30, memory_remaining=2**29)
+        assert lines[-1] == '0.5 of 4.0 GiB of memory are still to be copied.'
+
+    def test_wishes_are_told_with_who_had_them(self):
+        lines = waits(
+            abort_requested_at=back(7), abort_requested_by='ada', force_complete_requested_at=back(9), status='queued'
+        )
+        assert lines == [
+            'An abort was asked for 7 s ago by ada.',
+            'To complete by force was asked for 9 s ago.',
+        ]
+
+    @pytest.mark.parametrize('status', ['queued', 'running', 'running (post-copy)'])
+    @pytest.mark.parametrize(
+        'fields',
+        [{'stuck_reason': 'src no longer moves it'}, {'abandon_requested_at': back(3), 'abandon_guest_on': 'src'}],
+        ids=['stuck', 'abandoned'],
+    )
+    def test_one_that_is_given_up_is_not_said_to_move(self, status, fields):
+        """Beside "no longer moves it" stood how much of the guest's memory was still to be copied."""
+        memory = {'memory_total': 4 * 2**30, 'memory_remaining': 2**29}
+        lines = '\n'.join(waits(steps=[step('live_migration')], status=status, **memory, **fields))
+        for words in ('is to do live_migration', 'to be copied', 'in the queue'):
+            assert words not in lines
+
+    def test_a_step_that_it_is_stuck_at_for_its_failures_is_told_with_the_last(self):
+        failing = step('post_live_migration_at_source', tries=10, result={'reason': 'busy'})
+        lines = waits(steps=[failing], status='post-migrating', outcome='forward', stuck_reason='10 failures')
+        assert lines[-1] == (
+            'src is to do post_live_migration_at_source: begun 30 s ago, and tried 10 times; '
+            'the last time it failed: busy'
+        )
+
+
+class TestItsEnd:
+    def ended(self, status, **fields):
+        history = [{'status': status, 'at': back(120).isoformat(), 'owner': 'life-1', 'epoch': 1}]
+        return waits(status=status, history=history, **fields)
+
+    def test_where_the_guest_is(self):
+        assert self.ended('completed') == ['It ended completed 2 min ago: the guest runs at dst.']
+        assert self.ended('failed', failure='the cable') == [
+            'It ended failed 2 min ago, unwound: the cable',
+            'The guest is at src, and nothing of the migration is left.',
+        ]
+        assert self.ended('cancelled', abort_requested_at=back(130), failure='Aborted: asked for by ada.') == [
+            'It ended cancelled 2 min ago, unwound: Aborted: asked for by ada.',
+            'The guest is at src, and nothing of the migration is left.',
+            'An abort was asked for 2 min 10 s ago by somebody, and was done.',
+        ]
+
+    def test_where_a_host_that_is_to_have_the_guest_has_an_alarm_nobody_says_that_the_guest_is_there(self):
+        def owes(host):
+            return debts.Debt(
+                host=host, migration_uuid='m', instance_uuid='i', step='s', reason='it failed', epoch=1, alarm='look',
+                created_at=back(60),
+            )  # fmt: skip
+
+        assert self.ended('completed', debts=[owes('dst')])[0] == (
+            'It ended completed 2 min ago: the guest had moved to dst.'
+        )
+        assert self.ended('completed', debts=[owes('src')])[0] == (
+            'It ended completed 2 min ago: the guest runs at dst.'
+        )
+        assert self.ended('failed', debts=[owes('src')])[1:2] == ['The guest was at src then.']
+
+    def test_one_in_error_says_that_somebody_is_needed(self):
+        first, second = self.ended('error', failure='the guest is gone')
+        assert first == 'It ended in error 2 min ago: the guest is gone'
+        assert 'look for it' in second
+
+    def test_one_that_was_abandoned_says_by_whom(self):
+        why = 'Abandoned by ada, who says that the guest is on src.'
+        assert self.ended('error', failure=why, abandon_guest_on='src') == [f'It ended in error 2 min ago: {why}']
+
+    def test_an_abort_that_came_too_late_says_so(self):
+        asked = {'abort_requested_at': back(130), 'abort_requested_by': 'ada'}
+        lines = self.ended('completed', **asked, abort_verdict='completed before the abort')
+        assert lines[1] == (
+            'An abort was asked for 2 min 10 s ago by ada, and came to nothing: completed before the abort.'
+        )
+
+    def test_what_is_owed_for_it_is_said_after_its_end(self):
+        debt = debts.Debt('src', 'm', 'i', 'post_live_migration_at_source', 'src is down', 1, created_at=back(90))
+        down = [service('src', seen=500), service('dst')]
+        assert self.ended('completed', debts=[debt], services=down)[1:] == [
+            'src owes post_live_migration_at_source, since 90 s ago: src is down',
+            'src pays it when its compute service is back.',
+        ]
+        alarm = dataclasses.replace(debt, alarm='the guest is there')
+        assert self.ended('completed', debts=[alarm])[2:] == [
+            'That cannot be paid without a person: the guest is there'
+        ]
+
+
+def test_each_status_lasts_until_the_next_and_the_last_until_now_or_for_ever():
+    history = [
+        {'status': 'accepted', 'at': back(60).isoformat(), 'owner': None, 'epoch': 0},
+        {'status': 'preparing', 'at': back(45).isoformat(), 'owner': 'life-1', 'epoch': 1},
+    ]
+    seen = timeline.statuses(story(status='preparing', history=history))
+    assert [(one['status'], one['seconds'], one['server']) for one in seen] == [
+        ('accepted', 15, None),
+        ('preparing', 45, 'conductor1'),
+    ]
+    assert timeline.statuses(story(status='failed', history=history))[-1]['seconds'] is None

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.compute import scene as scene_module
+
+Scene = scene_module.Scene
+PRE = 'pre_live_migration'
+ROLLBACK = 'rollback_live_migration_at_destination'
+
+
+class TestFence:
+    @pytest.mark.parametrize(
+        ('epoch', 'owner', 'refusal', 'seen'),
+        [
+            (4, 'one', 'epoch', 5),
+            (5, 'one', None, 5),
+            (5, 'two', 'epoch', 5),
+            (6, 'two', None, 6),
+            (6, 'one', None, 6),
+        ],
+    )
+    def test_a_command_is_taken_or_refused_by_epoch_and_owner(
+        self, scene: Scene, epoch: int, owner: str, refusal: str | None, seen: int
+    ) -> None:
+        host = scene.host('beta')
+        host.call(PRE, epoch=5, owner='one')
+        for step in (PRE, ROLLBACK, 'live_migration', 'live_migration_abort', 'live_migration_force_complete'):
+            answer = host.call(step, epoch=epoch, owner=owner)
+            assert (answer.refusal, answer.seen) == (refusal, seen)
+            assert (answer.report is None) == (refusal is not None)
+        observation = host.poll(epoch=epoch, owner=owner)
+        assert (observation.refusal, observation.epoch) == (refusal, seen)
+
+    def test_a_poll_raises_the_epoch_and_an_earlier_message_is_then_refused(self, scene: Scene) -> None:
+        host = scene.host('beta')
+        assert host.poll(epoch=7).epoch == 7
+        assert host.call(PRE, epoch=6).refusal == 'epoch'
+        assert scene.beta.residue(scene_module.uuid(1, 1)) == []
+
+    @pytest.mark.parametrize('number', [2**31, 2**40, 2**63, 2**64, -1])
+    @pytest.mark.parametrize('field', ['epoch', 'tenure'])
+    def test_an_epoch_or_tenure_that_no_database_can_hold_is_refused_and_keeps_nobody_out(
+        self, scene: Scene, caplog: pytest.LogCaptureFixture, field: str, number: int
+    ) -> None:
+        host = scene.host('beta')
+        odd = {'epoch': 1, 'tenure': 1, field: number}
+        answer, observation = host.call(PRE, **odd), host.poll(**odd)
+        assert (answer.refusal, answer.seen, answer.seen_tenure, answer.report) == ('epoch', 0, 0, None)
+        assert (observation.refusal, observation.epoch) == ('epoch', 0)
+        assert f'{field} {number}' in caplog.text
+        assert 'look at its row in the database' in caplog.text
+        assert host.call(PRE, epoch=1, tenure=1).refusal is None
+
+    def test_the_highest_epoch_that_a_database_can_hold_is_taken(self, scene: Scene) -> None:
+        assert scene.host('beta').call(PRE, epoch=2**31 - 1, tenure=2**31 - 1).refusal is None
+
+    def test_a_command_for_another_boot_is_refused_and_the_host_registers_again(self, scene: Scene) -> None:
+        host = scene.host('beta')
+        assert len(host.events.started) == 1
+        answer = host.call(PRE, boot_id='another')
+        assert (answer.refusal, answer.boot_id) == ('boot', host.manager.boot_id)
+        scene.until(lambda: len(host.events.started) == 2)
+        assert host.poll(boot_id='another').refusal in ('boot', 'starting')
+        scene.simulation.run_ready()
+        assert host.poll().refusal is None
+
+    def test_until_the_answer_to_compute_started_is_applied_everything_is_refused_as_starting(
+        self, scene: Scene
+    ) -> None:
+        host = scene.host('beta', start=False)
+        host.events.unreachable = True
+        host.start()
+        assert host.call(PRE).refusal == 'starting'
+        assert host.poll().refusal == 'starting'
+        host.events.unreachable = False
+        scene.simulation.advance(1.0)
+        assert host.call(PRE).refusal is None
+
+    def test_while_the_answer_to_compute_started_is_being_applied_everything_is_still_refused(
+        self, scene: Scene
+    ) -> None:
+        host = scene.host('beta', start=False)
+        refusals: list[str | None] = []
+
+        def assignments() -> Iterator[Any]:
+            refusals.append(host.poll().refusal)
+            yield from ()
+
+        host.events.assignments = assignments()  # type: ignore[assignment]  # it is only iterated, and once
+        host.start()
+        assert refusals == ['starting']
+        assert host.poll().refusal is None
+
+
+@pytest.mark.seeds(None, 1, 2)
+class TestRepeats:
+    def test_the_same_call_while_the_work_runs_attaches_to_it(self, scene: Scene) -> None:
+        host = scene.host('beta')
+        stall = scene.beta.faults.stall(PRE)
+        assert host.report(PRE).state == 'running'
+        scene.until(stall.reached.is_set)
+        assert host.report(PRE).state == 'running'
+        stall.release()
+        scene.until(lambda: host.events.ended)
+        scene.simulation.run_ready()
+        assert len(host.events.ended) == 1
+        assert len(scene.world.effects('incoming')) == 1
+
+    def test_the_same_call_after_the_end_gets_the_stored_answer_and_does_nothing(self, scene: Scene) -> None:
+        host = scene.host('beta')
+        host.call(PRE)
+        scene.until(lambda: host.events.ended)
+        effects = len(scene.world.log)
+        report = host.report(PRE)
+        assert report.state == 'done'
+        assert report.result.destination['ready']
+        scene.simulation.run_ready()
+        assert len(scene.world.log) == effects
+
+    def test_a_late_duplicate_after_the_acknowledgement_does_nothing_for_the_life_of_the_process(
+        self, scene: Scene
+    ) -> None:
+        host = scene.host('beta')
+        host.call(PRE)
+        scene.until(lambda: host.events.ended)
+        ack = {'migration_uuid': scene_module.uuid(2, 1), 'step': PRE, 'epoch': 1}
+        assert host.poll(acks=[ack]).reports == []
+        effects = len(scene.world.log)
+        assert host.report(PRE).state == 'done'
+        scene.simulation.run_ready()
+        assert len(scene.world.log) == effects
+
+    def test_an_acknowledgement_of_an_older_epoch_or_of_running_work_forgets_nothing(self, scene: Scene) -> None:
+        host = scene.host('beta')
+        stall = scene.beta.faults.stall(PRE)
+        host.call(PRE, epoch=2)
+        ack = {'migration_uuid': scene_module.uuid(2, 1), 'step': PRE, 'epoch': 2}
+        assert len(host.poll(epoch=2, acks=[ack]).reports) == 1
+        stall.release()
+        scene.until(lambda: host.events.ended)
+        assert len(host.poll(epoch=2, acks=[{**ack, 'epoch': 1}]).reports) == 1
+        assert host.poll(epoch=2, acks=[ack]).reports == []
+
+    def test_a_later_step_acknowledges_the_earlier_ones(self, scene: Scene) -> None:
+        host = scene.host('beta')
+        host.call(PRE)
+        scene.until(lambda: host.events.ended)
+        assert [report.step for report in host.poll().reports] == [PRE]
+        host.call(ROLLBACK)
+        assert [report.step for report in host.poll().reports] == [ROLLBACK]
+
+    def test_work_of_an_earlier_epoch_goes_on_and_its_end_is_told_to_the_newest_owner(self, scene: Scene) -> None:
+        host = scene.host('beta')
+        stall = scene.beta.faults.stall(PRE)
+        host.call(PRE, epoch=1, owner='one')
+        scene.until(stall.reached.is_set)
+        host.poll(epoch=2, owner='two')
+        assert host.report(PRE, epoch=3, owner='two').state == 'running'
+        stall.release()
+        scene.until(lambda: host.events.ended)
+        ((reply_to, report),) = host.events.ended
+        assert (reply_to, report.epoch, report.state) == ('conductor-two', 3, 'done')
+        assert len(scene.world.effects('incoming')) == 1
+
+    def test_a_failed_rollback_is_done_again_when_asked_again_in_the_same_epoch(self, scene: Scene) -> None:
+        host = scene.host('beta')
+        scene.beta.faults.fail(ROLLBACK)
+        host.call(ROLLBACK)
+        scene.until(lambda: host.events.ended)
+        assert host.events.ended[0][1].reason is not None
+        assert host.report(ROLLBACK).state == 'running'
+        scene.until(lambda: len(host.events.ended) == 2)
+        assert host.events.states(ROLLBACK) == ['failed', 'done']
+
+    def test_a_failed_preparation_is_not_done_again_in_its_epoch_but_in_a_later_one(self, scene: Scene) -> None:
+        host = scene.host('beta')
+        scene.beta.faults.fail(PRE, 'disk full')
+        host.call(PRE)
+        scene.until(lambda: host.events.ended)
+        report = host.report(PRE)
+        assert report.state == 'failed'
+        assert 'disk full' in (report.reason or '')
+        assert host.report(PRE, epoch=2).state == 'running'
+        scene.until(lambda: len(host.events.ended) == 2)
+        assert host.events.states(PRE) == ['failed', 'done']
+
+    def test_an_unheard_event_changes_nothing_for_the_poll(self, scene: Scene) -> None:
+        host = scene.host('beta')
+        host.events.unreachable = True
+        host.call(PRE)
+        scene.until(lambda: host.kept(PRE).state == 'done')  # type: ignore[union-attr]
+        assert host.events.ended == []
+
+    @pytest.mark.nova_bug(1397153, 'cfb99acd6a')
+    def test_an_error_that_nobody_foresaw_is_reported_as_a_failure(self, scene: Scene) -> None:
+        """An unknown exception ends the step, and its text arrives."""
+        host = scene.host('beta')
+        scene.beta.faults.lie('get_guest', lambda truth: 1 / 0)
+        host.call(ROLLBACK)
+        scene.until(lambda: host.events.ended)
+        report = host.events.ended[0][1]
+        assert report.state == 'failed'
+        assert report.reason == f'beta failed in {ROLLBACK}: ZeroDivisionError: division by zero'
+
+
+@pytest.mark.seeds(None, 1, 2)
+class TestLine:
+    def test_a_rollback_cancels_the_preparation_waits_for_its_end_and_then_cleans(self, scene: Scene) -> None:
+        host = scene.host('beta')
+        scene.beta.pre_seconds = 60.0
+        host.call(PRE)
+        scene.simulation.advance(30.0)
+        assert scene.beta.residue(scene_module.uuid(1, 1)) != []
+        assert host.report(ROLLBACK, epoch=2).state == 'running'
+        scene.simulation.advance(0.2)
+        assert host.events.states(PRE) == ['cancelled']
+        assert host.events.states(ROLLBACK) == ['done']
+        assert scene.beta.residue(scene_module.uuid(1, 1)) == []
+
+    def test_a_rollback_behind_a_preparation_that_hangs_waits_and_blocks_nobody_else(self, scene: Scene) -> None:
+        host = scene.host('beta')
+        stall = scene.beta.faults.stall(PRE, instance_uuid=scene_module.uuid(1, 1))
+        host.call(PRE)
+        scene.until(stall.reached.is_set)
+        host.call(ROLLBACK, epoch=2)
+        host.call(PRE, number=2)
+        scene.until(lambda: host.events.states(PRE) == ['done'])
+        scene.simulation.advance(1000)
+        assert host.events.states(ROLLBACK) == []
+        assert host.poll(epoch=2).refusal is None
+        stall.release()
+        scene.until(lambda: host.events.states(ROLLBACK) == ['done'])
+        assert scene.beta.residue(scene_module.uuid(1, 1)) == []
+
+    def test_a_preparation_asked_for_behind_a_rollback_is_made_after_it(self, scene: Scene) -> None:
+        host = scene.host('beta')
+        stall = scene.beta.faults.stall(PRE)
+        host.call(PRE)
+        scene.until(stall.reached.is_set)
+        host.call(ROLLBACK, epoch=2)
+        host.call(PRE, epoch=3)
+        stall.release()
+        scene.until(lambda: host.events.states(PRE) == ['cancelled', 'done'])
+        assert host.events.states(ROLLBACK) == ['done']
+        assert scene.beta.residue(scene_module.uuid(1, 1)) == ['connections', 'directory', 'guest', 'receiving process']
+
+    def test_a_late_duplicate_of_a_preparation_that_was_rolled_back_is_refused_by_its_epoch(self, scene: Scene) -> None:
+        host = scene.host('beta')
+        host.call(PRE)
+        host.call(ROLLBACK, epoch=2)
+        scene.until(lambda: host.events.states(ROLLBACK))
+        assert host.call(PRE, epoch=1).refusal == 'epoch'
+        scene.simulation.run_ready()
+        assert scene.beta.residue(scene_module.uuid(1, 1)) == []

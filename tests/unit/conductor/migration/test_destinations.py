@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from migrator import exception
+from migrator.conductor.migration import destinations
+from migrator.db import models
+from migrator.db.migrations import Write
+from migrator.testing.placement_faults import Fault
+from migrator.virt.fake import driver
+from tests.unit.conductor import stage as stages
+
+Stage = stages.Stage
+
+
+def choose(
+    stage: Stage, tried: dict[str, str] | None = None, listened: bool = True, **fields: Any
+) -> destinations.Destination:
+    migration = stages.Migration(
+        uuid='m',
+        instance_uuid=stage.instance.uuid,
+        project_id='demo',
+        user_id='demo',
+        source_compute='host1',
+        source_node='host1',
+        **fields,
+    )
+    client = stage.cloud.placement_client
+    return destinations.choose(stage.database, client, migration, stage.instance, tried or {}, listened)
+
+
+def why_not(stage: Stage, error: type[Exception], *args: Any, **fields: Any) -> str:
+    with pytest.raises(error) as caught:
+        choose(stage, *args, **fields)
+    return str(caught.value)
+
+
+def inbound(stage: Stage, host: str) -> None:
+    """Have a migration of some other guest be on its way to a host."""
+    other = stage.cloud.boot('other', 'host1')
+    known = stage.adopt(stage.accept(instance=other)).row
+    stage.database.migrations.commit(known, Write(fields={'status': 'preparing', 'dest_compute': host}))
+
+
+def change_node(stage: Stage, host: str, **values: Any) -> None:
+    """Have a host have reported something else of its hypervisor."""
+    nodes = models.COMPUTE_NODES
+    with stage.database.engine.writer() as session:
+        session.execute(sa.update(nodes).where(nodes.c.host == host).values(**values))
+
+
+class TestOfItsOwnChoice:
+    def test_the_first_by_name_and_never_the_source_with_what_it_is_to_hold_there(self, stage: Stage) -> None:
+        found = choose(stage)
+        claim = stage.instance.flavor.resources()
+        assert (found.host, found.node) == ('host2', 'host2')
+        assert found.allocation == {driver.node_uuid('host2'): claim}
+        assert found.source_allocation == {driver.node_uuid('host1'): claim}
+        assert found.instance_generation == 1
+
+    def test_a_host_with_fewer_inbound_migrations_comes_first(self, still: Stage) -> None:
+        inbound(still, 'host2')
+        assert choose(still).host == 'host3'
+
+    def test_a_host_that_was_tried_is_not_tried_again(self, stage: Stage) -> None:
+        assert choose(stage, {'host2': 'disk full'}).host == 'host3'
+        reason = why_not(stage, exception.NoValidHost, {'host2': 'disk full', 'host3': 'on fire'})
+        assert 'host2: disk full' in reason
+        assert 'host3: on fire' in reason
+
+    @pytest.mark.parametrize(
+        ('change', 'reason'),
+        [
+            ({'disabled': True}, 'host2: it is disabled'),
+            ({'forced_down': True}, 'host2: it is forced down'),
+            ({'last_seen_up': None}, 'host2: its compute service was stopped'),
+        ],
+    )
+    def test_a_host_that_is_disabled_or_down_is_passed_over(self, stage: Stage, change: dict, reason: str) -> None:
+        service = stage.database.services.get_compute('host2')
+        stage.database.services.update(service.id, **change)
+        assert choose(stage).host == 'host3'
+        service = stage.database.services.get_compute('host3')
+        stage.database.services.update(service.id, disabled=True)
+        assert reason in why_not(stage, exception.NoValidHost)
+
+    def test_while_nobody_could_be_heard_of_for_long_silence_makes_no_host_down(self, still: Stage) -> None:
+        still.cloud.simulation.run_ready()
+        for host in ('host2', 'host3'):
+            long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+            known = still.database.services.get_compute(host).id
+            still.database.services.update(known, last_seen_up=long_ago, down_since=long_ago)
+        assert 'host2: it is down, and was last heard of at 2020-01-01 00:00:00 UTC' in why_not(
+            still, exception.NoValidHost
+        )
+        assert choose(still, listened=False).host == 'host2'
+        for host in ('host2', 'host3'):
+            still.database.services.update(still.database.services.get_compute(host).id, last_seen_up=None)
+        assert choose(still, listened=False).host == 'host2', 'it may be back, and nobody has heard it'
+        still.database.services.update(still.database.services.get_compute('host2').id, forced_down=True)
+        assert choose(still, listened=False).host == 'host3', 'forced down is down for everybody'
+
+    def test_a_host_with_another_or_an_older_hypervisor_is_passed_over(self, still: Stage) -> None:
+        still.cloud.simulation.run_ready()
+        change_node(still, 'host2', hypervisor_type='QEMU')
+        assert choose(still).host == 'host3'
+        change_node(still, 'host3', hypervisor_version=999)
+        said = why_not(still, exception.NoValidHost)
+        assert 'host2: The hypervisor of host2 is of type QEMU, and that of host1' in said
+        assert 'host3: The hypervisor of host3 has version 999, and is older than that of host1' in said
+        why_not(still, exception.InvalidHypervisorType, requested_host='host2')
+        why_not(still, exception.DestinationHypervisorTooOld, requested_host='host3')
+        why_not(still, exception.DestinationHypervisorTooOld, requested_host='host3', force=True)
+        change_node(still, 'host3', hypervisor_version=1001)
+        assert choose(still).host == 'host3', 'a newer one can take it'
+
+    def test_a_host_that_owes_a_cleanup_of_this_instance_is_passed_over(self, still: Stage) -> None:
+        known = still.adopt(still.accept())
+        known.owe('host2', 'rollback_live_migration_at_destination', 'it is down')
+        known.commit()
+        assert choose(still).host == 'host3'
+
+    def test_a_host_without_room_is_no_candidate(self, stage: Stage) -> None:
+        stage.cloud.boot('giant', 'host2', memory_mb=65536)
+        assert choose(stage).host == 'host3'
+
+    def test_with_room_nowhere_the_reason_says_so(self, stage: Stage) -> None:
+        for host in ('host2', 'host3'):
+            stage.cloud.boot('giant', host, memory_mb=65536)
+        assert 'host1: it is the source' in why_not(stage, exception.NoValidHost)
+
+    def test_an_instance_without_an_allocation_is_to_be_healed_first(self, stage: Stage) -> None:
+        client = stage.cloud.placement_client
+        held = stages.allocations.read(client, stage.instance.uuid)
+        owner = stages.allocations.allocation_state.Consumer(
+            uuid=stage.instance.uuid, consumer_type='INSTANCE', project_id='demo', user_id='demo'
+        )
+        stages.allocations.remove(client, owner, generation=held.generation or 0)
+        assert 'heal its allocation' in why_not(stage, exception.NoValidHost)
+
+    def test_a_placement_that_is_away_is_to_be_asked_later(self, stage: Stage) -> None:
+        stage.cloud.adapter.inject(Fault.UNREACHABLE, times=9)
+        assert why_not(stage, exception.PlacementUnreachable)
+
+
+class TestNamed:
+    def test_it_is_the_one_that_was_named_though_others_are_freer(self, still: Stage) -> None:
+        inbound(still, 'host3')
+        assert choose(still, requested_host='host3').host == 'host3'
+
+    def test_naming_a_host_overrules_that_it_is_disabled(self, stage: Stage) -> None:
+        service = stage.database.services.get_compute('host3')
+        stage.database.services.update(service.id, disabled=True)
+        assert choose(stage, requested_host='host3').host == 'host3'
+
+    @pytest.mark.parametrize(
+        ('host', 'error', 'reason'),
+        [
+            ('host1', exception.UnableToMigrateToSelf, 'to current host host1'),
+            ('nowhere', exception.ComputeHostNotFound, 'nowhere'),
+        ],
+    )
+    def test_one_that_cannot_be_is_refused(self, stage: Stage, host: str, error: type[Exception], reason: str) -> None:
+        assert reason in why_not(stage, error, requested_host=host)
+
+    @pytest.mark.parametrize('change', [{'forced_down': True}, {'last_seen_up': None}])
+    def test_one_that_is_down_is_unavailable(self, stage: Stage, change: dict) -> None:
+        service = stage.database.services.get_compute('host3')
+        stage.database.services.update(service.id, **change)
+        assert 'host3' in why_not(stage, exception.ComputeServiceUnavailable, requested_host='host3')
+
+    def test_one_without_room_is_refused_by_its_name(self, stage: Stage) -> None:
+        stage.cloud.boot('giant', 'host3', memory_mb=65536)
+        assert 'no room for the instance on host host3' in why_not(stage, exception.NoValidHost, requested_host='host3')
+
+    def test_one_that_was_tried_is_not_tried_again(self, stage: Stage) -> None:
+        assert 'host3' in why_not(stage, exception.NoValidHost, {'host3': 'disk full'}, requested_host='host3')
+
+
+class TestForced:
+    def test_it_claims_at_the_root_what_is_held_without_asking_for_candidates(self, stage: Stage) -> None:
+        found = choose(stage, requested_host='host3', force=True)
+        assert found.allocation == {driver.node_uuid('host3'): stage.instance.flavor.resources()}
+        assert not any('candidates' in url for _, url in stage.cloud.adapter.sent)
+
+    def test_the_host_must_still_be_there_and_up(self, stage: Stage) -> None:
+        why_not(stage, exception.ComputeHostNotFound, requested_host='nowhere', force=True)
+        why_not(stage, exception.UnableToMigrateToSelf, requested_host='host1', force=True)
+
+    def test_an_allocation_on_several_providers_cannot_be_forced(self, stage: Stage) -> None:
+        client, uuid = stage.cloud.placement_client, stage.instance.uuid
+        held = stages.allocations.read(client, uuid)
+        owner = stages.allocations.allocation_state.Consumer(
+            uuid=uuid, consumer_type='INSTANCE', project_id='demo', user_id='demo'
+        )
+        both = {driver.node_uuid('host1'): {'VCPU': 1}, driver.node_uuid('host2'): {'MEMORY_MB': 512}}
+        stages.allocations.claim(client, owner, both, generation=held.generation)
+        why_not(stage, exception.ForcedWithNestedAllocations, requested_host='host3', force=True)

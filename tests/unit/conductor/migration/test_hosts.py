@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from migrator.conductor.migration import context, hosts, settle
+from migrator.objects import protocol
+from migrator.saga import log
+from migrator.saga.step import Parked
+from tests.unit.conductor import stage
+
+Stage = stage.Stage
+CLEAN = 'rollback_live_migration_at_destination'
+LIVE = 'live_migration'
+
+
+def report(m: context.OwnedMigration, host: str, step: str, **fields: Any) -> protocol.Report:
+    known = {'boot_id': 'this boot', 'epoch': m.row.epoch, 'state': 'failed', 'reason': 'because'}
+    return protocol.Report(migration_uuid=m.row.uuid, host=host, step=step, **{**known, **fields})
+
+
+def observation(m: context.OwnedMigration, **fields: Any) -> protocol.Observation:
+    guest = protocol.Guest(instance_uuid=m.row.instance_uuid, state='running')
+    known = {'migration_uuid': m.row.uuid, 'host': 'host1', 'boot_id': 'this boot', 'epoch': m.row.epoch}
+    return protocol.Observation(**{**known, 'guest': guest, **fields})
+
+
+@pytest.mark.parametrize(('ahead', 'says'), [(0, settle.Says.HERE), (1, settle.Says.MISSING)])
+def test_an_answer_that_was_given_to_a_newer_owner_decides_nothing(
+    still: Stage, monkeypatch: pytest.MonkeyPatch, ahead: int, says: settle.Says
+) -> None:
+    m = still.adopt(still.accept())
+    said = [observation(m, epoch=m.row.epoch + ahead)]
+    monkeypatch.setattr(m.tools.hosts, 'ask', lambda *args, **kwargs: said)
+    assert hosts.look_at(m, 'host1').says is says
+
+
+def test_a_report_from_before_the_step_was_to_be_done_again_does_not_count(still: Stage) -> None:
+    m = still.adopt(still.accept('host2'))
+    again = log.StepRecord(CLEAN, log.UNDO, log.StepState.INTENT.value, 1, epoch=m.row.epoch)
+    m.take_report(report(m, 'host2', CLEAN, epoch=m.row.epoch - 1))
+    # The answer to the second try is still out, so that nothing is sent.
+    m.unsure.add(('host2', CLEAN))
+    assert hosts.carry_out(m, 'host2', CLEAN, again) == Parked(f'host2 to end {CLEAN}')
+    new = report(m, 'host2', CLEAN)
+    m.take_report(new)
+    assert still.do(lambda: hosts.carry_out(m, 'host2', CLEAN, again)) == new
+
+
+@pytest.mark.parametrize(('boot', 'says'), [('this boot', settle.Says.RETURNED), ('an earlier one', settle.Says.HERE)])
+def test_only_this_boot_of_the_source_can_say_that_its_call_has_returned(
+    still: Stage, boot: str, says: settle.Says
+) -> None:
+    m = still.adopt(still.accept())
+    m.take_report(report(m, 'host1', LIVE, boot_id=boot))
+    assert hosts.word_of(m, observation(m)).says is says
+
+
+def test_when_the_epoch_rises_while_the_hosts_are_asked_each_is_asked_in_the_new_one(still: Stage) -> None:
+    still.simulation.advance(5)  # so that the hosts are ready
+    m = still.adopt(still.accept())
+    m.will(dest_compute='host2', dest_node='host2')
+    m.commit()
+    m.raise_epoch()
+    # A newer owner has spoken to the host that is asked second.
+    newer = dataclasses.replace(m.order('host2', 'poll'), epoch=5)
+    still.do(lambda: m.tools.hosts.ask('host2', [newer]))
+    m.must_ask = {'host1', 'host2'}
+    assert still.do(lambda: hosts.ask_first(m)) is None
+    assert m.row.epoch > 5
+    assert {host: said.epoch for host, said in m.seen.items()} == {'host1': m.row.epoch, 'host2': m.row.epoch}

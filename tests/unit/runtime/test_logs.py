@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a service logs: by whom and about what, as a line of text that an operator can grep."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+
+import pytest
+from oslo_config import cfg
+
+from migrator import context, exception
+from migrator.runtime import logs
+from migrator.testing.cloud import SimulatedCloud
+
+
+@pytest.fixture
+def log(tmp_path):
+    """A logger as a service has it, and what it wrote."""
+    conf = cfg.ConfigOpts()
+    logs.register(conf)
+    conf(['--log-file', str(tmp_path / 'log')], project='migrator', default_config_files=[], default_config_dirs=[])
+    root = logging.getLogger()
+    before = list(root.handlers), root.level
+    logs.setup(conf)
+    yield logging.getLogger('migrator.test'), lambda: (tmp_path / 'log').read_text().splitlines()
+    root.handlers[:], root.level = before
+
+
+def test_a_line_has_the_request_the_migration_and_the_instance_that_it_is_about(log):
+    logger, lines = log
+    # another's, as a pool's thread has it left over
+    context.RequestContext(request_id='req-stale', overwrite=True)
+    with context.about(context.RequestContext(request_id='req-1', overwrite=False), 'mig-1', 'inst-1'):
+        logger.info('within')
+    logger.info('without')
+    logger.info('by its call', extra={'migration': 'mig-2'})
+    within, without, by_call = lines()
+    assert 'req-1 ' in within
+    assert '[migration: mig-1] [instance: inst-1] within' in within
+    assert '[-] without' in without
+    assert '[migration: mig-2] by its call' in by_call
+
+
+@pytest.mark.parametrize('odd', ['\n', '\r\n', '\x0b', '\x0c', '\x85', '\u2028', '\x1b[2J', '\x00', '\ud800'])
+def test_no_text_from_outside_makes_a_line_of_its_own_or_commands_a_terminal(log, odd):
+    logger, lines = log
+    forged = f'a{odd}2026-01-01 00:00:00 CRITICAL all is lost'
+    user = context.RequestContext(user_id=f'eve{odd.strip()}', request_id='req-1', overwrite=False)
+    with context.about(user):
+        logger.info('Path %s', forged)
+        logger.info(forged)
+        logger.info('last')
+    assert len(lines()) == 3
+    assert all(odd not in line and not line.startswith('2026-01-01 00:00:00') for line in lines())
+    assert lines()[0].endswith('all is lost')
+    assert '\\' in lines()[0]
+
+
+def test_a_traceback_keeps_its_lines_and_none_of_them_can_be_taken_for_another(log):
+    logger, lines = log
+    try:
+        raise ValueError('why\n2026-01-01 00:00:00 CRITICAL all is lost \x1b[2J')
+    except ValueError:
+        logger.exception('It failed')
+        logger.warning('It goes on')
+    assert any('Traceback' in line for line in lines())
+    assert not any(line.startswith('2026-01-01 00:00:00') or '\x1b' in line for line in lines())
+
+
+def test_a_handler_that_is_called_over_rpc_logs_what_its_call_is_about(log):
+    logger, lines = log
+    served = {}
+
+    class RPC:
+        def serve(self, target, endpoint):
+            served[target] = endpoint
+
+    class Endpoint:
+        def wake(self, context, migration_uuid):
+            logger.info('woken')
+            return migration_uuid
+
+        wake.exposed = True
+
+    logs.TracedRPC(RPC()).serve('topic', Endpoint())
+    assert served['topic'].wake.exposed
+    assert not hasattr(served['topic'], 'sleep')
+    called = served['topic'].wake(context.RequestContext(request_id='req-9', overwrite=False), migration_uuid='mig-9')
+    assert called == 'mig-9'
+    assert 'req-9' in lines()[0]
+    assert '[migration: mig-9] woken' in lines()[0]
+
+
+def test_no_password_is_logged_neither_in_a_message_nor_in_a_traceback(log):
+    logger, lines = log
+    logger.info('to %s', 'postgresql://user:hush@host/db and rabbit://u:hush@h')
+    try:
+        raise RuntimeError('rabbit://user:hush@host')
+    except RuntimeError:
+        logger.exception('it failed')
+    text = '\n'.join(lines())
+    assert 'hush' not in text
+    assert 'postgresql://***@host/db' in text
+
+
+def test_an_outage_is_one_line_without_a_traceback_for_as_long_as_it_lasts(log):
+    logger, lines = log
+    for attempt in range(3):
+        try:
+            raise exception.DatabaseUnreachable(reason=f'attempt {attempt}')
+        except exception.DatabaseUnreachable:
+            logger.exception('The sweep failed')
+        logging.getLogger('oslo_db.sqlalchemy.engines').error('refused, %s attempts left', attempt)
+    assert len(lines()) == 2
+    assert lines()[0].endswith('The sweep failed: The database is not reachable: attempt 0')
+
+
+def test_an_outage_after_a_while_of_silence_is_another_and_other_errors_are_each_told():
+    now = [0.0]
+    once = logs.OncePerOutage(clock=lambda: now[0])
+
+    def said(name: str) -> bool:
+        return once.filter(logging.LogRecord(name, logging.ERROR, '', 1, 'refused', (), None))
+
+    assert [said('keystoneauth.x'), said('keystoneauth.x')] == [True, False]
+    now[0] = 61.0
+    assert said('keystoneauth.x')
+    assert [said('migrator.x'), said('migrator.x')] == [True, True]
+
+
+def test_an_outage_that_is_noticed_by_many_migrations_is_one():
+    once = logs.OncePerOutage(clock=lambda: 0.0)
+    away = exception.ServiceUnreachable(service='The message broker', reason='it sleeps')
+    for count, uuid in enumerate(['4a1b0c2d-0000-4000-8000-00000000000a', 'beefcafe-1111-4000-8000-0123456789ab']):
+        record = logging.LogRecord('migrator.x', logging.WARNING, '', 1, 'Migration %s waits: %s', (uuid, away), None)
+        assert once.filter(record) is (count == 0)
+
+
+def test_a_log_that_cannot_be_written_says_so_once_for_as_long_as_it_lasts(log, capsys, monkeypatch):
+    logger, lines = log
+    (handler,) = [one for one in logging.getLogger().handlers if hasattr(one, 'baseFilename')]
+    monkeypatch.setattr(handler, 'reopenIfNeeded', lambda: None)
+    usual = handler.stream
+    for _ in range(2):
+        with io.TextIOWrapper(io.FileIO('/dev/full', 'w'), write_through=True) as handler.stream:
+            for number in range(3):
+                logger.info('lost %d', number)
+        handler.stream = usual
+        logger.info('written')
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    for line in said:
+        assert f'The log cannot be written to {handler.baseFilename}, and lines are lost: ' in line
+        assert 'No space left on device' in line
+    assert [line.endswith('written') for line in lines()] == [True, True]
+
+
+# --- the lines of a migration ----------------------------------------------------------------------------------------
+
+
+class Cloud(SimulatedCloud):
+    """A simulated cloud whose services have RPC as processes have it."""
+
+    def _rpc(self, name, sender):
+        return logs.TracedRPC(super()._rpc(name, sender))
+
+
+@pytest.fixture
+def cloud(backend, log):
+    logging.getLogger('migrator').setLevel(logging.DEBUG)
+    made = Cloud(backend.directory, hosts=2, ground=backend)
+    yield made
+    made.stop()
+    logging.getLogger('migrator').setLevel(logging.NOTSET)
+
+
+#: What stands before the message: which logger, which request, which migration, which instance.
+LINE = re.compile(
+    r'(?P<level>[A-Z]+) (?P<logger>migrator[\w.]*) '
+    r'\[(?P<request>[^\]]*)\] (\[migration: (?P<migration>\S+)\] )?(\[instance: (?P<instance>\S+)\] )?'
+)
+
+
+def read(lines):
+    """Return the lines that migrator has logged, in their parts."""
+    found = [match.groupdict() | {'text': match.string[match.end() :]} for match in map(LINE.search, lines()) if match]
+    assert found
+    return found
+
+
+def of(found, logger, word):
+    """Return the one kind of line that a test means; there is one at least."""
+    meant = [line for line in found if line['logger'] == f'migrator.{logger}' and word in line['text']]
+    assert meant, f'no line of {logger} with {word!r} in {found}'
+    return meant
+
+
+def all_are_about(found, instance, migration):
+    for line in found:
+        named = (line['migration'], line['instance'])
+        assert named == (migration.uuid, instance.uuid), line
+        assert migration.request_id in line['request'], line
+
+
+def faults(cloud, host):
+    return cloud.world.hypervisors[host].faults
+
+
+def moves(cloud, log, host=None):
+    """Ask for a migration, and return its row and a way to its lines."""
+    instance = cloud.boot('guest', 'host1', memory_mb=4096)
+    assert cloud.live_migrate(instance, host).status_int == 202
+    return instance, cloud.migrations(instance)[0]
+
+
+def test_every_line_of_a_migration_names_it_its_instance_and_the_request_behind_it(cloud, log):
+    instance, migration = moves(cloud, log)
+    cloud.wait()
+    found = read(log[1])
+    whole = [*of(found, 'conductor.takeover', 'Adopted'), *of(found, 'conductor.runner', 'has ended: completed')]
+    all_are_about(whole, instance, migration)
+    # And no line that is about it lacks it.
+    mentioned = [line for line in found if migration.uuid in line['text']]
+    all_are_about(mentioned, instance, migration)
+
+
+def test_two_migrations_at_a_time_each_have_their_own(cloud, log):
+    both = [moves(cloud, log) for _ in range(2)]
+    cloud.wait()
+    found = read(log[1])
+    for instance, migration in both:
+        all_are_about([line for line in found if migration.uuid in line['text']], instance, migration)
+        all_are_about([line for line in found if line['migration'] == migration.uuid], instance, migration)
+
+
+def test_a_failure_at_a_host_is_told_there_under_the_migration_and_its_request(cloud, log):
+    faults(cloud, 'host2').fail('pre_live_migration', reason='no such bridge')
+    faults(cloud, 'host1').fail('copying', reason='the cable')
+    instance, migration = moves(cloud, log)
+    cloud.wait()
+    all_are_about(of(read(log[1]), 'compute.work', 'no such bridge'), instance, migration)
+
+
+def test_an_abort_that_a_driver_refuses_is_told_under_the_migration(cloud, log):
+    faults(cloud, 'host1').fail('live_migration_abort', reason='the monitor is busy')
+    instance, migration = moves(cloud, log)
+    cloud.simulation.run_until(lambda: cloud.migrations(instance)[0].status == 'running')
+    assert cloud.request('DELETE', f'/servers/{instance.uuid}/migrations/{migration.id}').status_int == 202
+    cloud.wait()
+    (line,) = {tuple(line.items()) for line in of(read(log[1]), 'compute.manager', 'the monitor is busy')}
+    found = dict(line)
+    assert (found['migration'], found['instance']) == (migration.uuid, instance.uuid)
+
+
+def test_a_report_that_nobody_hears_is_told_under_the_migration(cloud, log):
+    cloud.bus.faults = lambda message: 'refuse' if message.method == 'step_ended' else None
+    instance, migration = moves(cloud, log)
+    cloud.wait()
+    all_are_about(of(read(log[1]), 'compute.work', 'did not hear of'), instance, migration)
+
+
+def test_a_poll_that_the_driver_does_not_answer_is_told_under_the_migration(cloud, log):
+    instance, migration = moves(cloud, log)
+    cloud.simulation.run_until(lambda: cloud.migrations(instance)[0].status == 'running')
+    faults(cloud, 'host1').fail('get_guest', sticky=True)
+    cloud.simulation.advance(5)
+    faults(cloud, 'host1').clear()
+    cloud.wait()
+    for line in of(read(log[1]), 'compute.status', 'does not tell of guest'):
+        assert (line['migration'], line['instance']) == (migration.uuid, instance.uuid)
+
+
+def test_a_job_that_outlived_its_service_is_told_under_the_migration_once_it_is_known_whose_it_is(cloud, log):
+    instance, migration = moves(cloud, log)
+    cloud.simulation.run_until(lambda: cloud.migrations(instance)[0].status == 'running')
+    cloud.kill('host1')
+    stall = faults(cloud, 'host1').stall('attach_live_migration')
+    faults(cloud, 'host1').fail('attach_live_migration', after=True)
+    cloud.start_compute('host1')
+    cloud.simulation.run_until(cloud.up)
+    cloud.simulation.run_ready()
+    stall.release()
+    cloud.wait()
+    for line in of(read(log[1]), 'compute.steps', 'cannot be asked for'):
+        assert (line['migration'], line['instance']) == (migration.uuid, instance.uuid)
+
+
+def test_what_a_migration_waits_for_and_a_debt_are_told_under_it(cloud, log):
+    instance, migration = moves(cloud, log)
+    cloud.simulation.run_until(lambda: cloud.migrations(instance)[0].status == 'running')
+    cloud.kill('host1')
+    cloud.simulation.advance(90)
+    waiting = of(read(log[1]), 'conductor.periodics', 'has not answered since')
+    all_are_about(waiting, instance, migration)
+    cloud.wait(900)
+    assert cloud.database.debts.list(), 'a debt was to be paid'
+    cloud.start_compute('host1')
+    cloud.simulation.run_until(lambda: not cloud.database.debts.list())
+    paid = of(read(log[1]), 'conductor.cleanups', 'has paid')
+    assert {(line['migration'], line['instance']) for line in paid} == {(migration.uuid, instance.uuid)}

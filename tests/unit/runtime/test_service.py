@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The life of a service: its options, its start, its signals, and its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+
+import pytest
+from oslo_config import cfg
+
+from migrator import exception, executors
+from migrator.conf import service as service_conf
+from migrator.runtime import process, signals
+from tests import forked
+from tests.unit.cmd.processes import configure, refused, running
+
+# --- what cannot start says why, in one line, with a status -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        ('max_concurrent_live_migrations = many', ['[DEFAULT] max_concurrent_live_migrations', "'many'", '1 or more']),
+        ('concurrency_backend = fibers', ['[DEFAULT] concurrency_backend', "'fibers'", 'auto or threading']),
+        ('[conductor]\nlease = 0', ['[conductor] lease', "'0'", 'of 1 or more']),
+        ('[conductor]\nsweep_interval =', ["[conductor] sweep_interval is ''", 'a number of 0.1 or more would do']),
+        ('report_interval =', ["[DEFAULT] report_interval is ''", 'a whole number of 1 or more would do']),
+        ('[api]\nlisten_port =', ["[api] listen_port is ''", '65535 at most would do']),
+        ('[api]\nlisten_port = 70000', ['[api] listen_port', "'70000'", '65535']),
+        ('[database]\nconnection = postgrsql://u:hush@h/d', ['[database] connection', 'postgrsql://***@h/d']),
+        ('transport_url = kaninchen://u:hush@h', ['[DEFAULT] transport_url', 'kaninchen://***@h', 'rabbit://']),
+        ('[placement]\nauth_type = magic', ['[placement] auth_type', "'magic'"]),
+        ('log_file = /proc/nothing/log', ['[DEFAULT] log_file', '/proc/nothing/log']),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_it_was_and_what_would_do(text, words, tmp_path):
+    status, line = refused(tmp_path, 'conductor', *configure(tmp_path, text))
+    assert status == 2
+    for word in ['migrator-conductor: ', *words]:
+        assert word in line
+    assert 'hush' not in line
+
+
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        ('[compute]\nservice_version_cap = 99', ['[compute] service_version_cap is 99', 'from 1 to 5']),
+        ('[upgrade_levels]\ncompute = 9.9', ["[upgrade_levels] compute is '9.9'", 'auto, or 1.0 or 1.1, would do']),
+        ('[upgrade_levels]\nconductor = train', ["[upgrade_levels] conductor is 'train'", 'auto, or 1.0, would do']),
+    ],
+    ids=['cap', 'compute', 'conductor'],
+)
+@pytest.mark.parametrize('module', ['api', 'compute', 'conductor'])
+def test_every_service_refuses_a_version_that_this_release_does_not_have(module, text, words, tmp_path):
+    status, line = refused(tmp_path, module, *configure(tmp_path, text, schema=False))
+    assert status == 2
+    for word in [f'migrator-{module}: ', *words]:
+        assert word in line
+
+
+def test_a_wrong_option_of_the_environment_is_named_too(tmp_path):
+    status, line = refused(tmp_path, 'conductor', *configure(tmp_path), OS_CONDUCTOR__LEASE='soon')
+    assert status == 2
+    assert "Option [conductor] lease is 'soon'" in line
+
+
+def test_a_file_that_is_not_there_and_one_that_is_none_are_named(tmp_path):
+    status, line = refused(tmp_path, 'conductor', '--config-file', '/nowhere/migrator.conf')
+    assert (status, '/nowhere/migrator.conf' in line) == (2, True)
+    (tmp_path / 'odd.conf').write_text('what is this\n')
+    status, line = refused(tmp_path, 'conductor', '--config-file', str(tmp_path / 'odd.conf'))
+    assert (status, 'odd.conf' in line) == (2, True)
+    assert f"Option --config-file is '{tmp_path}/odd.conf': " in line
+
+
+def test_an_unknown_argument_is_status_2(tmp_path):
+    with running(tmp_path, 'conductor', '--no-such-thing') as service:
+        assert service.status() == 2
+        assert '--no-such-thing' in service.text()
+
+
+def test_a_schema_that_is_too_old_or_too_new_says_what_to_do(tmp_path):
+    status, line = refused(tmp_path, 'conductor', *configure(tmp_path, schema=False))
+    assert (status, "run 'migrator-manage db sync'" in line) == (2, True)
+    arguments = configure(tmp_path)
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / 'migrator.sqlite') as database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    database.close()
+    status, line = refused(tmp_path, 'conductor', *arguments)
+    assert (status, '9999' in line, 'run the release that wrote it' in line) == (2, True, True)
+
+
+# --- signals ---------------------------------------------------------------------------------------------------------
+
+
+def test_signals_and_words_of_threads_are_heard_in_their_order_and_handlers_are_given_back():
+    before = signal.getsignal(signal.SIGHUP)
+    with signals.Signals() as told:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert told.next() == signal.SIGHUP
+        threading.Thread(target=told.tell).start()
+        assert told.next() == signals.TOLD
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert told.next() in signals.STOP
+    assert signal.getsignal(signal.SIGHUP) is before
+    told.tell()
+
+
+def test_a_second_sigterm_ends_at_once_what_does_not_stop(tmp_path):
+    script = tmp_path / 'slow.py'
+    script.write_text("""
+import sys, threading
+from migrator.runtime import service
+def begin(process):
+    process.on_stop(threading.Event().wait)
+sys.exit(service.main(service.Kind('migrator-slow', lambda conf: None, begin), []))
+""")
+    with forked.Process([sys.executable, str(script)], stdout=forked.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if 'serves' in line or 'stops' in line:
+                child.terminate()
+        assert child.wait(timeout=30) == 128 + signal.SIGTERM
+
+
+def test_what_is_being_started_ends_before_what_it_uses_is_taken_from_it(tmp_path):
+    """A compute service whose question was under way lost its broker, and said that the conductor had failed."""
+    script = tmp_path / 'asking.py'
+    script.write_text("""
+import sys, time
+from migrator.runtime import service
+def begin(process):
+    process.on_stop(lambda: print('hung up', flush=True))
+    print('asks', flush=True)
+    process.stopping.wait()
+    time.sleep(0.5)
+    print('was answered', flush=True)
+    process.on_stop(lambda: print('served no more', flush=True))
+sys.exit(service.main(service.Kind('migrator-asking', lambda conf: None, begin), []))
+""")
+    with forked.Process([sys.executable, str(script)], stdout=forked.PIPE, text=True) as child:
+        assert child.stdout is not None
+        said = []
+        for line in child.stdout:
+            if ' INFO ' not in line:
+                said.append(line.strip())
+            if line.strip() == 'asks':
+                child.terminate()
+        assert (child.wait(timeout=30), said) == (0, ['asks', 'was answered', 'served no more', 'hung up'])
+
+
+@pytest.mark.parametrize(
+    ('module', 'text', 'status'),
+    [
+        ('compute', '[compute]\nstop_running = wait\nstop_timeout = 90', 0),
+        ('compute', '[compute]\nstop_running = leave\nstop_timeout = 90', 1),
+        ('api', '[api]\nshutdown_timeout = 90', 0),
+        ('api', '[api]\nshutdown_timeout = 0', 1),
+        ('conductor', '', 1),
+    ],
+)
+def test_a_stop_may_take_as_long_as_the_service_is_told_to_wait_and_a_margin(module, text, status, tmp_path):
+    """A compute service that was to wait 90 s for what runs was ended after 60 s, as if something had hung."""
+    script = tmp_path / 'waiting.py'
+    script.write_text("""
+import dataclasses, importlib, sys, threading
+from migrator.runtime import service
+service.STOP_TIMEOUT = 0.1
+def begin(process):
+    process.on_stop(lambda: threading.Event().wait(1))
+kind = importlib.import_module(f'migrator.cmd.{sys.argv[1]}').KIND
+sys.exit(service.main(dataclasses.replace(kind, begin=begin), sys.argv[2:]))
+""")
+    clean = {key: value for key, value in os.environ.items() if not key.startswith('OS_')}
+    with forked.Process(
+        [sys.executable, str(script), module, *configure(tmp_path, text, schema=False)],
+        stdout=forked.PIPE, stderr=forked.STDOUT, text=True, env=clean,
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        said = []
+        for line in child.stdout:
+            said.append(line)
+            if ' serves' in line:
+                child.terminate()
+        assert child.wait(timeout=30) == status, ''.join(said)
+    assert ['not all of it has stopped' in line for line in said].count(True) == status
+
+
+# --- waiting ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_away_is_waited_for_and_said_once(monkeypatch, caplog):
+    monkeypatch.setattr(process, 'AGAIN', 0.01)
+    made = process.Process('migrator-test', cfg.ConfigOpts(), executors.NativeThreads())
+    tries = []
+
+    def attempt() -> str:
+        tries.append(1)
+        if len(tries) < 5:
+            raise exception.DatabaseUnreachable(reason='it sleeps')
+        return 'here'
+
+    with caplog.at_level(logging.INFO):
+        assert made.wait_for('The database', attempt) == 'here'
+    assert [record.levelname for record in caplog.records] == ['WARNING', 'INFO']
+    assert 'it sleeps. migrator-test waits for it.' in caplog.text
+
+
+def test_who_waits_is_woken_by_the_stop_and_one_failure_does_not_keep_the_rest_from_stopping(caplog):
+    made = process.Process('migrator-test', cfg.ConfigOpts(), executors.NativeThreads())
+    stopped = []
+    made.on_stop(lambda: stopped.append('first made, last stopped'))
+    made.on_stop(lambda: 1 / 0)
+
+    def attempt() -> None:
+        threading.Timer(0.05, made.stop).start()
+        raise exception.DatabaseUnreachable(reason='it sleeps')
+
+    with pytest.raises(process.Stopping):
+        made.wait_for('The database', attempt)
+    while not stopped:
+        made.stopping.wait(0.01)
+    assert 'could not be stopped' in caplog.text
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_option_says_its_type_and_default_and_what_changes():
+    for _section, options in service_conf.list_opts():
+        for option in options:
+            assert 'default' in option.help, option.name
+            assert len(option.help) > 100, option.name

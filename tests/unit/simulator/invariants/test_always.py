@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must be true of guests, books and rows after every event: planted, and found."""
+
+import json
+
+import pytest
+
+from migrator.simulator.invariants import check
+from migrator.simulator.world import World
+from migrator.virt.fake import driver
+from tests.unit.simulator import planting
+
+
+def test_i1_a_guest_that_is_active_twice(cloud):
+    planting.add_guest(cloud, 'host3')
+    planting.fence_off(cloud, 'host3')
+    assert planting.found(cloud, quiet=False) == planting.found(cloud) == {'I1'}
+
+
+def test_i1_what_the_world_noted_by_itself(cloud):
+    cloud.world.violations.append('guest was destroyed, its last copy')
+    assert planting.found(cloud, quiet=False) == {'I1'}
+
+
+def test_i2_a_host_that_is_changed_before_cut_over(copying):
+    planting.sql(copying, "UPDATE instances SET host = 'host2' WHERE uuid = ?", copying.instance.uuid)
+    assert planting.found(copying, quiet=False) == {'I2'}
+
+
+def test_i2_a_host_that_is_changed_after_the_end(cloud):
+    planting.sql(cloud, "UPDATE instances SET host = 'host1'")
+    assert planting.found(cloud, quiet=False) == {'I2'}
+
+
+def test_i2_a_migration_that_goes_forward_while_its_source_runs_the_guest(copying):
+    planting.sql(copying, "UPDATE migrations SET outcome = 'forward' WHERE uuid = ?", copying.migration.uuid)
+    planting.sql(copying, "UPDATE instances SET host = 'host2' WHERE uuid = ?", copying.instance.uuid)
+    assert planting.found(copying, quiet=False) == {'I2'}
+
+
+def test_i4_a_migration_that_holds_more_than_the_source(copying):
+    planting.write(
+        copying, copying.migration.uuid, 'host1', planting.generation(copying, copying.migration.uuid), MEMORY_MB=1024
+    )
+    assert planting.found(copying, quiet=False) == {'I4'}
+
+
+def test_i4_an_instance_that_does_not_hold_the_destination(copying):
+    # What waits at host2 is uncovered then: I5.
+    planting.write(copying, copying.instance.uuid, 'host3', planting.generation(copying, copying.instance.uuid))
+    assert planting.found(copying, quiet=False) == {'I4', 'I5'}
+
+
+def test_i4_a_migration_that_holds_something_before_its_move(cloud):
+    planting.accept(cloud)
+    cloud.new = cloud.migrations()[-1]
+    planting.write(cloud, cloud.new.uuid, 'host1', None)
+    assert planting.found(cloud, quiet=False) == {'I4'}
+
+
+def test_i5_what_no_allocation_covers(cloud):
+    planting.leave(cloud, 'host3', 'check file')
+    assert planting.found(cloud, quiet=False) == planting.found(cloud) == {'I5'}
+
+
+@pytest.mark.parametrize('excuse', [planting.fence_off, planting.owe])
+def test_i5_a_host_that_is_down_or_owes_is_excused(cloud, excuse):
+    planting.leave(cloud, 'host3', 'check file')
+    excuse(cloud, 'host3')
+    assert planting.found(cloud, quiet=False) == set()
+
+
+def test_i5_a_guest_that_is_being_taken_out_of_the_books_is_excused(cloud):
+    planting.leave(cloud, 'host3', 'check file')
+    cloud.database.instances.begin_delete(cloud.instance.uuid)
+    assert 'I5' not in planting.found(cloud, quiet=False)
+
+
+def test_i6_more_is_used_than_there_is(cloud):
+    provider = (
+        'SELECT inventories.id FROM inventories JOIN resource_providers ON resource_provider_id = resource_providers.id'
+    )
+    statement = f"UPDATE inventories SET total = 100 WHERE id IN ({provider} AND name = 'host2' AND total > 10000)"  # noqa: S608
+    planting.sql(cloud, statement, database='placement')
+    assert planting.found(cloud, quiet=False) == {'I6'}
+
+
+def test_i6_consumers_that_hold_more_than_is_used(cloud):
+    world = World.of(cloud)
+    provider = world.providers[driver.node_uuid('host2')]
+    provider.holders[planting.UNKNOWN] = {'VCPU': 1}
+    assert {one.id for one in check.check(world, quiet=False)} == {'I6'}
+
+
+def test_i12_a_rollback_in_the_journal_after_a_post_step(cloud):
+    planting.sql(
+        cloud,
+        'INSERT INTO saga_steps (saga, step, direction, state, epoch, attempt, tries, started_at)'
+        " VALUES (?, 'pre_live_migration', 'undo', 'intent', 1, 1, 1, '2026-01-01 00:00:00.000000')",
+        cloud.migration.uuid,
+    )
+    assert planting.found(cloud, quiet=False) == {'I12'}
+
+
+def test_i12_a_rollback_that_is_sent_after_a_post_step(cloud):
+    planting.send(cloud, 'conductor:conductor1', 'compute.host2', 'rollback_live_migration_at_destination')
+    assert planting.found(cloud, quiet=False) == {'I12'}
+
+
+def test_i12_a_destination_that_is_rolled_back_before_it_is_settled(copying):
+    planting.send(copying, 'conductor:conductor1', 'compute.host3', 'rollback_live_migration_at_destination')
+    assert planting.found(copying, quiet=False) == set(), 'a candidate that was tried before'
+    planting.send(copying, 'conductor:conductor1', 'compute.host2', 'rollback_live_migration_at_destination')
+    assert planting.found(copying, quiet=False) == {'I12'}
+
+
+def test_i12_a_source_that_is_tidied_up_while_it_has_a_job(copying):
+    planting.send(copying, 'conductor:conductor1', 'compute.host2', 'post_live_migration_at_destination')
+    assert planting.found(copying, quiet=False) == set()
+    planting.send(copying, 'conductor:conductor1', 'compute.host1', 'post_live_migration_at_source')
+    assert planting.found(copying, quiet=False) == {'I12'}
+
+
+def without_running(history):
+    return [entry for entry in history if entry['status'] != 'running'][:3] + history[-1:]
+
+
+def with_a_lower_epoch(history):
+    return [*history[:-1], {**history[-1], 'epoch': 0}]
+
+
+def with_another_owner(history):
+    return [*history[:-1], {**history[-1], 'owner': planting.UNKNOWN}]
+
+
+def in_a_future_epoch(history):
+    return [*history[:-1], {**history[-1], 'epoch': 7}]
+
+
+def earlier_than_it_began(history):
+    return [*history[:-1], {**history[-1], 'at': '2025-01-01T00:00:00+00:00'}]
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        without_running,
+        with_a_lower_epoch,
+        with_another_owner,
+        in_a_future_epoch,
+        earlier_than_it_began,
+        lambda history: history[1:],
+        lambda history: history[:-1],
+    ],
+)
+def test_i14_a_history_that_cannot_be(cloud, change):
+    planting.sql(cloud, 'UPDATE migrations SET history = ?', json.dumps(change(cloud.migration.history)))
+    assert planting.found(cloud, quiet=False) == planting.found(cloud) == {'I14'}
+
+
+def test_i14_an_end_that_is_left(cloud):
+    history = [*cloud.migration.history, {**cloud.migration.history[-1], 'status': 'failed'}]
+    planting.sql(cloud, "UPDATE migrations SET status = 'failed', history = ?", json.dumps(history))
+    assert planting.found(cloud) == {'I14'}
+
+
+def test_i14_stuck_is_not_an_end(cloud):
+    planting.sql(cloud, "UPDATE migrations SET stuck_reason = 'planted'")
+    assert planting.found(cloud) == {'I14'}
+
+
+@pytest.mark.parametrize('state', ['migrating', 'rebuilding'])
+def test_i15_a_task_state_without_a_migration(cloud, state):
+    planting.sql(cloud, 'UPDATE instances SET task_state = ?', state)
+    assert planting.found(cloud, quiet=False) == {'I15'}
+
+
+def test_i15_a_migration_without_a_task_state(copying):
+    planting.sql(copying, 'UPDATE instances SET task_state = NULL WHERE uuid = ?', copying.instance.uuid)
+    assert planting.found(copying, quiet=False) == {'I15'}
+
+
+def test_i15_an_ended_migration_that_keeps_its_instance(cloud):
+    planting.sql(cloud, 'UPDATE migrations SET in_progress_instance_uuid = instance_uuid')
+    assert planting.found(cloud, quiet=False) == {'I15'}

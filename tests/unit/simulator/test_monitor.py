@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The watcher sees what is over at the end, and is not seen itself."""
+
+import pytest
+
+from migrator.simulator.monitor import Watcher
+from tests.unit.simulator import planting
+
+
+@pytest.fixture
+def watched(tmp_path):
+    with planting.simulated(tmp_path) as cloud:
+        cloud.instance = cloud.boot('one', 'host1')
+        cloud.watcher = Watcher(cloud)
+        try:
+            yield cloud
+        finally:
+            cloud.watcher.close()
+
+
+def seen(cloud):
+    return [violation.id for violation in cloud.watcher.violations]
+
+
+def test_the_watcher_looks_after_every_event_and_is_not_counted(watched):
+    watcher = watched.watcher
+    boot_requests = len(watched.placement.requests)
+    assert watched.live_migrate(watched.instance).status_int == 202
+    watched.wait()
+    events = len(watched.recorder.messages) + len(watched.world.log)
+    assert watcher.looks > events
+    assert watcher.violations == []
+    # What one migration costs: nothing of it is the watcher's.
+    assert [one.method for one in watched.placement.requests[boot_requests:]] == ['GET', 'GET', 'POST', 'PUT']
+    assert any('completed' in line for line in watcher.logs)
+
+
+def test_the_watcher_sees_what_is_over_at_the_end_and_says_when(watched):
+    watched.simulation.advance(2.5)
+    other = watched.world.hypervisors['host3']
+    other.spawn(watched.instance)
+    watched.simulation.advance(1)
+    other.delete(watched.instance.uuid)
+    watched.world.violations.clear()
+    assert planting.found(watched) == set()
+    assert [(one.id, one.at) for one in watched.watcher.violations if one.id == 'I1'] == [('I1', 1002.5)]
+    assert {'I1', 'I5'} == set(seen(watched))
+
+
+def test_the_watcher_sees_an_outcome_that_is_taken_back(watched):
+    watched.world.hypervisors['host1'].faults.stall('post_live_migration_at_source')
+    assert watched.live_migrate(watched.instance).status_int == 202
+    watched.simulation.advance(5)
+    assert watched.migrations()[0].outcome == 'forward'
+    planting.sql(watched, "UPDATE migrations SET outcome = 'back'")
+    watched.watcher.look()
+    assert seen(watched) == [], 'nobody has committed anything'
+    # What is read again is what somebody has written to.
+    watched.database.instances.update(watched.instance.uuid, locked_by=None)
+    assert seen(watched) == []
+    watched.database.migrations.note_progress(watched.migrations()[0], {'memory_total': 1})
+    assert {'I14', 'I2'} == set(seen(watched))
+
+
+def test_the_watcher_sees_a_queue_that_is_out_of_order(watched):
+    watched.world.hypervisors['host1'].faults.stall('copying')
+    others = [watched.boot(name, 'host1') for name in ('two', 'three')]
+    for instance in (watched.instance, *others):
+        assert watched.live_migrate(instance, host='host2').status_int == 202
+        watched.simulation.advance(1)
+    hypervisor = watched.world.hypervisors['host1']
+    assert seen(watched) == []
+    with watched.world.lock:
+        # The third starts in the place of the first, which is before the second.
+        hypervisor.jobs[others[1].uuid] = hypervisor.jobs.pop(watched.instance.uuid)
+        watched.world.record('host1', 'job started', others[1].uuid, 'host1/1')
+    assert seen(watched) == ['I10']
+    assert 'which came first' in watched.watcher.violations[0].what
+
+
+def test_who_has_a_slot_keeps_it_when_the_limit_is_lowered_and_nobody_gets_another(watched):
+    compute, hypervisor = watched.computes['host1'], watched.world.hypervisors['host1']
+    watched.set_option('host1', 'max_concurrent_live_migrations', 2)
+    for _each in range(3):
+        hypervisor.faults.stall('copying')
+    others = [watched.boot(name, 'host1') for name in ('two', 'three')]
+    assert watched.live_migrate(watched.instance, host='host2').status_int == 202
+    watched.simulation.advance(1)
+    live_migration = compute.driver.live_migration
+
+    def lowered(*args, **kwargs):
+        # between the slot and the job
+        watched.set_option('host1', 'max_concurrent_live_migrations', 1)
+        return live_migration(*args, **kwargs)
+
+    compute.driver.live_migration = lowered
+    for instance in others:
+        assert watched.live_migrate(instance, host='host2').status_int == 202
+        watched.simulation.advance(1)
+    assert set(hypervisor.jobs) == {watched.instance.uuid, others[0].uuid}
+    assert seen(watched) == []
+    compute._live_migration_executor._running -= 2
+    watched.set_option('host1', 'max_concurrent_live_migrations', 1)
+    watched.simulation.advance(1)
+    assert len(hypervisor.jobs) == 3
+    assert seen(watched) == ['I10']
+
+
+def test_the_watcher_sees_a_stop_that_takes_too_long(watched):
+    compute = watched.computes['host1']
+    compute.cleanup_host()
+    assert seen(watched) == []
+    watched.processes['host1'] = watched.simulation.process('host1')
+    compute = watched.start_compute('host1')
+    compute._served.stop = lambda: None
+    compute._registration.stop = lambda: watched.world_threads.sleep(2.5)
+    compute.cleanup_host()
+    assert seen(watched) == ['I13']
+
+
+def test_only_a_simulated_cloud_can_be_watched(cloud):
+    simulation, cloud.simulation = cloud.simulation, None
+    try:
+        with pytest.raises(ValueError, match='stands still'):
+            Watcher(cloud)
+    finally:
+        cloud.simulation = simulation

@@ -1,0 +1,477 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The fake Placement against the real one: random requests to both, and the traps one by one.
+
+MIGRATOR_SEQUENCES says how many sequences there are, and MIGRATOR_FIRST_SEQUENCE which is the first: a sequence comes
+from its number alone, so that one that differs can be had again by itself.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import uuid
+
+import pytest
+import webob
+from keystoneauth1 import exceptions as ks_exceptions
+
+from migrator import exception
+from migrator.placement_client import allocation_state, allocations, candidates, providers
+from migrator.placement_client.client import DUPLICATE_NAME, PlacementClient
+from migrator.testing import placement_faults
+from migrator.testing.fake_placement.service import FakePlacement
+from migrator.testing.placement import InProcessPlacement, Request
+from tests.unit.testing.both_placements import VERSION, Both, asked, told
+from tests.unit.testing.random_requests import CONFLICT, NO_ROOM, TRAPS, Sequence
+
+SEQUENCES = int(os.environ.get('MIGRATOR_SEQUENCES', '300'))
+FIRST = int(os.environ.get('MIGRATOR_FIRST_SEQUENCE', '0'))
+#: Below so many, not every trap has to occur.
+ENOUGH = 300
+DONE, GONE = (204, None), (200, {'allocations': {}})
+
+
+@pytest.fixture(scope='module')
+def both(tmp_path_factory):
+    with InProcessPlacement(tmp_path_factory.mktemp('placement')) as real, contextlib.closing(Both(real)) as found:
+        yield found
+
+
+# As long as it takes on a machine that has other work; a second of it is about forty sequences.
+@pytest.mark.timeout(120 + SEQUENCES)
+def test_random_requests_are_answered_as_the_real_one_answers_them(both):
+    both.counts.clear()
+    for number in range(FIRST, FIRST + SEQUENCES):
+        try:
+            Sequence(both, number).run()
+        except AssertionError as error:
+            raise AssertionError(f'sequence {number} differs') from error
+    assert SEQUENCES < ENOUGH or not {trap for trap in TRAPS if not both.counts[trap]}
+
+
+# --- the traps, each against both ------------------------------------------------------------------------------------
+
+
+class Hosts:
+    """Two hosts with room for 4 VCPU each, in both; every answer is compared."""
+
+    def __init__(self, both):
+        both.start_empty()
+        self.both = both
+        self.first, self.second = (self.provider(inventory={'VCPU': {'total': 4}}) for _ in range(2))
+        self.instance, self.migration = str(uuid.uuid4()), str(uuid.uuid4())
+
+    def provider(self, inventory=None, parent=None):
+        one = str(uuid.uuid4())
+        body = {'uuid': one, 'name': one, 'parent_provider_uuid': parent}
+        assert self.both.ask('POST', '/resource_providers', body)[0] == 200
+        if inventory is not None:
+            assert self.inventory(one, inventory)[0] == 200
+        return one
+
+    def inventory(self, provider, inventory, offset=0):
+        generation = self.generation(provider) + offset
+        body = {'resource_provider_generation': generation, 'inventories': inventory}
+        return self.both.ask('PUT', f'/resource_providers/{provider}/inventories', body)
+
+    def generation(self, provider):
+        return self.both.ask('GET', f'/resource_providers/{provider}')[1]['generation']
+
+    @staticmethod
+    def body(held, generation, consumer_type='INSTANCE'):
+        return {
+            'allocations': {provider: {'resources': resources} for provider, resources in held.items()},
+            'consumer_generation': generation,
+            'consumer_type': consumer_type,
+            'project_id': 'blue',
+            'user_id': 'ada',
+        }
+
+    def put(self, consumer, held, generation):
+        return self.both.ask('PUT', f'/allocations/{consumer}', self.body(held, generation))
+
+    def post(self, **writes):
+        bodies = {getattr(self, who): self.body(*wanted) for who, wanted in writes.items()}
+        return self.both.ask('POST', '/allocations', bodies)
+
+    def show(self, consumer):
+        status, said = self.both.ask('GET', f'/allocations/{consumer}')
+        assert status == 200
+        held = {provider: entry['resources'] for provider, entry in said['allocations'].items()}
+        return held, said.get('consumer_generation')
+
+
+@pytest.fixture
+def hosts(both):
+    return Hosts(both)
+
+
+def refused(status, code):
+    return status, [(status, code)]
+
+
+def test_a_consumer_that_becomes_empty_is_gone_and_its_generation_begins_anew(hosts):
+    claim = {hosts.first: {'VCPU': 1}}
+    assert hosts.put(hosts.instance, claim, None) == DONE
+    assert hosts.put(hosts.instance, claim, 1) == DONE
+    assert hosts.show(hosts.instance) == (claim, 2)
+    assert hosts.put(hosts.instance, {}, 2) == DONE
+    assert hosts.put(hosts.instance, claim, 3) == refused(409, CONFLICT)
+    assert hosts.put(hosts.instance, claim, None) == DONE
+    assert hosts.show(hosts.instance) == (claim, 1)
+
+
+def test_null_for_a_consumer_that_exists_is_a_conflict_and_so_is_a_stale_generation(hosts):
+    claim = {hosts.first: {'VCPU': 1}}
+    assert hosts.put(hosts.instance, claim, 0) == refused(409, CONFLICT)
+    assert hosts.put(hosts.instance, claim, None) == DONE
+    for stale in (None, 0, 2):
+        assert hosts.put(hosts.instance, {hosts.second: {'VCPU': 1}}, stale) == refused(409, CONFLICT)
+    assert hosts.show(hosts.instance) == (claim, 1)
+
+
+def test_too_much_is_refused_by_another_code_than_a_conflict(hosts):
+    assert hosts.put(hosts.instance, {hosts.first: {'VCPU': 5}}, None) == refused(409, NO_ROOM)
+    assert hosts.put(hosts.instance, {hosts.first: {'VCPU': 4}}, None) == DONE
+    assert hosts.put(hosts.migration, {hosts.first: {'VCPU': 1}}, None) == refused(409, NO_ROOM)
+    assert hosts.show(hosts.migration) == ({}, None)
+
+
+def test_in_one_post_the_room_that_one_consumer_frees_is_there_for_the_other(hosts):
+    full = {hosts.first: {'VCPU': 4}}
+    assert hosts.put(hosts.instance, full, None) == DONE
+    assert hosts.post(migration=(full, None), instance=({hosts.second: {'VCPU': 4}}, 1)) == DONE
+    assert hosts.post(migration=({hosts.second: {'VCPU': 4}}, 1), instance=(full, 2)) == DONE
+    assert hosts.post(instance=({**full, hosts.second: {'VCPU': 1}}, 3), migration=({}, 2)) == DONE
+    assert hosts.show(hosts.migration) == ({}, None)
+
+
+def test_a_post_with_one_stale_consumer_writes_nothing_and_leaves_no_new_one_behind(hosts):
+    claim = {hosts.first: {'VCPU': 1}}
+    assert hosts.put(hosts.instance, claim, None) == DONE
+    assert hosts.post(migration=(claim, None), instance=({hosts.second: {'VCPU': 1}}, 7)) == refused(409, CONFLICT)
+    assert hosts.show(hosts.instance) == (claim, 1)
+    assert hosts.put(hosts.migration, claim, None) == DONE
+
+
+def test_a_late_duplicate_of_a_move_is_refused_for_the_instance_was_never_empty(hosts):
+    source, destination = {hosts.first: {'VCPU': 2}}, {hosts.second: {'VCPU': 2}}
+    assert hosts.put(hosts.instance, source, None) == DONE
+    move = {'migration': (source, None), 'instance': (destination, 1)}
+    assert hosts.post(**move) == DONE
+    assert hosts.post(instance=(source, 2), migration=({}, 1)) == DONE
+    assert hosts.post(**move) == refused(409, CONFLICT)
+    assert hosts.show(hosts.instance) == (source, 3)
+
+
+def test_an_unknown_resource_provider_leaves_an_empty_consumer_behind_that_refuses_null(hosts):
+    claim = {hosts.first: {'VCPU': 1}}
+    assert hosts.put(hosts.instance, {str(uuid.uuid4()): {'VCPU': 1}}, None) == refused(400, NO_ROOM)
+    assert hosts.show(hosts.instance) == ({}, None)
+    assert hosts.put(hosts.instance, claim, None) == refused(409, CONFLICT)
+    assert hosts.both.ask('DELETE', f'/allocations/{hosts.instance}') == refused(404, NO_ROOM)
+    assert hosts.put(hosts.instance, claim, 0) == DONE
+    assert hosts.show(hosts.instance) == (claim, 1)
+
+
+def test_an_unknown_resource_class_leaves_nothing_behind(hosts):
+    assert hosts.put(hosts.instance, {hosts.first: {'CUSTOM_NONE': 1}}, None) == refused(400, NO_ROOM)
+    assert hosts.put(hosts.instance, {hosts.first: {'VCPU': 1}}, None) == DONE
+
+
+def test_a_delete_takes_no_generation_and_changes_no_provider(hosts):
+    assert hosts.put(hosts.instance, {hosts.first: {'VCPU': 1}}, None) == DONE
+    before = hosts.generation(hosts.first)
+    assert hosts.both.ask('DELETE', f'/allocations/{hosts.instance}') == DONE
+    assert hosts.generation(hosts.first) == before
+    assert hosts.both.ask('DELETE', f'/allocations/{hosts.instance}') == refused(404, NO_ROOM)
+    assert hosts.both.ask('GET', f'/allocations/{hosts.instance}') == GONE
+
+
+def test_a_write_changes_the_generation_of_the_providers_that_it_names_and_of_no_other(hosts):
+    before = hosts.generation(hosts.first), hosts.generation(hosts.second)
+    assert hosts.put(hosts.instance, {hosts.first: {'VCPU': 1}}, None) == DONE
+    assert hosts.put(hosts.instance, {hosts.second: {'VCPU': 1}}, 1) == DONE
+    assert (hosts.generation(hosts.first), hosts.generation(hosts.second)) == (before[0] + 1, before[1] + 1)
+    assert hosts.put(hosts.instance, {}, 2) == DONE
+    assert (hosts.generation(hosts.first), hosts.generation(hosts.second)) == (before[0] + 1, before[1] + 2)
+
+
+@pytest.mark.parametrize(
+    ('fields', 'amounts'),
+    [
+        ({'total': 9, 'min_unit': 2}, {1: False, 2: True}),
+        ({'total': 9, 'max_unit': 2}, {2: True, 3: False}),
+        ({'total': 9, 'step_size': 3}, {3: True, 4: False}),
+        ({'total': 9, 'reserved': 7}, {2: True, 3: False}),
+        ({'total': 3, 'allocation_ratio': 1.5}, {4: True, 5: False}),
+    ],
+)
+def test_the_rules_of_an_inventory(hosts, fields, amounts):
+    provider = hosts.provider({'VCPU': fields})
+    for amount, fits in amounts.items():
+        answer = hosts.put(hosts.instance, {provider: {'VCPU': amount}}, None)
+        assert answer == (DONE if fits else refused(409, NO_ROOM))
+        hosts.both.ask('DELETE', f'/allocations/{hosts.instance}')
+
+
+def test_who_is_above_the_capacity_may_write_what_makes_it_no_worse(hosts):
+    assert hosts.put(hosts.instance, {hosts.first: {'VCPU': 3}}, None) == DONE
+    assert hosts.inventory(hosts.first, {'VCPU': {'total': 1}})[0] == 200
+    assert hosts.put(hosts.instance, {hosts.first: {'VCPU': 3}}, 1) == DONE
+    assert hosts.put(hosts.instance, {hosts.first: {'VCPU': 4}}, 2) == refused(409, NO_ROOM)
+    assert hosts.put(hosts.instance, {hosts.first: {'VCPU': 2}}, 2) == DONE
+    assert hosts.put(hosts.migration, {hosts.first: {'VCPU': 1}}, None) == refused(409, NO_ROOM)
+
+
+def test_an_inventory_in_use_stays_and_a_stale_one_is_a_conflict(hosts):
+    assert hosts.put(hosts.instance, {hosts.first: {'VCPU': 1}}, None) == DONE
+    assert hosts.inventory(hosts.first, {}) == refused(409, 'placement.inventory.inuse')
+    assert hosts.inventory(hosts.first, {'VCPU': {'total': 9}}, offset=-1) == refused(409, CONFLICT)
+    assert hosts.inventory(hosts.first, {'VCPU': {'total': 9, 'reserved': 10}}) == refused(400, NO_ROOM)
+    assert hosts.inventory(hosts.first, {'VCPU': {'total': 9, 'reserved': 9}})[0] == 200
+    assert hosts.both.ask('DELETE', f'/resource_providers/{hosts.first}') == refused(
+        409, 'placement.resource_provider.inuse'
+    )
+
+
+def test_a_parent_stays_and_no_tree_goes_in_a_circle(hosts):
+    child = hosts.provider({'VCPU': {'total': 1}}, parent=hosts.first)
+    url = f'/resource_providers/{hosts.first}'
+    assert hosts.both.ask('DELETE', url) == refused(409, 'placement.resource_provider.cannot_delete_parent')
+    circle = {'name': 'circle', 'parent_provider_uuid': child}
+    assert hosts.both.ask('PUT', url, circle) == refused(400, NO_ROOM)
+    assert hosts.both.ask('PUT', url, {'name': hosts.second}) == refused(409, DUPLICATE_NAME)
+    own = {'uuid': hosts.first, 'name': 'own', 'parent_provider_uuid': hosts.first}
+    assert hosts.both.ask('POST', '/resource_providers', own) == refused(400, NO_ROOM)
+    moved = hosts.both.ask('PUT', url, {'name': hosts.first, 'parent_provider_uuid': hosts.second})
+    assert moved[1]['root_provider_uuid'] == hosts.second
+    assert hosts.both.ask('GET', f'/resource_providers/{child}')[1]['root_provider_uuid'] == hosts.second
+
+
+def test_shared_storage_is_lent_to_no_tree_where_its_own_tree_is_asked_for(hosts):
+    hosts.both.start_empty()
+    storage, host = hosts.provider({'DISK_GB': {'total': 9}}), hosts.provider({'VCPU': {'total': 4}})
+    aggregate = str(uuid.uuid4())
+    for provider in (storage, host):
+        body = {'aggregates': [aggregate], 'resource_provider_generation': 1}
+        assert hosts.both.ask('PUT', f'/resource_providers/{provider}/aggregates', body)[0] == 200
+    body = {'traits': [candidates.SHARING_TRAIT], 'resource_provider_generation': 2}
+    assert hosts.both.ask('PUT', f'/resource_providers/{storage}/traits', body)[0] == 200
+    for in_tree, touched in (('', {storage, host}), (f'&in_tree={storage}', set())):
+        found = hosts.both.ask('GET', f'/allocation_candidates?resources=DISK_GB:1&resources1=VCPU:1{in_tree}')[1]
+        assert set(found['provider_summaries']) == touched
+
+
+@pytest.mark.parametrize(
+    ('method', 'url', 'json', 'status'),
+    [
+        ('GET', '/nowhere', None, 404),
+        ('PUT', '/resource_providers', {}, 405),
+        ('DELETE', '/usages', None, 405),
+        ('PUT', '/allocations/host1', Hosts.body({}, None), 400),
+        ('PUT', f'/allocations/{uuid.UUID(int=1)}', None, 415),
+        ('PUT', f'/allocations/{uuid.UUID(int=1)}', Hosts.body({}, None, 'instance'), 400),
+        ('POST', '/allocations', {}, 400),
+        ('GET', '/allocation_candidates', None, 400),
+        ('GET', '/allocation_candidates?resources=VCPU', None, 400),
+        ('GET', '/allocation_candidates?resources=VCPU:1&limit=0', None, 400),
+        ('GET', '/allocation_candidates?resources=VCPU:1&in_tree=host1', None, 400),
+        ('GET', '/allocation_candidates?resources1=VCPU:1&resources2=VCPU:1', None, 400),
+        ('GET', '/allocation_candidates?resources=VCPU:1&in_tree1=' + str(uuid.UUID(int=1)), None, 400),
+        ('GET', '/resource_providers?in_tree=host1', None, 400),
+        ('GET', '/resource_providers?color=red', None, 400),
+        ('POST', '/resource_providers', {'name': ''}, 400),
+        ('PUT', '/traits/FAST', None, 400),
+        ('GET', '/traits', None, 200),
+    ],
+)
+def test_what_is_wrong_is_refused_alike(hosts, method, url, json, status):
+    assert hosts.both.ask(method, url, json)[0] == status
+
+
+def test_a_token_without_rights_is_refused_alike(both):
+    answers = [asked(one.adapter('nobody'), 'GET', '/resource_providers') for one in (both.real, both.fake)]
+    assert told(answers[0]) == told(answers[1]) == refused(403, NO_ROOM)
+
+
+# --- the fake as it stands in for the other --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake():
+    with FakePlacement('nowhere') as running:
+        yield running
+
+
+@pytest.fixture
+def client(fake):
+    return PlacementClient(fake.adapter())
+
+
+def make_provider(client, vcpus=4):
+    one = str(uuid.uuid4())
+    client.post('/resource_providers', {'uuid': one, 'name': one})
+    body = {'resource_provider_generation': 0, 'inventories': {'VCPU': {'total': vcpus}}}
+    client.put(f'/resource_providers/{one}/inventories', body)
+    return one
+
+
+def test_it_serves_the_client_of_this_project(client):
+    source, destination = make_provider(client), make_provider(client)
+    instance, migration = (
+        allocation_state.Consumer(uuid=str(uuid.uuid4()), consumer_type=kind, project_id='blue', user_id='ada')
+        for kind in (allocation_state.INSTANCE, allocation_state.MIGRATION)
+    )
+    claim = {'VCPU': 2}
+    allocations.claim(client, instance, {source: claim}, generation=None)
+    found = candidates.get_candidates(client, {'': claim})
+    assert {one.compute_roots for one in found} == {(source,), (destination,)}
+    writer = allocations.MigrationOwned(client)
+    pair = allocation_state.Pair(
+        instance=instance, migration=migration, source={source: claim}, destination={destination: claim}
+    )
+    writer.move(pair, instance_generation=1)
+    seen = writer.observe(pair)
+    assert (seen.state, seen.instance.generation) == (allocation_state.PairState.MOVED, 2)
+    writer.release(pair, instance_generation=2, migration_generation=1)
+    assert writer.observe(pair).state == allocation_state.PairState.RELEASED
+    assert (providers.usages(client, source), providers.usages(client, destination)) == ({'VCPU': 0}, claim)
+    with pytest.raises(exception.PlacementConflict):
+        allocations.claim(client, instance, {source: claim}, generation=1)
+    with pytest.raises(exception.PlacementRefused, match='exhausted'):
+        allocations.claim(client, instance, {source: {'VCPU': 5}}, generation=2)
+
+
+def test_faults_can_be_planned_before_it(fake):
+    faulty = placement_faults.FaultyAdapter(fake.adapter())
+    client = PlacementClient(faulty)
+    provider = make_provider(client)
+    who = allocation_state.Consumer(
+        uuid=str(uuid.uuid4()), consumer_type=allocation_state.INSTANCE, project_id='blue', user_id='ada'
+    )
+    faulty.inject(placement_faults.Fault.DUPLICATED, method='PUT', url='^/allocations')
+    allocations.claim(client, who, {provider: {'VCPU': 1}}, generation=None)
+    assert [answer.status_code for answer in faulty.deliver()] == [409]
+
+
+def test_requests_are_logged_in_order_and_can_be_forgotten(fake, client):
+    client.get('/resource_providers?name=x')
+    client.get('/nowhere', allow=(404,))
+    assert fake.requests == [Request('GET', '/resource_providers?name=x', 200), Request('GET', '/nowhere', 404)]
+    del fake.requests[1:]
+    client.get('/traits')
+    assert [one.url for one in fake.requests] == ['/resource_providers?name=x', '/traits']
+
+
+def test_the_hook_sees_each_request_before_it_is_done_and_outside_the_lock():
+    class Lock:
+        held = 0
+        entered = 0
+
+        def __enter__(self):
+            self.held += 1
+            self.entered += 1
+
+        def __exit__(self, *_exc_info):
+            self.held -= 1
+
+    lock, seen = Lock(), []
+
+    def hook(method, url):
+        seen.append((method, url, len(fake.requests), lock.held))
+        raise ConnectionError(url)
+
+    fake = FakePlacement(lock=lock)
+    fake.adapter().get('/traits', headers=VERSION)
+    fake.before_request = hook
+    with pytest.raises(ConnectionError):
+        fake.adapter().get('/traits', headers=VERSION)
+    assert (seen, lock.entered, len(fake.requests)) == ([('GET', '/traits', 1, 0)], 1, 1)
+
+
+@pytest.mark.parametrize(
+    ('method', 'path', 'body', 'status'),
+    [
+        ('POST', '/resource_providers', {'name': 'host1'}, 200),
+        ('GET', '/resource_providers?name=nowhere', None, 200),
+        ('DELETE', '/allocations/00000000-0000-4000-8000-000000000001', None, 404),
+        ('POST', '/resource_providers', {'nome': 'host1'}, 400),
+    ],
+)
+def test_its_wsgi_application_answers_as_the_real_one(tmp_path, method, path, body, status):
+    answers = []
+    for one in (InProcessPlacement(tmp_path), FakePlacement()):
+        with one:
+            request = webob.Request.blank(path, method=method, headers={**VERSION, 'X-Auth-Token': 'admin'})
+            if body is not None:
+                request.content_type, request.body = 'application/json', json.dumps(body).encode()
+            answers.append(request.get_response(one.app))
+    real, fake = answers
+    assert (real.status_int, real.content_type) == (fake.status_int, fake.content_type) == (status, 'application/json')
+    assert sorted(real.json.keys() - {'links'}) == sorted(fake.json)
+
+
+def test_it_raises_where_a_keystoneauth_adapter_would(fake):
+    with pytest.raises(ks_exceptions.NotFound):
+        fake.adapter().delete(f'/allocations/{uuid.uuid4()}')
+    assert fake.adapter().delete(f'/allocations/{uuid.uuid4()}', raise_exc=False).status_code == 404
+
+
+def test_what_was_sent_and_what_was_answered_is_nobody_s_to_change_later(client):
+    provider = make_provider(client)
+    url = f'/resource_providers/{provider}/inventories'
+    found = client.read(url)
+    found['inventories']['VCPU']['total'] = 7
+    assert client.read(url)['inventories']['VCPU']['total'] == 4
+    client.put(url, found)
+    found['inventories']['VCPU']['total'] = 8
+    assert client.read(url)['inventories']['VCPU']['total'] == 7
+
+
+@pytest.mark.parametrize(
+    ('method', 'url', 'version'),
+    [
+        ('GET', '/usages?project_id=blue', '1.39'),
+        ('GET', '/allocation_candidates?resources=VCPU:1&required=HW_CPU_X86_AVX', '1.39'),
+        ('GET', '/resource_providers', '1.10'),
+    ],
+)
+def test_what_it_does_not_know_it_says_and_answers_nothing(fake, method, url, version):
+    with pytest.raises(NotImplementedError, match='FakePlacement knows'):
+        fake.adapter().request(url, method, microversion=version)
+    assert fake.requests == []
+
+
+_ORDER = """
+import random, uuid
+from migrator.placement_client import candidates, client
+from migrator.testing.fake_placement.service import FakePlacement
+adapter = client.PlacementClient(FakePlacement().adapter())
+for number in range(20):
+    one = str(uuid.UUID(int=number, version=4))
+    adapter.post('/resource_providers', {'uuid': one, 'name': one})
+    body = {'resource_provider_generation': 0, 'inventories': {'VCPU': {'total': 4}, 'MEMORY_MB': {'total': 4}}}
+    adapter.put(f'/resource_providers/{one}/inventories', body)
+print([one.roots for one in candidates.get_candidates(adapter, {'': {'VCPU': 1, 'MEMORY_MB': 1}}, limit=5)])
+"""
+
+
+def test_the_order_of_candidates_is_the_same_in_every_process():
+    said = {
+        subprocess.run(
+            [sys.executable, '-c', _ORDER],
+            env={**os.environ, 'PYTHONHASHSEED': hash_seed, 'PYTHONPATH': os.pathsep.join(sys.path)},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for hash_seed in ('0', '1', '2')
+    }
+    assert len(said) == 1
+
+
+def test_importing_it_imports_no_placement():
+    code = 'import sys, migrator.testing.fake_placement.service; sys.exit("placement" in sys.modules)'
+    assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0

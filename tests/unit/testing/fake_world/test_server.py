@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from migrator import exception, executors
+from migrator.objects import protocol
+from migrator.testing.fake_world import server
+from migrator.testing.fake_world.client import FakeWorldClient
+from migrator.testing.fake_world.driver import FakeWorldDriver
+from migrator.virt import driver
+from tests import forked
+from tests.unit.virt import driver_contract
+from tests.unit.virt.fake_bench import an_instance
+
+
+class RemoteBench(driver_contract.Bench):
+    """Two hosts of a world behind a socket, on the machine's own clock: so what is moved is small."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.threads = executors.NativeThreads()
+        self.server = server.WorldServer(path, self.threads, link=100_000.0)
+        self.server.start()
+        self.client = FakeWorldClient(path)
+        self.client.add('alpha')
+        self.source = FakeWorldDriver(path, 'alpha', self.threads)
+        self.destination = FakeWorldDriver(path, 'beta', self.threads)
+        self.destination_host = 'beta'
+        self.instance = an_instance(memory_mb=64)
+        self.client.spawn('alpha', self.instance, 100.0)
+
+    def start(self, function: Callable[..., Any], *args: Any) -> None:
+        threading.Thread(target=function, args=args, daemon=True).start()
+
+    def run_until(self, predicate: Callable[[], Any]) -> None:
+        until = time.monotonic() + 30
+        while not predicate():
+            assert time.monotonic() < until, 'it takes too long'
+            time.sleep(0.005)
+
+    def listeners(self) -> int:
+        found: int = self.client.look()['hosts']['alpha']['jobs'][self.instance.uuid]['listeners']
+        return found
+
+    def slow(self) -> None:
+        self.client.ask('set_link', 'alpha', 20.0)
+
+
+@pytest.fixture
+def bench(tmp_path: pathlib.Path) -> Iterator[RemoteBench]:
+    made = RemoteBench(str(tmp_path / 'world'))
+    yield made
+    assert made.client.look()['violations'] == []
+    made.server.stop()
+
+
+class TestContract(driver_contract.DriverContract):
+    def pause(self, bench: driver_contract.Bench) -> None:
+        assert isinstance(bench, RemoteBench)
+        bench.client.ask('pause', 'alpha', bench.instance.uuid)
+
+
+def test_every_method_of_a_driver_is_served():
+    assert set(server.METHODS) == {*driver.ComputeDriver.__abstractmethods__, 'get_instance'}
+
+
+def test_a_cancellation_is_handed_on_while_the_preparation_runs(bench):
+    bench.client.knob('beta', 'pre_seconds', 60.0)
+    token = driver_contract.Token()
+    call = bench.in_thread(bench.destination.pre_live_migration, bench.instance, driver.LiveMigrateData(), token)
+    time.sleep(0.2)
+    assert not call.ended
+    token.cancelled = True
+    bench.run_until(lambda: call.ended)
+    with pytest.raises(exception.Cancelled, match='the step'):
+        call.result()
+
+
+def test_a_job_outlives_the_process_that_asked_for_it_and_is_attached_to_by_the_next(bench):
+    bench.slow()
+    data = bench.prepare()
+    script = f"""
+import sys
+from migrator import executors
+from migrator.objects import base
+from migrator.testing.fake_world.driver import FakeWorldDriver
+import json
+instance, data = (base.from_primitive(json.loads(text)) for text in sys.argv[1:])
+made = FakeWorldDriver({bench.path!r}, 'alpha', executors.NativeThreads())
+made.live_migration(instance, 'beta', data, lambda: print('started', flush=True))
+"""
+    import json
+
+    words = [json.dumps(value.to_primitive()) for value in (bench.instance, data)]
+    with forked.Process([sys.executable, '-c', script, *words], stdout=forked.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == 'started\n'
+        child.kill()
+    next_life = FakeWorldDriver(bench.path, 'alpha', bench.threads)
+    assert next_life.get_guest(bench.instance.uuid).job
+    call = bench.in_thread(next_life.attach_live_migration, bench.instance.uuid)
+    bench.run_until(bench.listeners)
+    next_life.live_migration_abort(bench.instance)
+    bench.run_until(lambda: call.ended)
+    assert call.result() is driver.Verdict.ABORTED
+
+
+def test_an_error_of_the_driver_keeps_its_class_its_text_and_its_kwargs(bench):
+    bench.client.fail('alpha', 'get_guest', reason='the disk is on fire')
+    with pytest.raises(exception.DriverError, match='the disk is on fire') as caught:
+        bench.source.get_guest(bench.instance.uuid)
+    assert caught.value.kwargs['host'] == 'alpha'
+    assert bench.at_source().state == protocol.GuestState.RUNNING
+
+
+def test_a_world_that_has_gone_is_an_error_of_the_driver_and_at_first_an_unreachable_service(bench, tmp_path):
+    path = str(tmp_path / 'nowhere')
+    with pytest.raises(exception.ServiceUnreachable, match='The world of fake hypervisors'):
+        FakeWorldDriver(path, 'alpha', bench.threads)
+    source = FakeWorldDriver(bench.path, 'alpha', bench.threads)
+    source._path = path
+    for call in (
+        lambda: source.get_guest('1'),
+        lambda: source.live_migration(bench.instance, 'beta', driver.LiveMigrateData(), lambda: None),
+        lambda: source.pre_live_migration(bench.instance, driver.LiveMigrateData(), driver.NeverCancelled()),
+    ):
+        with pytest.raises(exception.DriverError, match='not reachable'):
+            call()
+
+
+def test_a_driver_of_an_earlier_world_is_told_so(bench):
+    bench.source.life = 'alpha/99'
+    with pytest.raises(exception.DriverError, match='begun anew'):
+        bench.source.list_guests()
+
+
+def test_a_deed_that_nobody_knows_is_refused(bench):
+    with pytest.raises(ValueError, match='nobody here knows'):
+        bench.client.ask('explode', 'alpha')
+    with pytest.raises(ValueError, match='has no colour'):
+        bench.client.knob('alpha', 'colour', 'red')
+
+
+def test_the_socket_is_its_owners_alone(bench):
+    assert pathlib.Path(bench.path).stat().st_mode & 0o077 == 0
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command_line = [sys.executable, '-m', 'migrator.testing.fake_world.server', *arguments]
+    return forked.run(command_line, timeout=60)
+
+
+@pytest.mark.parametrize('kind', ['live', 'file', 'long'])
+def test_a_path_that_cannot_be_listened_at_is_one_line_and_status_2(kind, bench, tmp_path):
+    path = {'live': bench.path, 'file': str(tmp_path / 'file'), 'long': str(tmp_path / ('x' * 200))}[kind]
+    (tmp_path / 'file').touch()
+    done = run('--listen', path)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert path in done.stderr
+
+
+def test_the_process_takes_the_socket_of_a_dead_one_and_ends_with_0_on_sigterm(tmp_path):
+    path = str(tmp_path / 'world')
+    command_line = [sys.executable, '-m', 'migrator.testing.fake_world.server', '--listen', path, '--memory', '2048']
+    for end in ('kill', 'terminate'):
+        with subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            assert path in child.stdout.readline()
+            FakeWorldClient(path).add('alpha')
+            getattr(child, end)()
+            status = child.wait(timeout=20)
+    assert status == 0
+    assert not pathlib.Path(path).exists()
+
+
+def test_the_process_starts_the_guests_that_it_is_told_to(tmp_path):
+    path, uuid = str(tmp_path / 'world'), '6ef5d0b8-0d2b-4d36-9d3a-0d7b0a6c3c11'
+    command_line = [sys.executable, '-m', 'migrator.testing.fake_world.server', '--listen', path]
+    with forked.Process([*command_line, '--guest', f'alpha={uuid}'], stdout=forked.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert path in child.stdout.readline()
+        guests = FakeWorldClient(path).look()['hosts']['alpha']['guests']
+        child.terminate()
+    assert {one: guest['state'] for one, guest in guests.items()} == {uuid: 'running'}
+    wrong = forked.run([*command_line, '--guest', 'alpha'])
+    assert (wrong.returncode, "'alpha' is not of the form HOST=UUID" in wrong.stderr) == (2, True)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import pytest
+
+from migrator import exception
+from migrator.virt import driver
+from migrator.virt.fake.driver import FakeDriver
+from tests.unit.virt import driver_contract
+from tests.unit.virt.fake_bench import FakeBench, an_instance
+
+
+class TestContract(driver_contract.DriverContract):
+    def pause(self, bench: driver_contract.Bench) -> None:
+        assert isinstance(bench, FakeBench)
+        bench.alpha.pause(bench.instance.uuid)
+
+
+class TestRefusals:
+    def test_a_destination_without_room_says_what_is_missing(self, bench: FakeBench) -> None:
+        big = an_instance(9, memory_mb=65000)
+        bench.beta.spawn(an_instance(8, memory_mb=1024))
+        with pytest.raises(exception.DestinationTooSmall, match='MEMORY_MB'):
+            bench.destination.check_can_live_migrate_destination(big, None, False)
+        with pytest.raises(exception.DestinationTooSmall):
+            bench.destination.pre_live_migration(big, driver.LiveMigrateData(), driver.NeverCancelled())
+        assert bench.beta.residue(big.uuid) == []
+
+    def test_ratio_and_reserve_count_in_room_and_in_inventory_alike(self, bench: FakeBench) -> None:
+        gamma = bench.world.add('gamma', vcpus=4, ratios={'VCPU': 2.0}, reserved={'VCPU': 2})
+        made = FakeDriver(gamma, bench.processes['beta'])
+        made.check_can_live_migrate_destination(an_instance(3, vcpus=4), None, False)
+        with pytest.raises(exception.DestinationTooSmall, match='VCPU'):
+            made.check_can_live_migrate_destination(an_instance(4, vcpus=5), None, False)
+        vcpu = made.get_node().providers[0].inventory['VCPU']
+        assert (vcpu['total'], vcpu['reserved'], vcpu['allocation_ratio']) == (4, 2, 2.0)
+
+    def test_block_migration_that_does_not_suit_the_storage_is_refused_with_what_would_do(
+        self, bench: FakeBench
+    ) -> None:
+        with pytest.raises(exception.MigrationPreCheckError, match='False or auto would do'):
+            bench.destination.check_can_live_migrate_destination(bench.instance, True, False)
+
+    def test_the_last_copy_of_a_guest_that_is_destroyed_is_a_violation(self, bench: FakeBench) -> None:
+        bench.alpha.leave_paused = True
+        bench.alpha.faults.fail('cutover')
+        bench.finished_move()
+        bench.source.post_live_migration_at_source(bench.instance, driver.LiveMigrateData())
+        assert 'its last copy' in bench.world.violations.pop()
+
+    def test_a_guest_that_is_active_twice_is_a_violation(self, bench: FakeBench) -> None:
+        bench.beta.spawn(bench.instance)
+        assert 'active on alpha and beta' in bench.world.violations.pop()
+
+
+class TestResidue:
+    def test_the_check_and_the_preparation_leave_debris_and_the_rollback_leaves_none(self, bench: FakeBench) -> None:
+        uuid = bench.instance.uuid
+        bench.destination.check_can_live_migrate_destination(bench.instance, None, False)
+        assert bench.beta.residue(uuid) == ['check file']
+        bench.prepare()
+        assert bench.beta.residue(uuid) == ['connections', 'directory', 'guest', 'receiving process']
+        bench.destination.rollback_live_migration_at_destination(bench.instance, None)
+        assert bench.beta.residue(uuid) == []
+
+    def test_a_cancelled_preparation_leaves_half_and_looks_at_its_token_each_tenth_of_a_second(
+        self, bench: FakeBench
+    ) -> None:
+        bench.beta.pre_seconds = 4.0
+        token = driver_contract.Token()
+        call = bench.in_thread(bench.destination.pre_live_migration, bench.instance, driver.LiveMigrateData(), token)
+        bench.simulation.advance(2.0)
+        token.cancelled = True
+        bench.simulation.advance(0.1)
+        assert call.ended
+        with pytest.raises(exception.Cancelled):
+            call.result()
+        assert bench.beta.residue(bench.instance.uuid) == ['directory', 'guest']
+
+    def test_after_a_move_and_its_post_steps_nothing_is_left_at_the_source(self, bench: FakeBench) -> None:
+        bench.finished_move()
+        bench.source.post_live_migration_at_source(bench.instance, driver.LiveMigrateData())
+        assert bench.alpha.residue(bench.instance.uuid) == []
+        assert bench.beta.residue(bench.instance.uuid) == ['connections', 'directory', 'guest']
