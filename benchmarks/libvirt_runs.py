@@ -34,15 +34,15 @@ def missing() -> str | None:
 @contextlib.contextmanager
 def servers() -> Iterator[Bench]:
     """Start everything, give what moves guests, and end all of it."""
-    ground = process.Ground()
+    backend = process.Backend()
     try:
-        database = postgresql.PostgreSQL(ground)
-        broker = rabbitmq.RabbitMQ(ground)
+        database = postgresql.PostgreSQL(backend)
+        broker = rabbitmq.RabbitMQ(backend)
         for each in (database, broker):
             each.start()
-        store = placement.Placement(ground, database.create_database('placement'), workers=2)
+        store = placement.Placement(backend, database.create_database('placement'), workers=2)
         store.start()
-        lab = hosts.Lab(ground)
+        lab = hosts.Lab(backend)
         for name in ('alpha', 'beta'):
             lab.start_host(name)
         options = {'service_down_time': 60, 'libvirt.live_migration_bandwidth': BANDWIDTH, **DOWNTIME}
@@ -53,7 +53,7 @@ def servers() -> Iterator[Bench]:
         yield Bench(cloud)
         cloud.close()
     finally:
-        ground.close()
+        backend.close()
 
 
 class Bench:

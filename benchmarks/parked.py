@@ -64,12 +64,12 @@ def measure(number: int, hosts: int, seconds: int) -> dict[str, Any]:
     from migrator.simulator import matrix
     from migrator.testing.cloud import SimulatedCloud
 
-    with matrix.ground() as ground:
-        cloud = SimulatedCloud(ground.directory, hosts=0, ground=ground)
+    with matrix.backend() as backend:
+        cloud = SimulatedCloud(backend.directory, hosts=0, backend=backend)
         try:
             simulation, conductor = cloud.simulation, cloud.conductors['conductor1']
             assert simulation is not None
-            uuids = _make_rows(ground.directory, conductor.tools.owner, number, hosts)
+            uuids = _make_rows(backend.directory, conductor.tools.owner, number, hosts)
             calls = _answer_polls(conductor)
             tracemalloc.start()
             gc.collect()
@@ -160,7 +160,7 @@ def _park(conductor: Any, migration_uuid: str) -> None:
     from migrator.conductor.migration import context
 
     rows = conductor.tools.database.migrations.load(migration_uuid, conductor.tools.owner)
-    subject = context.OwnedMigration(conductor.tools, rows, settling=False)
+    subject = context.MigrationContext(conductor.tools, rows, settling=False)
     subject.waits_on = {subject.source}
     subject.seen[subject.source] = _waits(subject.source, subject.order(subject.source, 'poll'))
     conductor.runner._tales[migration_uuid] = runner._Tale(subject)

@@ -31,10 +31,10 @@ class Backends:
     """The backends of one test process, by what their Placement is."""
 
     def __init__(self) -> None:
-        self._free: dict[bool, list[backends.SharedGround]] = {False: [], True: []}
+        self._free: dict[bool, list[backends.SharedBackend]] = {False: [], True: []}
         self._exits = contextlib.ExitStack()
 
-    def take(self, real_placement: bool) -> backends.SharedGround:
+    def take(self, real_placement: bool) -> backends.SharedBackend:
         """Return one that nobody else uses, made if there is none.
 
         :param real_placement: whether its clouds get the real Placement.
@@ -45,11 +45,11 @@ class Backends:
         directory = self._exits.enter_context(tempfile.TemporaryDirectory(dir=backends.in_memory()))
         # looked up when it is called: tests.real.over_http puts another one in its place
         real = (lambda at: placement.InProcessPlacement(at)) if real_placement else None
-        made = backends.SharedGround(directory, real)
+        made = backends.SharedBackend(directory, real)
         self._exits.callback(made.close)
         return made
 
-    def give_back(self, backend: backends.SharedGround, real_placement: bool) -> None:
+    def give_back(self, backend: backends.SharedBackend, real_placement: bool) -> None:
         """Take back what :meth:`take` has returned."""
         self._free[real_placement].append(backend)
 
@@ -99,13 +99,13 @@ def _backends() -> Iterator[Backends]:
 
 
 @pytest.fixture
-def new_backend(request: pytest.FixtureRequest, _backends: Backends) -> Iterator[Callable[[], backends.SharedGround]]:
+def new_backend(request: pytest.FixtureRequest, _backends: Backends) -> Iterator[Callable[[], backends.SharedBackend]]:
     """Return a function that returns a backend of this test's own, a new one at each call."""
     marked = request.node.get_closest_marker('real_placement') is not None
     real = marked or request.config.getoption('--real-placement')
-    taken: list[backends.SharedGround] = []
+    taken: list[backends.SharedBackend] = []
 
-    def take() -> backends.SharedGround:
+    def take() -> backends.SharedBackend:
         taken.append(_backends.take(real))
         return taken[-1]
 
@@ -115,6 +115,6 @@ def new_backend(request: pytest.FixtureRequest, _backends: Backends) -> Iterator
 
 
 @pytest.fixture
-def backend(new_backend: Callable[[], backends.SharedGround]) -> backends.SharedGround:
+def backend(new_backend: Callable[[], backends.SharedBackend]) -> backends.SharedBackend:
     """Return what the cloud of this test stands on."""
     return new_backend()

@@ -100,5 +100,6 @@ def _issue(request: Any, endpoints: Mapping[str, str]) -> webob.Response:
 
 def _service(kind: str, url: str) -> dict[str, Any]:
     each = {'region': 'RegionOne', 'region_id': 'RegionOne', 'url': url}
-    endpoints = [{'id': f'{kind}-{face}', 'interface': face, **each} for face in ('public', 'internal', 'admin')]
+    interfaces = ('public', 'internal', 'admin')
+    endpoints = [{'id': f'{kind}-{name}', 'interface': name, **each} for name in interfaces]
     return {'id': kind, 'type': kind, 'name': _NAMES.get(kind, kind), 'endpoints': endpoints}

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from migrator import exception
 from migrator.cli import command as manage_command
 from migrator.cli.command import Asked, Verb
+from migrator.db.cleanups import Cleanup
 
 if TYPE_CHECKING:
-    from migrator.db import cleanups
-
-    Cleanup = cleanups.Debt
+    Cleanup = Cleanup
 
 
 COLUMNS = ('ID', 'HOST', 'STEP', 'INSTANCE', 'MIGRATION', 'DEFERRED', 'STATE', 'REASON')
@@ -29,7 +28,7 @@ def list_(asked: Asked) -> int:
     """List deferred cleanups, the oldest first."""
     given, database = asked.arguments, asked.database
     now = database.services.now()
-    found = database.debts.list(host=given.host, instance_uuid=given.instance)
+    found = database.cleanups.list(host=given.host, instance_uuid=given.instance)
     shown = [one for one in found if one.alarm is not None or not given.blocked]
     rows = [
         [
@@ -61,7 +60,7 @@ def retry(asked: Asked) -> int:
             'run. It is blocked again if it would remove the guest from where the database has the instance.'
         )
         return _tell(asked, cleanup, plan, command)
-    _refuse_unless_done(cleanup, asked.database.debts.try_again([cleanup]) > 0)
+    _refuse_unless_done(cleanup, asked.database.cleanups.try_again([cleanup]) > 0)
     said = f'Cleanup {cleanup.id} is run again with the next sweep: {cleanup.host} is told to do {cleanup.step}.'
     asked.answer(_document(cleanup) | {'dry_run': False}, said)
     return manage_command.RIGHT
@@ -80,7 +79,7 @@ def discard(asked: Asked) -> int:
             f'{cleanup.instance_uuid} would stay: look at {cleanup.host} first.'
         )
         return _tell(asked, cleanup, plan, command)
-    _refuse_unless_done(cleanup, asked.database.debts.discard(cleanup))
+    _refuse_unless_done(cleanup, asked.database.cleanups.discard(cleanup))
     said = f'Cleanup {cleanup.id} is discarded: {cleanup.host} is not told to do {cleanup.step}.'
     asked.answer(_document(cleanup) | {'dry_run': False}, said)
     return manage_command.RIGHT
@@ -98,7 +97,7 @@ def _document(cleanup: Cleanup) -> dict[str, Any]:
 
 def _blocked(asked: Asked) -> Cleanup:
     wanted = asked.arguments.cleanup
-    cleanup = next((one for one in asked.database.debts.list() if one.id == wanted), None)
+    cleanup = next((one for one in asked.database.cleanups.list() if one.id == wanted), None)
     if cleanup is None:
         raise exception.CleanupNotFound(id=wanted, what='there is none with this id: it may have been done meanwhile.')
     if cleanup.alarm is None:

@@ -61,7 +61,7 @@ def lines(story: Story) -> list[Line]:
     for number, step in enumerate(story.steps):
         told += _of_step(story, number, step)
     told += _of_statuses(story)
-    told += _of_wishes(story)
+    told += _of_requests(story)
     return [*_with_takeovers(line for _, line in sorted(told, key=lambda one: one[0]))]
 
 
@@ -233,7 +233,7 @@ def _user(story: Story, action: str) -> str:
     return found or 'somebody'
 
 
-def _of_wishes(story: Story) -> _Told:
+def _of_requests(story: Story) -> _Told:
     migration = story.migration
     who = migration.abort_requested_by or 'somebody'
     who = f'the planned stop of {migration.source_compute}' if who == 'host stop' else who
@@ -264,14 +264,14 @@ def next_(story: Story, command: str = manage_command.PROG) -> list[str]:
     """
     migration = story.migration
     if migration.ended:
-        return [*_after_the_end(story), *_debts(story, command)]
+        return [*_after_the_end(story), *_cleanups(story, command)]
     if migration.abandon_requested_at is not None:
         found = [*_owner(story), *_abandoned(story)]
     elif migration.stuck_reason is not None:
         found = [*_stuck(story, command)]
     else:
         found = [*_owner(story), *_steps(story)]
-    return [*found, *_debts(story, command)]
+    return [*found, *_cleanups(story, command)]
 
 
 def _after_the_end(story: Story) -> Iterator[str]:
@@ -297,16 +297,16 @@ def _after_the_end(story: Story) -> Iterator[str]:
         )
 
 
-def _debts(story: Story, command: str) -> Iterator[str]:
-    if any(debt.alarm for debt in story.debts):
+def _cleanups(story: Story, command: str) -> Iterator[str]:
+    if any(cleanup.alarm for cleanup in story.cleanups):
         yield (
             'What is owed with an alarm is not touched until somebody has looked. Then, to have the host told again: '
             f'{command} migration retry {story.migration.uuid}'
         )
-    for debt in story.debts:
-        if not debt.alarm:
-            when = 'with the next sweep' if story.is_up(debt.host) else 'when its compute service is back'
-            yield f'{debt.host} does {debt.step} {when}; until then it is no destination for this instance.'
+    for cleanup in story.cleanups:
+        if not cleanup.alarm:
+            when = 'with the next sweep' if story.is_up(cleanup.host) else 'when its compute service is back'
+            yield f'{cleanup.host} does {cleanup.step} {when}; until then it is no destination for this instance.'
 
 
 def _owner(story: Story) -> Iterator[str]:

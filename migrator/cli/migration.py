@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from migrator.cli import command as manage_command
 from migrator.cli.command import Asked, Verb
+from migrator.db.cleanups import Cleanup
 from migrator.objects import Migration, MigrationStatus
 from migrator.runtime import concurrency
 
 if TYPE_CHECKING:
     from migrator.cli import timeline
-    from migrator.db import cleanups
 
-    Debt = cleanups.Debt
+    Cleanup = Cleanup
     Story = timeline.Story
 
 
@@ -41,22 +41,22 @@ def list_(asked: Asked) -> int:
     found = database.migrations.list(filters, in_progress=in_progress, limit=given.limit + 1)
     shown, more = found[: given.limit], len(found) > given.limit
     servers = {life.id: life.server for life in database.conductors.list()}
-    owed: dict[str, list[Debt]] = collections.defaultdict(list)
-    for debt in database.debts.list():
-        owed[debt.migration_uuid].append(debt)
+    owed: dict[str, list[Cleanup]] = collections.defaultdict(list)
+    for cleanup in database.cleanups.list():
+        owed[cleanup.migration_uuid].append(cleanup)
     text = manage_command.table(COLUMNS, [_row(one, servers, owed[one.uuid]) for one in shown])
     if more:
         text += f'\nand more: --limit shows {given.limit} of them'
     documents = [
         dataclasses.asdict(one)
-        | {'server': servers.get(one.owner or ''), 'debts': [dataclasses.asdict(debt) for debt in owed[one.uuid]]}
+        | {'server': servers.get(one.owner or ''), 'debts': [dataclasses.asdict(cleanup) for cleanup in owed[one.uuid]]}
         for one in shown
     ]
     asked.answer({'migrations': documents, 'more': more}, text)
     return manage_command.RIGHT
 
 
-def _row(migration: Migration, servers: dict[str, str], owed: Sequence[Debt]) -> list[object]:
+def _row(migration: Migration, servers: dict[str, str], owed: Sequence[Cleanup]) -> list[object]:
     remarks = []
     if migration.stuck_reason:
         remarks.append(f'stuck: {migration.stuck_reason}')
@@ -66,8 +66,8 @@ def _row(migration: Migration, servers: dict[str, str], owed: Sequence[Debt]) ->
         remarks.append(migration.failure)
     elif migration.in_progress and migration.abort_requested_at is not None:
         remarks.append('an abort was asked for')
-    for debt in owed:
-        remarks.append(f'{debt.host} owes {debt.step}' + (f', alarm: {debt.alarm}' if debt.alarm else ''))
+    for cleanup in owed:
+        remarks.append(f'{cleanup.host} owes {cleanup.step}' + (f', alarm: {cleanup.alarm}' if cleanup.alarm else ''))
     return [
         migration.id,
         migration.uuid,
@@ -229,7 +229,7 @@ def _sections(story: Story) -> Iterator[tuple[str, Sequence[str], Sequence[Seque
         for service in [story.service_of(host)]
     ]  # fmt: skip
     yield 'Debts', ('HOST', 'STEP', 'SINCE (UTC)', 'EPOCH', 'REASON', 'ALARM'), [
-        [debt.host, debt.step, debt.created_at, debt.epoch, debt.reason, debt.alarm] for debt in story.debts
+        [one.host, one.step, one.created_at, one.epoch, one.reason, one.alarm] for one in story.cleanups
     ]  # fmt: skip
     yield 'Requests', ('ACTION', 'REQUEST', 'USER', 'PROJECT', 'BEGUN (UTC)', 'ENDED (UTC)', 'RESULT', 'MESSAGE'), [
         [

@@ -51,12 +51,12 @@ def heal(asked: Asked) -> int:
     lines = [f'{uuid}: {_UNHEARD_OF if uuid in unknown else _RIGHT}' for uuid in strange]
     healed, document = 0, []
     for wrong in found:
-        done, says = _heal(asked, client, wrong)
+        done, observed = _heal(asked, client, wrong)
         healed += done
-        document.append({'consumer': wrong.consumer, 'healed': done and given.yes, 'says': says})
+        document.append({'consumer': wrong.consumer, 'healed': done and given.yes, 'says': observed})
         if not given.json:
             # At once: should the next one break off, this one has been said.
-            print(_text([*_told(wrong, remedy=False), f'  {says.rstrip(".")}.', '']), flush=True)
+            print(_text([*_told(wrong, remedy=False), f'  {observed.rstrip(".")}.', '']), flush=True)
     left = len(found) - healed
     if not given.yes and healed:
         lines += ['Nothing was changed. To do it: the same with --yes.']
@@ -94,11 +94,14 @@ def _heal(asked: Asked, client: PlacementClient, wrong: Wrong) -> tuple[bool, st
     try:
         if not asked.arguments.yes:
             found = audits.remedy(asked.database, client, wrong, named)
-            return found.write is not None, f'Would be done: {found.says}' if found.write else f'Left: {found.says}'
-        done, says = audits.heal(asked.database, client, wrong, named)
+            return (
+                found.write is not None,
+                f'Would be done: {found.observed}' if found.write else f'Left: {found.observed}',
+            )
+        done, observed = audits.heal(asked.database, client, wrong, named)
     except exception.MigratorException as error:
         return False, f'Not known whether it was done ({error}): audit again'
-    return done, f'Done: {says}' if done else f'Left: {says}'
+    return done, f'Done: {observed}' if done else f'Left: {observed}'
 
 
 def _told(wrong: Wrong, remedy: bool = True) -> Iterator[str]:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from migrator import exception
 from migrator.cli import command
 from migrator.cli.command import Asked
+from migrator.db.cleanups import Cleanup
 from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, Service
 
 if TYPE_CHECKING:
-    from migrator.db import cleanups, conductors
+    from migrator.db import conductors
 
-    Debt = cleanups.Debt
+    Cleanup = Cleanup
     Life = conductors.Life
 
 
@@ -34,9 +35,9 @@ def list_(asked: Asked) -> int:
     lives: dict[str, list[Life]] = collections.defaultdict(list)
     for life in database.conductors.list():
         lives[life.server].append(life)
-    owed: dict[str, list[Debt]] = collections.defaultdict(list)
-    for debt in database.debts.list():
-        owed[debt.host].append(debt)
+    owed: dict[str, list[Cleanup]] = collections.defaultdict(list)
+    for cleanup in database.cleanups.list():
+        owed[cleanup.host].append(cleanup)
     found = database.services.list(binary=arguments.binary, host=arguments.host)
     documents = [
         _document(
@@ -55,7 +56,7 @@ def list_(asked: Asked) -> int:
 
 
 def _document(
-    service: Service, lives: Sequence[Life], owed: Sequence[Debt], now: datetime.datetime, lease_seconds: float
+    service: Service, lives: Sequence[Life], owed: Sequence[Cleanup], now: datetime.datetime, lease_seconds: float
 ) -> dict[str, Any]:
     document = dataclasses.asdict(service)
     del document['disabled']
@@ -66,7 +67,7 @@ def _document(
         'state': 'up' if service.is_up(now, lease_seconds) else 'down',
         'lease': dataclasses.asdict(newest) | {'lives': len(living)} if newest is not None else None,
         'debts': len(owed),
-        'alarms': sum(debt.alarm is not None for debt in owed),
+        'alarms': sum(cleanup.alarm is not None for cleanup in owed),
     }
 
 

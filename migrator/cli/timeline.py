@@ -16,7 +16,7 @@ from migrator import exception
 from migrator.cli import command
 from migrator.db import actions, conductors
 from migrator.db.api import Database
-from migrator.db.cleanups import Debt
+from migrator.db.cleanups import Cleanup
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service
 from migrator.saga import log
 
@@ -50,7 +50,7 @@ class Story:
     migration: Migration
     instance: Instance | None
     steps: Sequence[log.StepRecord]
-    debts: Sequence[Debt]
+    cleanups: Sequence[Cleanup]
     requests: Sequence[actions.Action]
     services: Sequence[Service]
     lives: Sequence[conductors.Life]
@@ -108,7 +108,7 @@ class Story:
 
     def is_in_doubt(self, host: str | None) -> bool:
         """Whether a host has an alarm, and so may not have the guest that it is to have by the migration's end."""
-        return any(debt.alarm is not None and debt.host == host for debt in self.debts)
+        return any(cleanup.alarm is not None and cleanup.host == host for cleanup in self.cleanups)
 
     @property
     def hosts(self) -> list[tuple[str, str]]:
@@ -137,10 +137,10 @@ def gather(database: Database, migration_id: str, lease: float) -> Story:
         migration=migration,
         instance=instance,
         steps=database.migrations.steps(migration.uuid),
-        debts=[
-            debt
-            for debt in database.debts.list(instance_uuid=migration.instance_uuid)
-            if debt.migration_uuid == migration.uuid
+        cleanups=[
+            cleanup
+            for cleanup in database.cleanups.list(instance_uuid=migration.instance_uuid)
+            if cleanup.migration_uuid == migration.uuid
         ],
         requests=[
             one
@@ -184,10 +184,10 @@ def waits(story: Story) -> list[str]:
     if migration.ended:
         lines = [*_end(story)]
     else:
-        lines = [*_owner(story), *story.unheard, *_stuck(story), *_hosts(story), *_wishes(story)]
+        lines = [*_owner(story), *story.unheard, *_stuck(story), *_hosts(story), *_requests(story)]
         # From that wish on nothing is done of what was begun.
         lines += [] if migration.abandon_requested_at is not None else _open(story)
-    lines += _debts(story)
+    lines += _cleanups(story)
     return lines or ['Nothing holds it up: it goes on.']
 
 
@@ -208,7 +208,7 @@ def _end(story: Story) -> Iterator[str]:
         if story.is_in_doubt(source):
             yield f'The guest was at {source} then.'
         else:
-            yield f'The guest is at {source}{"" if story.debts else ", and nothing of the migration is left"}.'
+            yield f'The guest is at {source}{"" if story.cleanups else ", and nothing of the migration is left"}.'
     if migration.abort_requested_at is not None:
         done = migration.status == Status.CANCELLED
         came = 'was done' if done else f'came to nothing: {migration.abort_verdict or "it was too late"}'
@@ -293,7 +293,7 @@ def _abort(story: Story) -> str:
     return f'An abort was asked for {when} by {story.migration.abort_requested_by or "somebody"}'
 
 
-def _wishes(story: Story) -> Iterator[str]:
+def _requests(story: Story) -> Iterator[str]:
     migration = story.migration
     if migration.abort_requested_at is not None:
         yield f'{_abort(story)}.'
@@ -332,13 +332,13 @@ def _open(story: Story) -> Iterator[str]:
         yield f'{left} of {total} GiB of memory are still to be copied.'
 
 
-def _debts(story: Story) -> Iterator[str]:
-    for debt in story.debts:
-        yield f'{debt.host} owes {debt.step}, since{_since(story, debt.created_at)}: {debt.reason}'
-        if debt.alarm:
-            yield f'That cannot be paid without a person: {debt.alarm}'
-        elif not story.is_up(debt.host):
-            yield f'{debt.host} pays it when its compute service is back.'
+def _cleanups(story: Story) -> Iterator[str]:
+    for cleanup in story.cleanups:
+        yield f'{cleanup.host} owes {cleanup.step}, since{_since(story, cleanup.created_at)}: {cleanup.reason}'
+        if cleanup.alarm:
+            yield f'That cannot be paid without a person: {cleanup.alarm}'
+        elif not story.is_up(cleanup.host):
+            yield f'{cleanup.host} pays it when its compute service is back.'
 
 
 def _since(story: Story, at: datetime.datetime | str | None) -> str:
@@ -375,7 +375,7 @@ def document(story: Story) -> dict[str, Any]:
             dataclasses.asdict(step) | {'host': story.host_of(step), 'server': story.server_of(step.owner)}
             for step in story.steps
         ],
-        'debts': [dataclasses.asdict(debt) for debt in story.debts],
+        'debts': [dataclasses.asdict(cleanup) for cleanup in story.cleanups],
         'requests': [dataclasses.asdict(one) for one in story.requests],
     }
 

@@ -35,7 +35,7 @@ def retry(asked: Asked) -> int:
     story = _story(asked)
     migration = story.migration
     if migration.ended:
-        return _retry_debts(asked, story)
+        return _retry_cleanups(asked, story)
     _refuse_unless_stuck(story)
     hosts = ' and '.join(host for _, host in story.hosts)
     plan = [
@@ -45,7 +45,7 @@ def retry(asked: Asked) -> int:
     ]
     if asked.arguments.dry_run:
         return _tell(asked, story, plan, f'{asked.command} migration retry {migration.uuid}')
-    asked.database.wishes.request_retry(migration, _who())
+    asked.database.requests.request_retry(migration, _who())
     _wake(asked, migration)
     now = _wait(asked, migration.uuid, lambda row: row.ended or row.retry_requested_at is None)
     looked = now.ended or now.retry_requested_at is None
@@ -64,20 +64,20 @@ def retry(asked: Asked) -> int:
     return manage_command.WRONG if wrong else manage_command.RIGHT
 
 
-def _retry_debts(asked: Asked, story: Story) -> int:
+def _retry_cleanups(asked: Asked, story: Story) -> int:
     migration = story.migration
-    alarmed = [debt for debt in story.debts if debt.alarm]
+    alarmed = [cleanup for cleanup in story.cleanups if cleanup.alarm]
     if not alarmed:
         raise exception.NotStuck(uuid=migration.uuid, what=_ended(story))
     plan = [
-        f'{debt.host} would be told again to do {debt.step}, for which it has an alarm: {debt.alarm}'
-        for debt in alarmed
+        f'{cleanup.host} would be told again to do {cleanup.step}, for which it has an alarm: {cleanup.alarm}'
+        for cleanup in alarmed
     ]
     plan.append('It looks first, and destroys no guest that could run. What does not run there, it may remove.')
     if asked.arguments.dry_run:
         return _tell(asked, story, plan, f'{asked.command} migration retry {migration.uuid}')
-    asked.database.debts.try_again(alarmed)
-    said = [f'{debt.host} is told with the next sweep to do {debt.step}.' for debt in alarmed]
+    asked.database.cleanups.try_again(alarmed)
+    said = [f'{cleanup.host} is told with the next sweep to do {cleanup.step}.' for cleanup in alarmed]
     asked.answer({'migration': migration.uuid, 'status': migration.status, 'debts': len(alarmed)}, '\n'.join(said))
     return manage_command.RIGHT
 
@@ -101,7 +101,7 @@ def abandon(asked: Asked) -> int:
     if not asked.arguments.yes:
         command = f'{asked.command} migration abandon {migration.uuid} --guest-on {guest_on} --yes'
         return _tell(asked, story, [*_plan(asked, story, guest_on)], command, again)
-    asked.database.wishes.request_abandon(migration, guest_on, _who())
+    asked.database.requests.request_abandon(migration, guest_on, _who())
     _wake(asked, migration)
     told: list[str] = []
 

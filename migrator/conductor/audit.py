@@ -89,7 +89,7 @@ class Remedy:
     """
 
     write: allocations.Write | None
-    says: str
+    observed: str
 
 
 def audit(database: Database, client: PlacementClient) -> list[Wrong]:
@@ -143,7 +143,7 @@ def heal(database: Database, client: PlacementClient, wrong: Wrong, named: Colle
     """
     found = remedy(database, client, wrong, named)
     if found.write is None:
-        return False, found.says
+        return False, found.observed
     if _rows(database, wrong.consumer).moved(wrong.rows):
         return False, 'it has changed since it was looked at: audit again'
     try:
@@ -157,7 +157,7 @@ def heal(database: Database, client: PlacementClient, wrong: Wrong, named: Colle
         with contextlib.suppress(exception.PlacementConflict):  # somebody else has removed it
             allocations.remove(client, found.write.consumer, generation=allocations.FIRST_GENERATION)
         return False, 'it was deleted meanwhile, and holds nothing'
-    return True, found.says
+    return True, found.observed
 
 
 def _write(client: PlacementClient, write: allocations.Write) -> None:
@@ -167,7 +167,7 @@ def _write(client: PlacementClient, write: allocations.Write) -> None:
         if write.generation is not None:
             raise
         # Placement was killed over an earlier write of it; where it was not, this is refused as well.
-        allocations.write_all(client, [dataclasses.replace(write, generation=allocations.GHOST_GENERATION)])
+        allocations.write_all(client, [dataclasses.replace(write, generation=allocations.ORPHAN_GENERATION)])
 
 
 def _lives(database: Database, known: Instance | None) -> bool:

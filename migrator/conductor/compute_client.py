@@ -49,7 +49,7 @@ class Hosts:
         self._lock = threads.lock()
         self._calls: collections.Counter[str] = collections.Counter()
         #: Host -> who has found no place, in the order in which they came.
-        self._crowd: dict[str, dict[str, None]] = collections.defaultdict(dict)
+        self._waiters: dict[str, dict[str, None]] = collections.defaultdict(dict)
         self._acks: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
         self._answered: dict[str, float] = {}
         #: Host -> when the first question was asked that it has not answered, nor any later one.
@@ -67,13 +67,13 @@ class Hosts:
         :param migration_uuid: who stands in line where there is none; None: nobody.
         """
         with self._lock:
-            crowd = self._crowd[host]
+            waiters = self._waiters[host]
             if self._calls[host] >= CALLS_PER_HOST:
                 if migration_uuid is not None:
-                    crowd.setdefault(migration_uuid)
+                    waiters.setdefault(migration_uuid)
                 raise HostBusy(host)
             if migration_uuid is not None:
-                crowd.pop(migration_uuid, None)
+                waiters.pop(migration_uuid, None)
             self._calls[host] += 1
         try:
             yield
@@ -87,10 +87,10 @@ class Hosts:
 
     def _next_in_line(self, host: str) -> str | None:
         with self._lock:
-            crowd = self._crowd[host]
-            uuid = next(iter(crowd), None)
+            waiters = self._waiters[host]
+            uuid = next(iter(waiters), None)
             if uuid is not None:
-                del crowd[uuid]
+                del waiters[uuid]
             return uuid
 
     def tell(self, host: str, method: str, order: protocol.Command, **payload: Any) -> protocol.Answer:

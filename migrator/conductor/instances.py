@@ -222,7 +222,7 @@ def _claim_all(
     if not isinstance(refusal, exception.PlacementConflict):
         raise refusal
     # Placement was killed over an earlier write of it.
-    allocations.claim(client, consumer, wanted, generation=allocations.GHOST_GENERATION)
+    allocations.claim(client, consumer, wanted, generation=allocations.ORPHAN_GENERATION)
 
 
 def delete(database: Database, client: PlacementClient, uuid: str) -> None:

@@ -14,7 +14,7 @@ from migrator import exception, executors, rpc
 from migrator.compute.rpcapi import VERSIONS, ComputeAPI
 from migrator.conductor import audit, broker, cleanups, instances, metrics, periodics, rpcapi, takeover, trees
 from migrator.conductor.compute_client import HostBusy, Hosts
-from migrator.conductor.migration.context import Options, OwnedMigration, Tools
+from migrator.conductor.migration.context import MigrationContext, Options, Tools
 from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import live_migrate
 from migrator.conf import upgrade_levels
@@ -102,10 +102,10 @@ class ConductorManager:
             post_max_attempts=self.conf.conductor.post_max_attempts,
         )
 
-    def _story_of(self, migration_type: str) -> Saga[OwnedMigration]:
+    def _story_of(self, migration_type: str) -> Saga[MigrationContext]:
         return self._stories[migration_type]
 
-    def _reload(self, uuid: str) -> OwnedMigration | None:
+    def _reload(self, uuid: str) -> MigrationContext | None:
         return takeover.reload(self.tools, uuid)
 
     # --- its life ----------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class ConductorManager:
     def _sweep(self) -> None:
         if not self.tools.owner:
             return
-        periodics.sweep(self.tools, self.runner, self._poll_pool, self.metrics.count_debts)
+        periodics.sweep(self.tools, self.runner, self._poll_pool, self.metrics.count_cleanups)
         if not self._adopt_pool.running and not self._adopt_pool.waiting:
             self._adopt_pool.submit(trees.place_all, self.tools.database, self.tools.placement)
 
@@ -387,7 +387,7 @@ class ConductorManager:
             boot = self.tools.database.services.get_compute(host).boot_id
             if (migration.source_compute, boot) != (host, boot_id):
                 raise exception.MigrationNotFound(migration_id=migration_uuid)
-            takeover.wish_by_timeout(self.tools, migration, action, seconds)
+            takeover.request_by_timeout(self.tools, migration, action, seconds)
         except (exception.NotFound, exception.InvalidMigrationState) as error:
             LOG.info('The time-out of migration %s comes too late: %s', migration_uuid, error)
             return

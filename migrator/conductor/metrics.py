@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import prometheus_client
 
+from migrator.db.cleanups import Cleanup
 from migrator.placement_client.audit import VERDICTS, Finding
 
 if TYPE_CHECKING:  # who audits by a command needs nothing of RPC
     from migrator.conductor.migration import context
-    from migrator.db import cleanups
 
 #: What a WSGI server calls.
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -38,7 +38,7 @@ class Metrics:
     """
 
     def __init__(
-        self, held: Callable[[], Collection[context.OwnedMigration]], broker_away: Callable[[], float] = lambda: 0.0
+        self, held: Callable[[], Collection[context.MigrationContext]], broker_away: Callable[[], float] = lambda: 0.0
     ) -> None:
         self.registry = prometheus_client.CollectorRegistry()
         prometheus_client.Gauge(
@@ -60,26 +60,26 @@ class Metrics:
             'Compute services that are down: silent to a conductor that could be reached all the time.',
             registry=self.registry,
         )
-        self._debts = prometheus_client.Gauge(
+        self._cleanups = prometheus_client.Gauge(
             'migrator_debts',
             'What hosts owe for migrations that have gone on without them; with an alarm it waits for a person.',
             ['alarm'],
             registry=self.registry,
         )
-        self.count_debts([])
+        self.count_cleanups([])
 
     def count_down(self, number: int) -> None:
         """Take in how many compute services are down."""
         self._down.set(number)
 
-    def count_debts(self, owed: Iterable[cleanups.Debt]) -> None:
+    def count_cleanups(self, owed: Iterable[Cleanup]) -> None:
         """Take in what is owed.
 
         :param owed: all debts that there are.
         """
-        number_of = collections.Counter(debt.alarm is not None for debt in owed)
+        number_of = collections.Counter(cleanup.alarm is not None for cleanup in owed)
         for alarm in (False, True):
-            self._debts.labels('yes' if alarm else 'no').set(number_of[alarm])
+            self._cleanups.labels('yes' if alarm else 'no').set(number_of[alarm])
 
     def make_app(self) -> App:
         """Return a WSGI application that tells them at :data:`PATH`, to GET and HEAD; it has nothing anywhere else."""

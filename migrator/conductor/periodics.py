@@ -16,9 +16,9 @@ from oslo_log import log as logging
 from migrator import exception, executors
 from migrator.conductor import cleanups, runner, takeover
 from migrator.conductor.compute_client import HostBusy
-from migrator.conductor.migration.context import OwnedMigration, Tools
-from migrator.db.cleanups import Debt
-from migrator.db.migrations import WISHES
+from migrator.conductor.migration.context import MigrationContext, Tools
+from migrator.db.cleanups import Cleanup
+from migrator.db.migrations import REQUESTS
 from migrator.objects import COMPUTE_BINARY, protocol
 
 LOG = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _FIGURES = (
 
 
 def sweep(
-    tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor, count: Callable[[Sequence[Debt]], None]
+    tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor, count: Callable[[Sequence[Cleanup]], None]
 ) -> None:
     """Adopt what nobody living owns, wake what waits, have debts paid: no lost message can hold it longer than this.
 
@@ -51,16 +51,16 @@ def sweep(
         orphans = database.migrations.orphans()
         owned = database.migrations.owned_by(tools.owner)
         services = database.services.list(binary=COMPUTE_BINARY)
-        owed = database.debts.list()
+        owed = database.cleanups.list()
     count(owed)
     for uuid, epoch in orphans:
         _take_up(stories, uuid, functools.partial(takeover.adopt, tools, uuid, epoch))
     held = {subject.row.uuid: subject.row for subject in stories.held()}
-    for uuid, epoch, wishes in owned:
+    for uuid, epoch, requests in owned:
         row = held.get(uuid)
         if row is None:
             _take_up(stories, uuid, functools.partial(takeover.reload, tools, uuid))
-        elif (epoch, wishes) != (row.epoch, tuple(getattr(row, name) is not None for name in WISHES)):
+        elif (epoch, requests) != (row.epoch, tuple(getattr(row, name) is not None for name in REQUESTS)):
             # A wish, or the restart of a host, whose message was lost.
             stories.wake(uuid, reread=True)
     now = tools.threads.clock.monotonic()
@@ -72,10 +72,10 @@ def sweep(
             stories.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
     stories.look_after(tools.options.service_down_time / 2)
     if not tools.broker.away_for():
-        cleanups.pay_all(tools, pool, owed)
+        cleanups.run_all(tools, pool, owed)
 
 
-def _take_up(stories: runner.Runner, uuid: str, read: Callable[[], OwnedMigration | None]) -> None:
+def _take_up(stories: runner.Runner, uuid: str, read: Callable[[], MigrationContext | None]) -> None:
     """Take one migration in hand; what is the matter with it is not the trouble of those behind it."""
     try:
         subject = read()
@@ -97,7 +97,7 @@ def poll(tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor) 
     :param pool: bounds how many hosts are asked at a time.
     """
     now = tools.threads.clock.monotonic()
-    silent: dict[str, list[OwnedMigration]] = collections.defaultdict(list)
+    silent: dict[str, list[MigrationContext]] = collections.defaultdict(list)
     for subject in stories.held():
         if subject.wake_at is not None and subject.wake_at <= now:
             stories.wake(subject.row.uuid)
@@ -121,14 +121,14 @@ def _has_been_silent_long(tools: Tools, host: str) -> bool:
     return long and tools.hosts.was_silent(host, _LOOK_AT_SILENCE)
 
 
-def _ask_and_forget(tools: Tools, stories: runner.Runner, host: str, subjects: list[OwnedMigration]) -> None:
+def _ask_and_forget(tools: Tools, stories: runner.Runner, host: str, subjects: list[MigrationContext]) -> None:
     try:
         _poll_host(tools, stories, host, subjects)
     finally:
         tools.asking.discard(host)
 
 
-def _poll_host(tools: Tools, stories: runner.Runner, host: str, subjects: list[OwnedMigration]) -> None:
+def _poll_host(tools: Tools, stories: runner.Runner, host: str, subjects: list[MigrationContext]) -> None:
     try:
         found = tools.hosts.ask(host, [subject.order(host, 'poll') for subject in subjects])
     except HostBusy:
@@ -150,7 +150,7 @@ def _poll_host(tools: Tools, stories: runner.Runner, host: str, subjects: list[O
 def _take_answer(
     tools: Tools,
     stories: runner.Runner,
-    subject: OwnedMigration,
+    subject: MigrationContext,
     host: str,
     answer: protocol.Observation | None,
 ) -> None:
@@ -173,12 +173,12 @@ def _take_answer(
     stories.wake(uuid, observation=answer, reread=answer.refusal is not None)
 
 
-def _take_silence(tools: Tools, stories: runner.Runner, subject: OwnedMigration, host: str) -> None:
+def _take_silence(tools: Tools, stories: runner.Runner, subject: MigrationContext, host: str) -> None:
     """Tell of a host that has long been silent, altogether or of this guest, and have it looked at now and then."""
     now, silent = tools.threads.clock.monotonic(), tools.hosts.unanswered_for(host)
     if not silent:
-        subject.note_mute(host)
-    waited = silent or subject.mute_for(host)
+        subject.note_unresponsive(host)
+    waited = silent or subject.unresponsive_for(host)
     if waited < tools.options.service_down_time and (silent or not subject.is_said_silent(host)):
         return
     why = subject.note_silence(host, waited, answers=not silent)

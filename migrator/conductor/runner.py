@@ -12,7 +12,7 @@ from oslo_log import log as logging
 
 from migrator import context, exception, executors
 from migrator.conductor.migration import hosts, waiting
-from migrator.conductor.migration.context import OwnedMigration
+from migrator.conductor.migration.context import MigrationContext
 from migrator.objects import base, protocol
 from migrator.saga.executor import SagaExecutor
 from migrator.saga.saga import Saga
@@ -28,7 +28,7 @@ _EQUAL_ERRORS, _ERRORS = 3, 12
 _SHOWN = 500
 
 
-def about(subject: OwnedMigration) -> contextlib.AbstractContextManager[None]:
+def about(subject: MigrationContext) -> contextlib.AbstractContextManager[None]:
     """Let what this thread logs within the block, and the calls that it makes, name a migration and its request."""
     row = subject.row
     return context.about(context.admin_context(row.request_id), row.uuid, row.instance_uuid)
@@ -38,7 +38,7 @@ def about(subject: OwnedMigration) -> contextlib.AbstractContextManager[None]:
 class _Tale:
     """One migration in this conductor's hands, and the lock-protected part of its state."""
 
-    subject: OwnedMigration
+    subject: MigrationContext
     running: bool = False
     woken: bool = False
     reports: list[protocol.Report] = dataclasses.field(default_factory=list)
@@ -65,8 +65,8 @@ class Runner:
         self,
         threads: executors.Threads,
         pool: executors.BoundedExecutor,
-        stories: Callable[[str], Saga[OwnedMigration]],
-        reload: Callable[[str], OwnedMigration | None],
+        stories: Callable[[str], Saga[MigrationContext]],
+        reload: Callable[[str], MigrationContext | None],
     ) -> None:
         self._threads = threads
         self._pool = pool
@@ -77,7 +77,7 @@ class Runner:
 
     # --- from outside ------------------------------------------------------------------------------------------------
 
-    def take(self, subject: OwnedMigration) -> None:
+    def take(self, subject: MigrationContext) -> None:
         """Take up a migration that was just adopted, and run it; one that is here already reads itself anew."""
         with self._lock:
             known = subject.row.uuid in self._tales
@@ -99,7 +99,7 @@ class Runner:
         with self._lock:
             return uuid in self._tales
 
-    def held(self) -> list[OwnedMigration]:
+    def held(self) -> list[MigrationContext]:
         """Return the migrations in this conductor's hands."""
         with self._lock:
             return [tale.subject for tale in self._tales.values()]

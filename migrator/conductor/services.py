@@ -60,7 +60,7 @@ def _why_not(database: Database, service: Service) -> str | None:
     guests = database.instances.list({'host': host})
     if guests:
         return f'instance {guests[0].uuid} is on it, {len(guests)} in all: move or delete it'
-    owed = database.debts.list(host=host)
+    owed = database.cleanups.list(host=host)
     if owed and not service.forced_down:
         return (
             f'it owes {owed[0].step} for migration {owed[0].migration_uuid}: start it, so that it tidies up; or declare'

@@ -7,7 +7,7 @@ from __future__ import annotations
 from oslo_log import log as logging
 
 from migrator import context as migrator_context
-from migrator.conductor.migration.context import OwnedMigration, Tools
+from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.db.migrations import Owned
 from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, base, protocol
 from migrator.saga import log
@@ -15,7 +15,7 @@ from migrator.saga import log
 LOG = logging.getLogger(__name__)
 
 
-def adopt(tools: Tools, uuid: str, epoch: int) -> OwnedMigration | None:
+def adopt(tools: Tools, uuid: str, epoch: int) -> MigrationContext | None:
     """Adopt one migration if nobody living owns it.
 
     The adoption raises the epoch, so it is a settling epoch; but for a migration that nobody has ever owned nothing
@@ -32,14 +32,14 @@ def adopt(tools: Tools, uuid: str, epoch: int) -> OwnedMigration | None:
         return _subject(tools, owned)
 
 
-def reload(tools: Tools, uuid: str) -> OwnedMigration | None:
+def reload(tools: Tools, uuid: str) -> MigrationContext | None:
     """Read a migration that this conductor owns anew; None if it does not own it any more."""
     owned = tools.database.migrations.load(uuid, tools.owner)
     return _subject(tools, owned) if owned is not None else None
 
 
-def _subject(tools: Tools, owned: Owned) -> OwnedMigration:
-    subject = OwnedMigration(tools, owned, settling=owned.migration.epoch > 1)
+def _subject(tools: Tools, owned: Owned) -> MigrationContext:
+    subject = MigrationContext(tools, owned, settling=owned.migration.epoch > 1)
     if owned.records or owned.migration.epoch > 1:
         subject.reread_boots()
     if owned.migration.epoch > 1:
@@ -51,7 +51,7 @@ def _subject(tools: Tools, owned: Owned) -> OwnedMigration:
     return subject
 
 
-def wish_by_timeout(tools: Tools, migration: Migration, action: str, seconds: float) -> None:
+def request_by_timeout(tools: Tools, migration: Migration, action: str, seconds: float) -> None:
     """Commit a time-out's wish, for as long as the guest has not moved; who asks is the time-out.
 
     :param action: ``abort`` or ``force_complete``.
@@ -61,8 +61,10 @@ def wish_by_timeout(tools: Tools, migration: Migration, action: str, seconds: fl
     who = f'the time-out of {seconds:.0f} s (live_migration_completion_timeout)'
     context = migrator_context.RequestContext(is_admin=True, overwrite=False, user_id=who)
     statuses = [MigrationStatus.QUEUED.value, MigrationStatus.RUNNING.value]
-    wish = tools.database.wishes.request_abort if action == 'abort' else tools.database.wishes.request_force_complete
-    if wish(context, migration, statuses):
+    request = (
+        tools.database.requests.request_abort if action == 'abort' else tools.database.requests.request_force_complete
+    )
+    if request(context, migration, statuses):
         LOG.warning('Migration %s: %s is asked for by %s', migration.uuid, action, who)
 
 

@@ -22,7 +22,7 @@ REMOVES = ('post_live_migration_at_source', 'rollback_live_migration_at_destinat
 
 
 @dataclasses.dataclass(frozen=True)
-class Debt:
+class Cleanup:
     """One row of ``host_debts``.
 
     :ivar reason: why it is owed, or why it could not be paid when its host was last told.
@@ -45,15 +45,15 @@ class Debt:
     created_at: datetime.datetime | None = None
 
 
-def debt(row: Any) -> Debt:
+def cleanup(row: Any) -> Cleanup:
     """Return the object of a row of ``host_debts``."""
-    return Debt(**{field.name: getattr(row, field.name) for field in dataclasses.fields(Debt)})
+    return Cleanup(**{field.name: getattr(row, field.name) for field in dataclasses.fields(Cleanup)})
 
 
-def write(session: Any, debt: Debt) -> None:
+def write(session: Any, cleanup: Cleanup) -> None:
     """Write a debt within the transaction that lets its migration go on without the host, in the place of an older."""
-    forget(session, debt.migration_uuid, debt.host, debt.step)
-    values = {field.name: getattr(debt, field.name) for field in dataclasses.fields(debt)}
+    forget(session, cleanup.migration_uuid, cleanup.host, cleanup.step)
+    values = {field.name: getattr(cleanup, field.name) for field in dataclasses.fields(cleanup)}
     for automatic in ('id', 'created_at'):
         del values[automatic]
     session.execute(sa.insert(_T).values(**values))
@@ -101,30 +101,30 @@ class InHand(Exception):
     """Somebody else has the guest, or the debt, in hand: the transaction is rolled back."""
 
 
-def _same(debt: Debt) -> builtins.list[Any]:
-    return [_T.c.id == debt.id, _T.c.owner == debt.owner, _T.c.epoch == debt.epoch]
+def _same(cleanup: Cleanup) -> builtins.list[Any]:
+    return [_T.c.id == cleanup.id, _T.c.owner == cleanup.owner, _T.c.epoch == cleanup.epoch]
 
 
-def _check_free(session: Any, debt: Debt, beside: bool) -> None:
+def _check_free(session: Any, cleanup: Cleanup, beside: bool) -> None:
     """Raise :class:`InHand` if a migration in progress has the guest in hand at the host of a debt."""
     other = models.MIGRATIONS
-    there = sa.or_(other.c.source_compute == debt.host, other.c.dest_compute == debt.host)
+    there = sa.or_(other.c.source_compute == cleanup.host, other.c.dest_compute == cleanup.host)
     query = sa.select(other.c.uuid).where(
-        other.c.in_progress_instance_uuid == debt.instance_uuid,
-        there if beside else sa.or_(there, other.c.uuid != debt.migration_uuid),
+        other.c.in_progress_instance_uuid == cleanup.instance_uuid,
+        there if beside else sa.or_(there, other.c.uuid != cleanup.migration_uuid),
     )
     if session.execute(query).first() is not None:
         raise InHand
 
 
-class Debts:
+class Cleanups:
     """The rows of ``host_debts``."""
 
     def __init__(self, engine: engines.Engine) -> None:
         self._engine = engine
 
     @engines.retried
-    def adopt(self, debt: Debt, owner: str, beside: bool = True) -> Debt | None:
+    def adopt(self, cleanup: Cleanup, owner: str, beside: bool = True) -> Cleanup | None:
         """Take a debt that no living conductor owns, its epoch and the tenure of the instance raised; one that is
         already ours stays as it is.
 
@@ -136,49 +136,49 @@ class Debts:
         free = sa.or_(_T.c.owner.is_(None), ~conductors.alive(_T.c.owner))
         try:
             with self._engine.writer() as session:
-                row = session.execute(sa.select(_T).where(_T.c.id == debt.id)).one_or_none()
+                row = session.execute(sa.select(_T).where(_T.c.id == cleanup.id)).one_or_none()
                 if row is None or row.alarm is not None:
                     return None
                 if row.owner == owner:
                     # Told again in the same epoch, the host answers with what became of the work that it has begun.
-                    _check_free(session, debt, beside)
-                    return dataclasses.replace(debt, owner=owner, epoch=row.epoch, tenure=row.tenure)
-                return self._take(session, debt, owner, row.epoch, (_T.c.epoch == row.epoch, free), beside=beside)
+                    _check_free(session, cleanup, beside)
+                    return dataclasses.replace(cleanup, owner=owner, epoch=row.epoch, tenure=row.tenure)
+                return self._take(session, cleanup, owner, row.epoch, (_T.c.epoch == row.epoch, free), beside=beside)
         except InHand:
             return None
 
     @engines.retried
-    def raise_epoch(self, debt: Debt, seen: int, seen_tenure: int = 0) -> Debt | None:
+    def raise_epoch(self, cleanup: Cleanup, seen: int, seen_tenure: int = 0) -> Cleanup | None:
         """Begin a new epoch of a debt, and a new tenure of its instance, above all that its host has seen.
 
         :param seen: the highest epoch that the host has told of. :param seen_tenure: the highest tenure, likewise.
         :returns: the debt as it now is, or None: another owns it, it has been paid, or a migration in progress has the
             guest in hand at this host.
         """
-        epoch = max(debt.epoch, seen)
+        epoch = max(cleanup.epoch, seen)
         try:
             with self._engine.writer() as session:
-                return self._take(session, debt, debt.owner, epoch, _same(debt), seen_tenure)
+                return self._take(session, cleanup, cleanup.owner, epoch, _same(cleanup), seen_tenure)
         except InHand:
             return None
 
     @staticmethod
     def _take(
         session: Any,
-        debt: Debt,
+        cleanup: Cleanup,
         owner: str | None,
         epoch: int,
         guard: Sequence[Any],
         seen_tenure: int = 0,
         beside: bool = True,
-    ) -> Debt | None:
+    ) -> Cleanup | None:
         # The lock first: a migration that is accepted meanwhile is seen.
-        tenure = tenures.take(session, debt.instance_uuid, debt.migration_uuid, seen_tenure)
-        _check_free(session, debt, beside)
-        after = dataclasses.replace(debt, owner=owner, epoch=epoch + 1, tenure=tenure)
+        tenure = tenures.take(session, cleanup.instance_uuid, cleanup.migration_uuid, seen_tenure)
+        _check_free(session, cleanup, beside)
+        after = dataclasses.replace(cleanup, owner=owner, epoch=epoch + 1, tenure=tenure)
         taken: Any = session.execute(
             sa.update(_T)
-            .where(_T.c.id == debt.id, _T.c.alarm.is_(None), *guard)
+            .where(_T.c.id == cleanup.id, _T.c.alarm.is_(None), *guard)
             .values(owner=after.owner, epoch=after.epoch, tenure=after.tenure)
         )
         if not taken.rowcount:
@@ -186,31 +186,31 @@ class Debts:
         return after
 
     @engines.retried
-    def forget(self, debt: Debt) -> None:
+    def forget(self, cleanup: Cleanup) -> None:
         """Take a debt that is paid off the list, if it is still its owner's in its epoch."""
         with self._engine.writer() as session:
-            session.execute(sa.delete(_T).where(*_same(debt)))
+            session.execute(sa.delete(_T).where(*_same(cleanup)))
 
     @engines.retried
-    def note_failure(self, debt: Debt, reason: str) -> None:
+    def note_failure(self, cleanup: Cleanup, reason: str) -> None:
         """Write why a debt could not be paid when its host was last told, if it is still its owner's in its epoch."""
         with self._engine.writer() as session:
-            session.execute(sa.update(_T).where(*_same(debt), _T.c.reason != reason).values(reason=reason))
+            session.execute(sa.update(_T).where(*_same(cleanup), _T.c.reason != reason).values(reason=reason))
 
     @engines.retried
-    def let_go(self, debt: Debt) -> None:
+    def let_go(self, cleanup: Cleanup) -> None:
         """Note that the host has answered, and nobody has the debt paid until it is adopted for the next try."""
         with self._engine.writer() as session:
-            session.execute(sa.update(_T).where(*_same(debt)).values(owner=None))
+            session.execute(sa.update(_T).where(*_same(cleanup)).values(owner=None))
 
     @engines.retried
-    def raise_alarm(self, debt: Debt, why: str) -> None:
+    def raise_alarm(self, cleanup: Cleanup, why: str) -> None:
         """Note that a debt cannot be paid without a person."""
         with self._engine.writer() as session:
-            session.execute(sa.update(_T).where(*_same(debt)).values(alarm=why))
+            session.execute(sa.update(_T).where(*_same(cleanup)).values(alarm=why))
 
     @engines.retried
-    def try_again(self, seen: Sequence[Debt]) -> int:
+    def try_again(self, seen: Sequence[Cleanup]) -> int:
         """Take alarms away: somebody has looked at these, and each of their debts is told again.
 
         :param seen: the debts with their alarms as they were seen; another alarm stays.
@@ -225,7 +225,7 @@ class Debts:
         return taken
 
     @engines.retried
-    def discard(self, seen: Debt) -> bool:
+    def discard(self, seen: Cleanup) -> bool:
         """Take a cleanup that is blocked off the list, because an operator says that it need not be done.
 
         :param seen: as it was seen; with another alarm by now it stays.
@@ -237,7 +237,7 @@ class Debts:
 
     def list(
         self, host: str | None = None, instance_uuid: str | None = None, migration_uuid: str | None = None
-    ) -> builtins.list[Debt]:
+    ) -> builtins.list[Cleanup]:
         """Return debts, the oldest first."""
         query = sa.select(_T).order_by(_T.c.id)
         if host is not None:
@@ -247,4 +247,4 @@ class Debts:
         if migration_uuid is not None:
             query = query.where(_T.c.migration_uuid == migration_uuid)
         with self._engine.reader() as session:
-            return [debt(row) for row in session.execute(query)]
+            return [cleanup(row) for row in session.execute(query)]

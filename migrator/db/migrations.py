@@ -17,6 +17,7 @@ from migrator import exception, executors
 from migrator.context import RequestContext
 from migrator.db import actions, cleanups, conductors, models, rows, standing, tenures, types
 from migrator.db import engine as engines
+from migrator.db.cleanups import Cleanup
 from migrator.db.services import Services
 from migrator.objects import COMPUTE_BINARY, MIGRATABLE_VM_STATES, Instance, Migration, compute_node, protocol
 from migrator.objects import migration as migration_objects
@@ -32,7 +33,7 @@ _IN_PROGRESS = _T.c.in_progress_instance_uuid.is_not(None)
 _ENDS = [status.value for status in migration_objects.ENDS]
 
 #: The columns by which others tell an owner what they wish.
-WISHES = ('abort_requested_at', 'force_complete_requested_at', 'retry_requested_at', 'abandon_requested_at')
+REQUESTS = ('abort_requested_at', 'force_complete_requested_at', 'retry_requested_at', 'abandon_requested_at')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +54,9 @@ class Write:
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     records: Sequence[log.StepRecord] = ()
     instance: Mapping[str, Any] | None = None
-    debts: Sequence[cleanups.Debt] = ()
-    debts_held: str | None = None
-    debts_paid: Sequence[tuple[str, str, str | None]] = ()
+    cleanups: Sequence[Cleanup] = ()
+    cleanups_held: str | None = None
+    cleanups_run: Sequence[tuple[str, str, str | None]] = ()
     raise_epoch: int | None = None
     raise_tenure: int | None = None
     boots_of: Sequence[str] = ()
@@ -69,7 +70,7 @@ class Owned:
     instance: Instance | None
     records: builtins.list[log.StepRecord]
     #: Whether earlier migrations of the instance have left a cleanup at its source. None comes later.
-    source_owes: bool = True
+    has_source_cleanup: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,12 +294,12 @@ class Migrations:
 
     def owned_by(self, owner: str) -> builtins.list[tuple[str, int, tuple[bool, ...]]]:
         """Return (uuid, epoch, which of :data:`WISHES` are in the row) of a conductor's in progress."""
-        query = sa.select(_T.c.uuid, _T.c.epoch, *(_T.c[name] for name in WISHES))
+        query = sa.select(_T.c.uuid, _T.c.epoch, *(_T.c[name] for name in REQUESTS))
         query = query.where(_IN_PROGRESS, _T.c.owner == owner)
         with self._engine.reader() as session:
             return [
-                (uuid, epoch, tuple(wish is not None for wish in wishes))
-                for uuid, epoch, *wishes in session.execute(query)
+                (uuid, epoch, tuple(request is not None for request in requests))
+                for uuid, epoch, *requests in session.execute(query)
                 if uuid is not None
             ]
 
@@ -333,10 +334,10 @@ class Migrations:
     @staticmethod
     def _owned(session: Any, uuid: str | None, with_steps: bool = True) -> Owned:
         instance = (column.label(_OF_INSTANCE + column.name) for column in _I.c)
-        debt = models.HOST_DEBTS
-        owes = sa.exists().where(debt.c.host == _T.c.source_compute, debt.c.instance_uuid == _T.c.instance_uuid)
+        cleanup = models.HOST_DEBTS
+        owes = sa.exists().where(cleanup.c.host == _T.c.source_compute, cleanup.c.instance_uuid == _T.c.instance_uuid)
         query = (
-            sa.select(_T, owes.label('source_owes'), *instance)
+            sa.select(_T, owes.label('has_source_cleanup'), *instance)
             .outerjoin(_I, _I.c.uuid == _T.c.instance_uuid)
             .where(_T.c.uuid == uuid)
         )
@@ -345,7 +346,7 @@ class Migrations:
             migration=rows.migration(row),
             instance=rows.instance(row, _OF_INSTANCE) if getattr(row, f'{_OF_INSTANCE}uuid') is not None else None,
             records=_steps(session, uuid) if with_steps else [],
-            source_owes=bool(row.source_owes),
+            has_source_cleanup=bool(row.has_source_cleanup),
         )
 
     @engines.retried
@@ -397,12 +398,12 @@ class Migrations:
                 instance['task_state'] = None
             if instance:
                 session.execute(sa.update(_I).where(_I.c.uuid == known.instance_uuid).values(**instance))
-            if write.debts_held is not None:
-                cleanups.hold(session, known.instance_uuid, write.debts_held)
-            for uuid, host, step in write.debts_paid:
+            if write.cleanups_held is not None:
+                cleanups.hold(session, known.instance_uuid, write.cleanups_held)
+            for uuid, host, step in write.cleanups_run:
                 cleanups.forget(session, uuid, host, step)
-            for debt in write.debts:
-                cleanups.write(session, debt)
+            for cleanup in write.cleanups:
+                cleanups.write(session, cleanup)
             if ends:
                 good = status == migration_objects.MigrationStatus.COMPLETED
                 reason = None if good else fields.get('failure', known.failure) or f'The migration ended {status}.'
@@ -480,8 +481,8 @@ class Migrations:
         """Return, for each instance that is at a host or has a cleanup pending there, the migration that had it in hand
         last, if that has ended.
         """
-        debt = models.HOST_DEBTS
-        owed = sa.exists().where(debt.c.host == host, debt.c.instance_uuid == _I.c.uuid)
+        cleanup = models.HOST_DEBTS
+        owed = sa.exists().where(cleanup.c.host == host, cleanup.c.instance_uuid == _I.c.uuid)
         query = (
             sa.select(_T)
             .join(_I, sa.and_(_I.c.uuid == _T.c.instance_uuid, _I.c.tenure == _T.c.tenure))

@@ -193,7 +193,7 @@ class ComputeNode(Times, Base):
     in_placement: orm.Mapped[bool] = orm.mapped_column(default=True, server_default=sa.true())
 
 
-class HostDebt(Base):
+class HostCleanup(Base):
     """What a host still owes for a migration that has ended without it."""
 
     __tablename__ = 'host_debts'
@@ -238,5 +238,5 @@ SAGA_STEPS: Any = SagaStep.__table__
 CONDUCTORS: Any = Conductor.__table__
 SERVICES: Any = Service.__table__
 COMPUTE_NODES: Any = ComputeNode.__table__
-HOST_DEBTS: Any = HostDebt.__table__
+HOST_DEBTS: Any = HostCleanup.__table__
 INSTANCE_ACTIONS: Any = InstanceAction.__table__

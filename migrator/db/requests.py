@@ -21,7 +21,7 @@ from migrator.objects import IN_PROGRESS, Migration, times
 _T = models.MIGRATIONS
 
 
-class Wishes:
+class Requests:
     """The columns of ``migrations`` that are not their owner's."""
 
     def __init__(self, engine: engines.Engine) -> None:
@@ -59,17 +59,17 @@ class Wishes:
         action: str,
         method: str,
     ) -> bool:
-        wish = next(_T.c[column] for column in values if column.endswith('_at'))
+        request = next(_T.c[column] for column in values if column.endswith('_at'))
         with self._engine.writer() as session:
             written: Any = session.execute(
                 sa.update(_T)
-                .where(_T.c.uuid == migration.uuid, _T.c.status.in_(list(statuses)), wish.is_(None))
+                .where(_T.c.uuid == migration.uuid, _T.c.status.in_(list(statuses)), request.is_(None))
                 .values(**values)
             )
             if written.rowcount:
                 actions.start(session, context, action, migration.instance_uuid, migration.uuid)
                 return True
-            status, asked = session.execute(sa.select(_T.c.status, wish).where(_T.c.uuid == migration.uuid)).one()
+            status, asked = session.execute(sa.select(_T.c.status, request).where(_T.c.uuid == migration.uuid)).one()
             if asked is not None and status in IN_PROGRESS:
                 return False
             raise exception.InvalidMigrationState(

@@ -170,7 +170,7 @@ class Services:
         :returns: whether it was; False: it has been heard of since it was read, or an instance or a migration in
             progress is on it.
         """
-        moving, guests, debts = models.MIGRATIONS, models.INSTANCES, models.HOST_DEBTS
+        moving, guests, cleanups = models.MIGRATIONS, models.INSTANCES, models.HOST_DEBTS
         here = [_T.c.id == service.id, _T.c.last_seen_up.is_not_distinct_from(service.last_seen_up)]
         of_host = service.binary == COMPUTE_BINARY
         if of_host:
@@ -183,7 +183,7 @@ class Services:
             deleted: Any = session.execute(sa.delete(_T).where(*here))
             if deleted.rowcount and of_host:
                 session.execute(sa.delete(_N).where(_N.c.host == service.host))
-                session.execute(sa.delete(debts).where(debts.c.host == service.host))
+                session.execute(sa.delete(cleanups).where(cleanups.c.host == service.host))
             return bool(deleted.rowcount)
 
     def list_nodes(self, limit: int | None = None, marker: str | None = None) -> builtins.list[ComputeNode]:
@@ -245,8 +245,8 @@ class Services:
             .where(moving.c.dest_compute == _N.c.host, moving.c.in_progress_instance_uuid.is_not(None))
             .scalar_subquery()
         )
-        debt = models.HOST_DEBTS
-        owes = sa.exists().where(debt.c.host == _N.c.host, debt.c.instance_uuid == instance_uuid)
+        cleanup = models.HOST_DEBTS
+        owes = sa.exists().where(cleanup.c.host == _N.c.host, cleanup.c.instance_uuid == instance_uuid)
         source, guest = _N.alias('source'), models.INSTANCES
         leaves = sa.select(guest.c.host).where(guest.c.uuid == instance_uuid).scalar_subquery()
         query = (

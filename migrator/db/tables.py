@@ -21,7 +21,7 @@ TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
     'migrations': (models.Migration, rows.migration),
     'instances': (models.Instance, rows.instance),
     'saga_steps': (models.SagaStep, rows.step),
-    'host_debts': (models.HostDebt, cleanups.debt),
+    'host_debts': (models.HostCleanup, cleanups.cleanup),
     'services': (models.Service, rows.service),
     'compute_nodes': (models.ComputeNode, rows.node),
 }

@@ -24,7 +24,7 @@ FIRST_GENERATION = 1
 #: What a consumer has that Placement was killed over while creating: it is there, shows no allocation (so it reads as
 #: None) and refuses a null generation for ever. Writing with this generation takes it over, and is refused with a
 #: conflict if there is no such thing; it can never hit a consumer that has an allocation.
-GHOST_GENERATION = 0
+ORPHAN_GENERATION = 0
 
 #: How often a pair that changes while it is read is read again.
 _READ_ATTEMPTS = 5

@@ -68,16 +68,16 @@ class Resize:
         :raises PlacementUnreachable: it may or may not have been done: call it again.
         """
         self._strategy.check(self.pair)
-        ghost: int | None = None
+        orphan: int | None = None
 
         def write(reading: allocations.PairReading) -> None:
-            nonlocal ghost
+            nonlocal orphan
             try:
-                self._strategy.move(self.pair, instance_generation=_of(reading), migration_generation=ghost)
+                self._strategy.move(self.pair, instance_generation=_of(reading), migration_generation=orphan)
             except exception.PlacementConflict:
                 # Placement may have been killed over an earlier try while it made the migration's consumer, which
                 # cannot be seen and refuses null since.
-                ghost = allocations.GHOST_GENERATION if ghost is None else None
+                orphan = allocations.ORPHAN_GENERATION if orphan is None else None
                 raise
 
         self._until(_State.MOVED, {_State.NOT_MOVED: write})

@@ -22,7 +22,7 @@ class _Head:
     epoch: int
 
 
-class Fence:
+class EpochCheck:
     """What the boots of the computes have been heard to have seen, and what was on its way to them when.
 
     It speaks up only when it is sure: a message is measured by what its boot had told before it arrived.

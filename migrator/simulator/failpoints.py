@@ -49,7 +49,7 @@ class Boundary(NamedTuple):
         return f'{self.process}: {self.label} #{self.nth}'
 
 
-class Director(Protocol):
+class Operator(Protocol):
     """Who can have something done to a process, or at a later time."""
 
     def kill(self, name: str, back_after: float | None) -> None:
@@ -65,7 +65,7 @@ class Director(Protocol):
 class Strike(Protocol):
     """What a hook may return: a fault, told where it strikes."""
 
-    def on_process(self, seams: Seams, boundary: Boundary, process: SimThreads) -> None:
+    def on_process(self, failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
         """Act on the process that is there, which may die by it; what is raised is raised there."""
 
     def on_message(self, message: Message) -> Fault:
@@ -74,7 +74,7 @@ class Strike(Protocol):
     def on_request(self) -> placement_faults.Fault | None:
         """Return what becomes of a request to Placement."""
 
-    def on_driver(self, seams: Seams, phase: str) -> fake_fault | None:
+    def on_driver(self, failpoints: Failpoints, phase: str) -> fake_fault | None:
         """Return what becomes of a call of a driver, or a phase of a job."""
 
 
@@ -82,7 +82,7 @@ fake_fault = faults.Fault
 Hook = Callable[[Boundary], Strike | None]
 
 
-class Seams:
+class Failpoints:
     """Has every boundary of a cloud told to a hook, and what it returns done.
 
     :param hook: asked at each boundary.
@@ -90,10 +90,10 @@ class Seams:
     :ivar director: who kills and starts processes, for the faults that need somebody.
     """
 
-    def __init__(self, cloud: SimulatedCloud, director: Director, hook: Hook) -> None:
+    def __init__(self, cloud: SimulatedCloud, operator: Operator, hook: Hook) -> None:
         assert cloud.simulation is not None
         self.cloud = cloud
-        self.director = director
+        self.operator = operator
         self.hook = hook
         self._refused_until = -1.0
         self.passed: list[Boundary] = []
@@ -130,7 +130,7 @@ class Seams:
         strike = self.hook(boundary)
         if strike is None:
             return
-        self._told[self._simulation.baton.current] = strike
+        self._told[self._simulation.scheduler.current] = strike
         strike.on_process(self, boundary, process)
 
     def _at_message(self, message: Message) -> Fault:
@@ -173,11 +173,11 @@ class Seams:
     # --- below -------------------------------------------------------------------------------------------------------
 
     def _acting(self) -> SimThreads:
-        process: Any = self._simulation.baton.me().acting
+        process: Any = self._simulation.scheduler.me().acting
         return process  # type: ignore[no-any-return]  # the baton knows less of a process than there is
 
     def _cross(self, process: SimThreads, label: str) -> Strike | None:
-        me = self._simulation.baton.me()
+        me = self._simulation.scheduler.me()
         self._told.pop(me, None)
         process.checkpoint(label)
         return self._told.pop(me, None)

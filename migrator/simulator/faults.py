@@ -9,7 +9,7 @@ import errno
 from collections.abc import Callable
 
 from migrator import exception
-from migrator.simulator.failpoints import Boundary, Seams
+from migrator.simulator.failpoints import Boundary, Failpoints
 from migrator.testing import bus, placement_faults
 from migrator.testing.simulation.threads import SimThreads
 from migrator.virt.fake import faults
@@ -40,16 +40,16 @@ class Fault:
 
     name: str
     where: Callable[[Boundary], bool]
-    process: Callable[[Seams, Boundary, SimThreads], None] | None = None
+    process: Callable[[Failpoints, Boundary, SimThreads], None] | None = None
     message: bus.Fault = None
     request: placement_faults.Fault | None = None
-    driver: Callable[[Seams, str], faults.Fault] | None = None
+    driver: Callable[[Failpoints, str], faults.Fault] | None = None
     later: tuple[str, ...] = ()
 
-    def on_process(self, seams: Seams, boundary: Boundary, process: SimThreads) -> None:
+    def on_process(self, failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
         """See :class:`~migrator.simulator.failpoints.Strike`."""
         if self.process is not None:
-            self.process(seams, boundary, process)
+            self.process(failpoints, boundary, process)
 
     def on_message(self, message: bus.Message) -> bus.Fault:
         """See :class:`~migrator.simulator.failpoints.Strike`."""
@@ -59,9 +59,9 @@ class Fault:
         """See :class:`~migrator.simulator.failpoints.Strike`."""
         return self.request
 
-    def on_driver(self, seams: Seams, phase: str) -> faults.Fault | None:
+    def on_driver(self, failpoints: Failpoints, phase: str) -> faults.Fault | None:
         """See :class:`~migrator.simulator.failpoints.Strike`."""
-        return self.driver(seams, phase) if self.driver is not None else None
+        return self.driver(failpoints, phase) if self.driver is not None else None
 
 
 # --- where -----------------------------------------------------------------------------------------------------------
@@ -115,42 +115,42 @@ def _driver_writes(boundary: Boundary) -> bool:
 # --- what ------------------------------------------------------------------------------------------------------------
 
 
-def _kill(seams: Seams, boundary: Boundary, process: SimThreads) -> None:
-    seams.director.kill(victim(boundary), back_after=DEAD)
+def _kill(failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
+    failpoints.operator.kill(victim(boundary), back_after=DEAD)
 
 
-def _kill_for_ever(seams: Seams, boundary: Boundary, process: SimThreads) -> None:
-    seams.director.kill(victim(boundary), back_after=None)
+def _kill_for_ever(failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
+    failpoints.operator.kill(victim(boundary), back_after=None)
 
 
-def _pause(seams: Seams, boundary: Boundary, process: SimThreads) -> None:
-    seams.director.pause(victim(boundary), PAUSE)
+def _pause(failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
+    failpoints.operator.pause(victim(boundary), PAUSE)
 
 
-def _refuse(seams: Seams, boundary: Boundary, process: SimThreads) -> None:
-    seams.refuse_commits(REFUSES)
+def _refuse(failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
+    failpoints.refuse_commits(REFUSES)
     raise exception.DatabaseUnreachable(reason='planned: it is away')
 
 
-def _answer_lost(seams: Seams, boundary: Boundary, process: SimThreads) -> None:
+def _answer_lost(failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
     raise exception.DatabaseUnreachable(reason='planned: the connection was lost after the commit')
 
 
-def _unforeseen(seams: Seams, boundary: Boundary, process: SimThreads) -> None:
+def _unforeseen(failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
     raise RuntimeError('planned: nobody has thought of this')
 
 
-def _disk_full(seams: Seams, boundary: Boundary, process: SimThreads) -> None:
+def _disk_full(failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
     raise OSError(errno.ENOSPC, 'No space left on device')
 
 
-def _raises(seams: Seams, phase: str) -> faults.Fault:
+def _raises(failpoints: Failpoints, phase: str) -> faults.Fault:
     return faults.Fault(phase, reason='planned: it fails')
 
 
-def _hangs(seams: Seams, phase: str) -> faults.Fault:
-    stall = faults.Stall(seams.cloud.world_threads)
-    seams.director.later(HANGS, stall.release)
+def _hangs(failpoints: Failpoints, phase: str) -> faults.Fault:
+    stall = faults.Stall(failpoints.cloud.world_threads)
+    failpoints.operator.later(HANGS, stall.release)
     return faults.Fault(phase, stall=stall)
 
 

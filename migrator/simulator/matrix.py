@@ -26,10 +26,10 @@ from migrator.conductor.tasks import live_migrate
 from migrator.db.api import Database
 from migrator.saga.saga import Saga
 from migrator.simulator import faults, scenarios
-from migrator.simulator.failpoints import LOOKS, Boundary, Seams
+from migrator.simulator.failpoints import LOOKS, Boundary, Failpoints
 from migrator.simulator.invariants import check
-from migrator.simulator.monitor import Watcher
-from migrator.simulator.operator import Director
+from migrator.simulator.monitor import Monitor
+from migrator.simulator.operator import Operator
 from migrator.testing import backends
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.simulation.sim_thread import Livelock
@@ -100,26 +100,26 @@ class Result:
 
 
 @contextlib.contextmanager
-def ground() -> Iterator[backends.SharedGround]:
+def backend() -> Iterator[backends.SharedBackend]:
     """Return what the clouds of many runs stand on, one after the other; in memory, where there is such a directory."""
     with tempfile.TemporaryDirectory(dir=backends.in_memory()) as directory:
-        shared = backends.SharedGround(directory)
+        shared = backends.SharedBackend(directory)
         try:
             yield shared
         finally:
             shared.close()
 
 
-def cells(ground_: backends.Ground, chosen: Iterable[scenarios.Path] = scenarios.PATHS) -> list[Cell]:
+def cells(backend_: backends.Backend, chosen: Iterable[scenarios.Path] = scenarios.PATHS) -> list[Cell]:
     """Return the cells of some paths.
 
     :raises AssertionError: a path does not end as it should, without any fault.
     """
-    return [cell for path in chosen for cell in _cells_of(ground_, path)]
+    return [cell for path in chosen for cell in _cells_of(backend_, path)]
 
 
-def _cells_of(ground_: backends.Ground, path: scenarios.Path) -> list[Cell]:
-    dry = _Run(ground_, path, None)
+def _cells_of(backend_: backends.Backend, path: scenarios.Path) -> list[Cell]:
+    dry = _Run(backend_, path, None)
     result = dry.go()
     ends = result.statuses[-len(path.ends) :]
     assert not result.violations, f'{path.name}, without a fault: {result.violations}'
@@ -132,17 +132,17 @@ def _cells_of(ground_: backends.Ground, path: scenarios.Path) -> list[Cell]:
     ]
 
 
-def story() -> Saga[context.OwnedMigration]:
+def story() -> Saga[context.MigrationContext]:
     """Return the story that the cells are of."""
     return live_migrate.story()
 
 
-def run(ground_: backends.Ground, cell: Cell, path: scenarios.Path | None = None) -> Result:
+def run(backend_: backends.Backend, cell: Cell, path: scenarios.Path | None = None) -> Result:
     """Return what becomes of one cell.
 
     :param path: the path itself, where it is another than that of this name, such as one with other options.
     """
-    return _Run(ground_, path or scenarios.BY_NAME[cell.path], cell).go()
+    return _Run(backend_, path or scenarios.BY_NAME[cell.path], cell).go()
 
 
 class _Run:
@@ -151,7 +151,7 @@ class _Run:
     :param cell: whose fault strikes; None: none does, and what is written of the story is noted.
     """
 
-    def __init__(self, ground_: backends.Ground, path: scenarios.Path, cell: Cell | None) -> None:
+    def __init__(self, backend_: backends.Backend, path: scenarios.Path, cell: Cell | None) -> None:
         self.path = path
         self.cell = cell
         self._left = [] if cell is None else [(cell.boundary, cell.fault), *([cell.then] if cell.then else [])]
@@ -162,12 +162,14 @@ class _Run:
         self._times: dict[Boundary, float] = {}
         self._places: dict[Boundary, int] = {}
         self._begun = self._over = 0
-        self.cloud = SimulatedCloud(ground_.directory, path.hosts, ground=ground_, options=path.options, **path.knobs)
+        self.cloud = SimulatedCloud(
+            backend_.directory, path.hosts, backend=backend_, options=path.options, **path.knobs
+        )
         self.cloud.start_conductor(_STANDBY)
-        self.director = Director(self.cloud)
-        self.director.simulation.baton.most_passes = _MOST_PASSES
-        self.watcher = Watcher(self.cloud)
-        self.seams = Seams(self.cloud, self.director, self._hook)
+        self.operator = Operator(self.cloud)
+        self.operator.simulation.scheduler.most_passes = _MOST_PASSES
+        self.monitor = Monitor(self.cloud)
+        self.failpoints = Failpoints(self.cloud, self.operator, self._hook)
 
     def go(self) -> Result:
         """Run it to its end, and judge."""
@@ -182,27 +184,27 @@ class _Run:
                 seconds=simulation.time,
             )
         finally:
-            self.watcher.close()
+            self.monitor.close()
             self.cloud.stop()
 
     def _violations(self) -> tuple[check.Violation, ...]:
         try:
-            self.path.act(self.director, self._begin)
-            self.director.settle()
-            self._over = len(self.seams.passed)
-            self.seams.remove()
-            self.director.finish()
+            self.path.act(self.operator, self._begin)
+            self.operator.settle()
+            self._over = len(self.failpoints.passed)
+            self.failpoints.remove()
+            self.operator.finish()
         except Livelock as error:
             # They answer each other at once, and again, and again: no time-out ever comes.
             what = f'nothing ends any more: {error.passes} steps at one moment'
-            return (*self.watcher.violations, check.Violation('I7', what, self.director.simulation.time))
-        return tuple(self.director.judge(self.watcher))
+            return (*self.monitor.violations, check.Violation('I7', what, self.operator.simulation.time))
+        return tuple(self.operator.judge(self.monitor))
 
     def boundaries(self) -> list[Boundary]:
         """Return the boundaries on its way, each once; of what only looks, and of who stands by, the first."""
         found = []
         seen: set[tuple[str, str]] = set()
-        for boundary in self.seams.passed[self._begun : self._over]:
+        for boundary in self.failpoints.passed[self._begun : self._over]:
             place = (boundary.process, boundary.label)
             if place in seen and (LOOKS.search(boundary.label) or boundary.process == _STANDBY):
                 continue
@@ -219,12 +221,12 @@ class _Run:
             return False
         if not boundary.label.endswith(ends):
             return False
-        later = self.seams.passed[self._places[boundary] + 1 :]
+        later = self.failpoints.passed[self._places[boundary] + 1 :]
         following = next((one for one in later if faults.victim(one) == faults.victim(boundary)), None)
         return following is not None and self._times.get(following) == self._times[boundary]
 
     def _begin(self) -> None:
-        self._begun = len(self.seams.passed)
+        self._begun = len(self.failpoints.passed)
 
     def _hook(self, boundary: Boundary) -> faults.Fault | None:
         if self.cell is None:
@@ -235,8 +237,8 @@ class _Run:
 
     def _note(self, boundary: Boundary) -> None:
         """Note which records of the journal a commit has written, and which step's name a boundary has."""
-        self._times[boundary] = self.director.simulation.time
-        self._places[boundary] = len(self.seams.passed) - 1
+        self._times[boundary] = self.operator.simulation.time
+        self._places[boundary] = len(self.failpoints.passed) - 1
         for step in self._story.steps:
             if step.name in boundary.label:
                 self.steps.setdefault(boundary, set()).add(f'{step.name} call')
@@ -251,7 +253,7 @@ class _Run:
 
     def _written(self) -> set[str]:
         threads = self.cloud.world_threads
-        database = Database('', threads, engine=self.cloud.ground.second_engine(threads))
+        database = Database('', threads, engine=self.cloud.backend.second_engine(threads))
         written = set()
         for migration in database.migrations.list():
             for record in database.migrations.steps(migration.uuid):
@@ -265,7 +267,7 @@ class _Run:
 def main(arguments: list[str]) -> int:
     """Run the cells of the names given, and print what is wrong; return 1 if anything is."""
     wrong = 0
-    with ground() as shared:
+    with backend() as shared:
         for name in arguments:
             result = run(shared, Cell.parse(name))
             wrong += bool(result.violations) or not result.struck

@@ -22,7 +22,7 @@ from migrator.db import tables
 from migrator.objects import Migration, MigrationStatus, protocol
 from migrator.saga import log
 from migrator.simulator import reader
-from migrator.simulator.epoch_check import Fence
+from migrator.simulator.epoch_check import EpochCheck
 from migrator.simulator.invariants import check
 from migrator.simulator.invariants.check import Violation
 from migrator.simulator.world import World
@@ -44,7 +44,7 @@ ASIDE = frozenset({'services', 'compute_nodes'})
 OF_MESSAGES = frozenset({'I11', 'I12', 'I13', 'I16', 'I17', 'I21', 'I22'})
 
 
-class Watcher:
+class Monitor:
     """Looks at a cloud from now on.
 
     :param cloud: simulated: no crossing lies within a look, so that it sees one moment.
@@ -72,7 +72,7 @@ class Watcher:
         self._trees_changed = True
         self._consumers: set[str] = set()
         self._heard = 0
-        self._fence = Fence()
+        self._fence = EpochCheck()
         #: Migration -> where it stands, and since when it has stood there and not said what it waits for.
         self._silent: dict[str, tuple[Any, float]] = {}
         #: (boot, migration) -> its place in the order in which they came into the queue.
@@ -125,7 +125,7 @@ class Watcher:
         _around(cloud, 'start_compute', lambda compute, *_args: self._watch_compute(compute))
 
     def _after_commit(self) -> None:
-        writes = self.cloud.ground.writes
+        writes = self.cloud.backend.writes
         changed = {table for table in ROWS if self._read_at.get(table) != writes[table]}
         if changed:
             self._changed |= changed
@@ -281,16 +281,16 @@ class Watcher:
         for uuid, row in world.migrations.items():
             stands = row.status, row.outcome, row.attempt, row.abort_requested_at
             on_its_way = row.status in lasts and row.outcome is None and row.abort_requested_at is None
-            says = row.waits_for or row.stuck_reason or on_its_way
-            if row.ended or says or stands != self._silent.get(uuid, (None, 0.0))[0]:
-                self._silent[uuid] = None if row.ended or says else stands, world.at
+            observed = row.waits_for or row.stuck_reason or on_its_way
+            if row.ended or observed or stands != self._silent.get(uuid, (None, 0.0))[0]:
+                self._silent[uuid] = None if row.ended or observed else stands, world.at
             elif world.at - self._silent[uuid][1] > SILENCE:
                 self._note('I7', f'migration {uuid} is {row.status}, and has not said for long what it waits for')
 
     def _read_rows(self) -> None:
         """Read the rows that may have changed: the migrations in progress, and those that were at the last look."""
         for table in self._changed:
-            self._tables[table] = self.cloud.ground.tables.read(table)
+            self._tables[table] = self.cloud.backend.tables.read(table)
         found = {table: [row.object for row in rows] for table, rows in self._tables.items()}
         concerned = {one.uuid for one in found['migrations'] if one.in_progress} | self._before.keys()
         journal: dict[str, list[log.StepRecord]] = {uuid: [] for uuid in concerned}

@@ -20,7 +20,7 @@ from migrator.conductor import instances
 from migrator.objects import Instance, Migration, MigrationStatus, protocol
 from migrator.simulator import workloads
 from migrator.simulator.invariants import check
-from migrator.simulator.monitor import Watcher
+from migrator.simulator.monitor import Monitor
 from migrator.simulator.world import World
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.simulation.sim_thread import ProcessKilled
@@ -45,7 +45,7 @@ _LOOKS = 3
 _WATCH = 5.0
 
 
-class Director:
+class Operator:
     """Acts on one cloud.
 
     :param cloud: its conductors and computes are started.
@@ -198,7 +198,7 @@ class Director:
         world.start(wait, name='an operator')
 
     def _retry(self, row: Migration) -> None:
-        self.cloud.database.wishes.request_retry(row, 'an operator')
+        self.cloud.database.requests.request_retry(row, 'an operator')
 
     def _abandon(self, row: Migration) -> None:
         """Abandon it where nobody can be wrong about it: one host has the guest, which owns its processors there."""
@@ -209,7 +209,7 @@ class Director:
         ]
         owning = [host for host, guest in have if guest.state in OWNING and not guest.post_copy]
         if owning in ([row.source_compute], [row.dest_compute]):
-            self.cloud.database.wishes.request_abandon(row, owning[0], 'an operator')
+            self.cloud.database.requests.request_abandon(row, owning[0], 'an operator')
 
     # --- a user ------------------------------------------------------------------------------------------------------
 
@@ -330,7 +330,7 @@ class Director:
 
     def migrations(self) -> list[Migration]:
         """Return every migration, the oldest first; read again only if there may be something new."""
-        writes = self.cloud.ground.writes['migrations']
+        writes = self.cloud.backend.writes['migrations']
         if self._rows_at != writes:
             self._rows_at, self._rows = writes, self.cloud.migrations()
         return self._rows
@@ -472,7 +472,7 @@ class Director:
         self._over = True
         self._deliver()
         self.until(lambda: not self._down - self.gone and not self._starved and not self.cloud.bus.away, PATIENCE)
-        self.until(lambda: not self.cloud.can_pay(), PATIENCE)
+        self.until(lambda: not self.cloud.can_clean_up(), PATIENCE)
         with contextlib.suppress(TimedOut):
             self.simulation.run(PATIENCE)
 
@@ -495,18 +495,18 @@ class Director:
 
         Which of two copies is to be ended is for no rule to say.
         """
-        debts = self.cloud.database.debts
-        for debt in debts.list():
-            if debt.alarm is None:
+        cleanups = self.cloud.database.cleanups
+        for cleanup in cleanups.list():
+            if cleanup.alarm is None:
                 continue
-            hypervisor = self.cloud.world.hypervisors[debt.host]
-            guest = hypervisor.describe(debt.instance_uuid)
+            hypervisor = self.cloud.world.hypervisors[cleanup.host]
+            guest = hypervisor.describe(cleanup.instance_uuid)
             present = guest.present and guest.state != protocol.GuestState.WAITING
-            rightly = self._host_of(debt.instance_uuid) == debt.host
+            rightly = self._host_of(cleanup.instance_uuid) == cleanup.host
             if present and rightly:
-                debts.discard(debt)
+                cleanups.discard(cleanup)
             elif not present:
-                debts.try_again([debt])
+                cleanups.try_again([cleanup])
 
     def _host_of(self, instance_uuid: str) -> str | None:
         with contextlib.suppress(exception.InstanceNotFound):
@@ -517,14 +517,14 @@ class Director:
         """Let requests arrive that are still on their way to Placement."""
         self.cloud.adapter.deliver()
 
-    def judge(self, watcher: Watcher) -> list[check.Violation]:
+    def judge(self, monitor: Monitor) -> list[check.Violation]:
         """Return what is wrong, when everything has come to rest.
 
         Also what is stuck, unless a host is gone for ever: only then nobody but a person can know where a guest is.
         """
-        world = watcher.snapshot()
+        world = monitor.snapshot()
         seen = [one for one in check.check(world) if not self._has_merely_vanished(world, one)]
-        found = dict.fromkeys([*watcher.violations, *self._blamed, *seen])
+        found = dict.fromkeys([*monitor.violations, *self._blamed, *seen])
         for row in world.migrations.values():
             if row.instance_uuid in self.vanished:
                 continue

@@ -77,7 +77,7 @@ class Reader:
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
-        self._engine = cloud.ground.second_engine(cloud.world_threads)
+        self._engine = cloud.backend.second_engine(cloud.world_threads)
         self._placement = PlacementClient(cloud.placement.adapter())
         # one in this process can be read past its API, in the time of a single request
         self._contents = getattr(cloud.placement, 'contents', None)
@@ -105,7 +105,7 @@ class Reader:
                 'migrations': migrations,
                 'marked': marked(database, known),
                 'journal': {uuid: database.migrations.steps(uuid) for uuid in migrations},
-                'debts': database.debts.list(),
+                'debts': database.cleanups.list(),
                 'services': database.services.list(),
                 'nodes': {node.host: node for node in database.services.list_nodes()},
                 'actions': [action for uuid in sorted(known) for action in database.actions.list(uuid)],
@@ -243,14 +243,14 @@ class Reader:
             return []
         return [
             f'{process.name}/{thread.name}'
-            for process in simulation.baton.processes
+            for process in simulation.scheduler.processes
             for thread in process.threads
             if thread.quiet_event is None
         ]
 
     def _connections(self) -> int:
         """Return how many connections to the database are in use."""
-        return self.cloud.ground.connections()
+        return self.cloud.backend.connections()
 
 
 def _alive(threads: object) -> bool:

@@ -30,9 +30,9 @@ from typing import Any
 
 from migrator.simulator import faults as strikes
 from migrator.simulator import matrix, workloads
-from migrator.simulator.failpoints import Boundary, Seams
-from migrator.simulator.monitor import Watcher
-from migrator.simulator.operator import Director
+from migrator.simulator.failpoints import Boundary, Failpoints
+from migrator.simulator.monitor import Monitor
+from migrator.simulator.operator import Operator
 from migrator.testing import backends
 from migrator.testing.cloud import SimulatedCloud
 
@@ -63,7 +63,7 @@ class Run:
 
 
 def run(
-    ground: backends.Ground,
+    backend: backends.Backend,
     plan: workloads.Plan,
     beside: Callable[[SimulatedCloud, Callable[[], bool]], None] = lambda cloud, over: None,
 ) -> Run:
@@ -77,67 +77,67 @@ def run(
     over = [False]
 
     def hook(boundary: Boundary) -> strikes.Fault | None:
-        if over[0] or director.cloud.simulation is None or director.simulation.time > plan.horizon + begun:
+        if over[0] or operator.cloud.simulation is None or operator.simulation.time > plan.horizon + begun:
             return None
         fault = choose(boundary)
-        if fault is None or not director.may(fault.name, strikes.victim(boundary)):
+        if fault is None or not operator.may(fault.name, strikes.victim(boundary)):
             return None
         struck.append((boundary, fault.name))
         return fault
 
     cloud = SimulatedCloud(
-        ground.directory,
+        backend.directory,
         plan.hosts,
         seed=plan.seed,
         in_order=plan.in_order,
-        ground=ground,
+        backend=backend,
         options=plan.options,
         versions=plan.versions,
         **plan.knobs,
     )
     cloud.start_conductor('conductor2')
-    director = Director(cloud)
-    begun = director.simulation.time
-    watcher = Watcher(cloud)
+    operator = Operator(cloud)
+    begun = operator.simulation.time
+    monitor = Monitor(cloud)
     try:
         guests = [
             cloud.boot(f'guest{number}', guest.host, memory_mb=guest.memory_mb, dirty_rate=guest.dirty_rate)
             for number, guest in enumerate(plan.guests)
         ]
         beside(cloud, lambda: over[0])
-        seams = Seams(cloud, director, hook)
+        failpoints = Failpoints(cloud, operator, hook)
         for deed in plan.deeds:
-            director.until_time(begun + deed.at)
-            director.do(deed, guests)
-        director.settle()
+            operator.until_time(begun + deed.at)
+            operator.do(deed, guests)
+        operator.settle()
         over[0] = True
-        seams.remove()
-        director.finish()
-        violations = tuple(str(violation) for violation in director.judge(watcher))
+        failpoints.remove()
+        operator.finish()
+        violations = tuple(str(violation) for violation in operator.judge(monitor))
         return Run(
             seed=plan.seed,
             violations=violations,
             struck=tuple(struck),
             statuses=tuple(row.status for row in cloud.migrations()),
             strategies=tuple(row.strategy for row in cloud.migrations()),
-            states=frozenset(_states(watcher)),
-            digest=hashlib.sha256(repr(director.simulation.trace).encode()).hexdigest()[:16],
-            seconds=director.simulation.time,
+            states=frozenset(_states(monitor)),
+            digest=hashlib.sha256(repr(operator.simulation.trace).encode()).hexdigest()[:16],
+            seconds=operator.simulation.time,
         )
     finally:
-        watcher.close()
+        monitor.close()
         cloud.stop()
 
 
-def _states(watcher: Watcher) -> Iterator[str]:
-    for line in watcher.logs:
+def _states(monitor: Monitor) -> Iterator[str]:
+    for line in monitor.logs:
         yield _NUMBER.sub('N', _UUID.sub('UUID', line.splitlines()[0]))[:160]
 
 
 # --- a failure made shorter ------------------------------------------------------------------------------------------
 
 
-def shorten(ground: backends.Ground, plan: workloads.Plan, failed: Run) -> tuple[workloads.Plan, Run]:
+def shorten(backend: backends.Backend, plan: workloads.Plan, failed: Run) -> tuple[workloads.Plan, Run]:
     """Return the shortest plan that is found to break the same invariant, and what becomes of it."""
     wanted = {_id(violation) for violation in failed.violations}
     best, found = dataclasses.replace(plan, struck=failed.struck), failed
@@ -146,7 +146,7 @@ def shorten(ground: backends.Ground, plan: workloads.Plan, failed: Run) -> tuple
     def still(candidate: workloads.Plan) -> bool:
         nonlocal best, found, left
         left -= 1
-        result = run(ground, candidate)
+        result = run(backend, candidate)
         if not wanted & {_id(violation) for violation in result.violations}:
             return False
         best, found = candidate, result
@@ -255,13 +255,13 @@ def many(seeds: Iterable[int], jobs: int = 1, most_red: int = 5, kind: str = 'da
 class _Process:
     """What a process keeps from seed to seed."""
 
-    ground: backends.Ground
+    backend: backends.Backend
     exits = contextlib.ExitStack()
 
 
 def _begin() -> None:
     hurry()
-    _Process.ground = _Process.exits.enter_context(matrix.ground())
+    _Process.backend = _Process.exits.enter_context(matrix.backend())
 
 
 def hurry() -> None:
@@ -276,20 +276,18 @@ def hurry() -> None:
 def _one(kind: str, seed: int) -> tuple[Run, str | None]:
     plan = workloads.KINDS[kind](seed)
     try:
-        result = run(_Process.ground, plan)
+        result = run(_Process.backend, plan)
     except Exception:  # noqa: BLE001 -- an error of the harness, or one that nobody in the cloud has caught
         failure = f'{kind}, seed {seed}: {traceback.format_exc()}'
         return Run(seed, (failure,), (), (), (), frozenset(), '', 0.0), failure
     if not result.violations:
         return result, None
-    return result, f'{kind}, {told(*shorten(_Process.ground, plan, result))}'
+    return result, f'{kind}, {told(*shorten(_Process.backend, plan, result))}'
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run seeds as the command line says; return 1 if any is red."""
-    parser = argparse.ArgumentParser(
-        prog='python -m migrator.simulator', description=(__doc__ or '').split('\n')[0]
-    )
+    parser = argparse.ArgumentParser(prog='python -m migrator.simulator', description=(__doc__ or '').split('\n')[0])
     parser.add_argument('--seeds', type=int, default=100, metavar='N', help='how many (default: %(default)s)')
     parser.add_argument('--first-seed', type=int, default=1, metavar='N', help='the first (default: %(default)s)')
     parser.add_argument(

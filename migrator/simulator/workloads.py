@@ -193,9 +193,9 @@ def of_a_bad_night(seed: int) -> Plan:
     plan = of(seed)
     dice = random.Random(f'bad night of {seed}')  # noqa: S311 -- to be repeated, not secret
     more = dice.choice((0, 1, 3, 6, 10))
-    crowd = [Guest('host1', dice.choice(_MEMORY[:3]), dice.choice(_DIRTY_RATES)) for _ in range(more)]
-    guests = (*plan.guests, *crowd)
-    begun = [len(plan.guests) + number for number in range(len(crowd))]
+    waiters = [Guest('host1', dice.choice(_MEMORY[:3]), dice.choice(_DIRTY_RATES)) for _ in range(more)]
+    guests = (*plan.guests, *waiters)
+    begun = [len(plan.guests) + number for number in range(len(waiters))]
     deeds = [Deed(round(dice.uniform(0, 2), 3), 'migrate', number) for number in begun]
     ends = [0.0]
     for _ in range(dice.choice((1, 1, 2))):
@@ -291,14 +291,14 @@ def _deferred_restore(dice: random.Random, begin: float, source: str, destinatio
 
 def _hanging_call(dice: random.Random, begin: float, source: str, destination: str) -> tuple[float, list[Deed]]:
     """Return how a migration ends while what its user has asked for hangs in the driver."""
-    wish = dice.choice(('force complete', 'force complete', 'abort'))
-    call = 'live_migration_force_complete' if wish == 'force complete' else 'live_migration_abort'
+    request = dice.choice(('force complete', 'force complete', 'abort'))
+    call = 'live_migration_force_complete' if request == 'force complete' else 'live_migration_abort'
     asked = begin + dice.uniform(0.5, 2)
     again = asked + dice.uniform(1, 6)
     return again, [
         Deed(begin, 'hypervisor hangs', source, ('copying',)),
         Deed(begin, 'hypervisor hangs', source, (call,)),
-        Deed(asked, wish, 0),
+        Deed(asked, request, 0),
         Deed(asked + 1, 'hypervisor works', source, ('copying',)),
         Deed(asked + 1, 'hypervisor fails', source, ('copying',)),
         Deed(again, 'hypervisor works', source, ('copying',)),

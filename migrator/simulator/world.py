@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from migrator.db.actions import Action
-from migrator.db.cleanups import Debt
+from migrator.db.cleanups import Cleanup
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, Service, compute_node
 from migrator.placement_client import allocation_state
 from migrator.saga import log
@@ -48,7 +48,7 @@ class World:
     before: Mapping[str, Migration] = dataclasses.field(default_factory=dict)
     marked: frozenset[str]
     journal: Mapping[str, Sequence[log.StepRecord]]
-    debts: Sequence[Debt]
+    cleanups: Sequence[Cleanup]
     services: Sequence[Service]
     nodes: Mapping[str, compute_node.ComputeNode]
     actions: Sequence[Action] = ()
@@ -114,7 +114,7 @@ class World:
 
     def owes(self, host: str, instance_uuid: str) -> bool:
         """Whether a host owes anything for an instance."""
-        return any((debt.host, debt.instance_uuid) == (host, instance_uuid) for debt in self.debts)
+        return any((cleanup.host, cleanup.instance_uuid) == (host, instance_uuid) for cleanup in self.cleanups)
 
     def effects_of(self, migration: Migration) -> list[hypervisor.Effect]:
         """Return the effects on a migration's guest from its acceptance to that of the guest's next one."""

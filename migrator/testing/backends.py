@@ -32,7 +32,7 @@ def in_memory() -> str | None:
     return '/dev/shm' if os.access('/dev/shm', os.W_OK) else None  # noqa: S108 -- a name of its own is made in it
 
 
-class Ground:
+class Backend:
     """A database with its schema, and the real Placement, both in files of one directory.
 
     :param directory: what is there already is opened, as after a restart.
@@ -101,7 +101,7 @@ class Ground:
         )
 
 
-class SharedGround(Ground):
+class SharedBackend(Backend):
     """For clouds that come one after the other: the engines stay, and with them all that SQLAlchemy has compiled.
 
     :param directory: best in memory (``/dev/shm``).

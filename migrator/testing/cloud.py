@@ -61,11 +61,11 @@ class Cloud(Face):
         options: Mapping[str, Any] | None = None,
         versions: Mapping[str, int] | None = None,
         start: bool = True,
-        ground: backends.Ground | None = None,
+        backend: backends.Backend | None = None,
         **knobs: Any,
     ) -> None:
-        self.ground = ground or backends.Ground(directory)
-        self.directory = self.ground.directory
+        self.backend = backend or backends.Backend(directory)
+        self.directory = self.backend.directory
         native = executors.NativeThreads()
         self.threads_for: ThreadsFor = threads_for or (lambda name: native)
         self.options = {'api.auth_strategy': 'noauth2', **(options or {})}
@@ -75,9 +75,9 @@ class Cloud(Face):
         self.world = FakeWorld(self.world_threads)
         self.recorder = RpcRecorder()
         self.bus = DirectBus(self.world_threads)
-        self.placement = self.ground.placement()
+        self.placement = self.backend.placement()
         self.adapter = placement_faults.FaultyAdapter(self.placement.adapter())
-        self.engine = self.ground.engine(self.world_threads)
+        self.engine = self.backend.engine(self.world_threads)
         self.conductors: dict[str, ConductorManager] = {}
         self.computes: dict[str, ComputeManager] = {}
         self.database = self.database_of(self.world_threads)
@@ -196,7 +196,7 @@ class Cloud(Face):
 
     def close(self) -> None:
         """Close the files; whatever still runs is left alone."""
-        self.ground.leave(self.engine, self.placement)
+        self.backend.leave(self.engine, self.placement)
 
     def served(self, request: webob.Request) -> webob.Response:
         """Have the REST API answer a request, as it is and without a note of it."""
@@ -246,9 +246,9 @@ class SimulatedCloud(Cloud):
         assert self.simulation is not None
         self.simulation.run_until(self.idle, timeout=seconds)
 
-    def can_pay(self) -> bool:
+    def can_clean_up(self) -> bool:
         """Whether a host owes what it could pay by itself: its service lives, and nobody has to look first."""
-        return any(debt.alarm is None and debt.host in self.computes for debt in self.database.debts.list())
+        return any(cleanup.alarm is None and cleanup.host in self.computes for cleanup in self.database.cleanups.list())
 
     def kill(self, name: str) -> None:
         """Kill -9 a process: ``api``, ``conductor1``, ``host1``."""

@@ -33,7 +33,7 @@ import contextlib
 import pytest
 
 from migrator.simulator.invariants import check
-from migrator.simulator.monitor import Watcher
+from migrator.simulator.monitor import Monitor
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.simulation.threads import TimedOut
 
@@ -70,26 +70,26 @@ def cloud(request, seed):
     backend = request.getfixturevalue('backend')
     marker = request.node.get_closest_marker('cloud')
     cloud = SimulatedCloud(
-        backend.directory, ground=backend, **{'hosts': HOSTS, 'seed': seed, **(marker.kwargs if marker else {})}
+        backend.directory, backend=backend, **{'hosts': HOSTS, 'seed': seed, **(marker.kwargs if marker else {})}
     )
     try:
-        cloud.watcher = Watcher(cloud)
+        cloud.monitor = Monitor(cloud)
         try:
             yield cloud
             if quiet:
                 come_to_rest(cloud)
-            watcher = cloud.watcher
-            check.assert_holds(watcher.snapshot(), quiet, seen=watcher.violations, allowed=allowed)
+            monitor = cloud.monitor
+            check.assert_holds(monitor.snapshot(), quiet, seen=monitor.violations, allowed=allowed)
         finally:
-            cloud.watcher.close()
+            cloud.monitor.close()
     finally:
         cloud.stop()
 
 
 @pytest.fixture
-def watcher(cloud):
+def monitor(cloud):
     """What looks at the cloud after every event."""
-    return cloud.watcher
+    return cloud.monitor
 
 
 def judged_by(node):
@@ -121,7 +121,7 @@ def come_to_rest(cloud):
     with contextlib.suppress(TimedOut):
         cloud.simulation.run_until(lambda: nothing_to_wait_for(cloud), timeout=PATIENCE)
     with contextlib.suppress(TimedOut):
-        cloud.simulation.run_until(lambda: not cloud.can_pay(), timeout=DEBTS)
+        cloud.simulation.run_until(lambda: not cloud.can_clean_up(), timeout=DEBTS)
     with contextlib.suppress(TimedOut):
         cloud.simulation.run()
 

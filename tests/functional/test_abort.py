@@ -5,7 +5,7 @@
 import pytest
 
 from migrator.cli import migration, timeline
-from tests.functional import seen, wishes
+from tests.functional import actions, seen
 from tests.functional.trouble import LONG, AtCommit, faults, migrate
 
 DRIVER_CALLS = ('live_migration', 'live_migration_abort', 'rollback_live_migration_at_source')
@@ -41,14 +41,14 @@ BOUNDARIES = {
 def test_an_abort_is_taken_in_every_status_from_its_microversion_on(cloud, status, version):
     """The instance is on its host, with its own allocation."""
     instance = cloud.boot('one', 'host1')
-    other = wishes.TO[status](cloud, instance)
-    response = wishes.abort(cloud, instance, version)
+    other = actions.TO[status](cloud, instance)
+    response = actions.abort(cloud, instance, version)
     assert (response.status_int, response.body) == (202, b'')
     end(cloud, instance)
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait()
     assert seen.migrations(cloud, instance)[0]['status'] == 'cancelled'
-    assert wishes.verdict(cloud, instance) == ('Success', None)
+    assert actions.verdict(cloud, instance) == ('Success', None)
     seen.moved(cloud, instance, 'host1')
     if other:
         seen.completed(cloud, other, 'host2')
@@ -60,19 +60,19 @@ def test_an_abort_is_taken_in_every_status_from_its_microversion_on(cloud, statu
 @pytest.mark.simulated(reason='it loses messages, and has hypervisors take their time')
 def test_below_its_microversion_it_is_a_400_and_the_migration_goes_on(cloud, status, version):
     instance = cloud.boot('one', 'host1')
-    wishes.TO[status](cloud, instance)
-    wishes.refused(wishes.abort(cloud, instance, version), 400, status, 'running')
-    wishes.go_on(cloud)
+    actions.TO[status](cloud, instance)
+    actions.refused(actions.abort(cloud, instance, version), 400, status, 'running')
+    actions.go_on(cloud)
     cloud.wait()
     assert seen.migration(cloud, instance)['status'] == 'completed'
-    assert wishes.actions(cloud, instance, 'live_migration_cancel') == []
+    assert actions.actions(cloud, instance, 'live_migration_cancel') == []
 
 
 def test_below_2_24_there_is_no_abort(cloud):
     instance = cloud.boot('one', 'host1')
-    wishes.running(cloud, instance)
-    wishes.refused(wishes.abort(cloud, instance, '2.23'), 404)
-    wishes.go_on(cloud)
+    actions.running(cloud, instance)
+    actions.refused(actions.abort(cloud, instance, '2.23'), 404)
+    actions.go_on(cloud)
     cloud.wait()
     seen.completed(cloud, instance, 'host2')
 
@@ -84,10 +84,10 @@ def test_below_2_24_there_is_no_abort(cloud):
 def test_when_the_guest_runs_at_the_destination_it_is_a_400_that_says_so(cloud, status, version):
     """What is in post-copy was in none of three lists, and the answers were wrong."""
     instance = cloud.boot('one', 'host1')
-    wishes.TO[status](cloud, instance)
-    wishes.refused(wishes.abort(cloud, instance, version), 400, status, 'runs at the destination already')
+    actions.TO[status](cloud, instance)
+    actions.refused(actions.abort(cloud, instance, version), 400, status, 'runs at the destination already')
     assert seen.in_progress(cloud, instance)[0]['status'] == status
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait()
     seen.moved(cloud, instance, 'host2')
     assert cloud.migrations(instance)[-1].abort_requested_at is None
@@ -106,10 +106,10 @@ def capped(cloud, host='host1', version=2):
 def test_a_host_that_is_too_old_to_let_go_of_what_does_not_run_makes_it_a_400(cloud, status):
     capped(cloud)
     instance = cloud.boot('one', 'host1')
-    wishes.TO[status](cloud, instance)
-    wishes.refused(wishes.abort(cloud, instance), 400, status, 'too old', 'service version 2', '3 is needed')
+    actions.TO[status](cloud, instance)
+    actions.refused(actions.abort(cloud, instance), 400, status, 'too old', 'service version 2', '3 is needed')
     assert cloud.migrations(instance)[-1].abort_requested_at is None
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait()
     assert seen.migration(cloud, instance)['status'] == 'completed'
 
@@ -120,10 +120,10 @@ def test_what_runs_on_an_old_host_is_aborted_all_the_same(cloud, version):
     capped(cloud)
     instance = cloud.boot('one', 'host1')
     before = seen.everything(cloud)
-    wishes.running(cloud, instance)
-    assert wishes.abort(cloud, instance, version).status_int == 202
+    actions.running(cloud, instance)
+    assert actions.abort(cloud, instance, version).status_int == 202
     end(cloud, instance)
-    wishes.cancelled(cloud, instance, before)
+    actions.cancelled(cloud, instance, before)
 
 
 @pytest.mark.simulated(reason='it starts a service with another option, and writes a wish past the API')
@@ -131,16 +131,16 @@ def test_what_an_old_host_cannot_let_go_of_is_aborted_as_soon_as_it_runs(cloud):
     """An API that did not know the host's version has taken the wish: nothing is sent that the host lacks."""
     capped(cloud)
     instance = cloud.boot('one', 'host1')
-    first = wishes.queued(cloud, instance)
+    first = actions.queued(cloud, instance)
     row = cloud.migrations(instance)[-1]
-    cloud.database.wishes.request_abort(wishes.context(), row, ['queued'])
+    cloud.database.actions.request_abort(actions.context(), row, ['queued'])
     cloud.simulation.advance(12)
     assert seen.migration(cloud, instance)['status'] == 'queued'
     sent = [message for message in cloud.recorder.messages if message.method == 'live_migration_abort']
     assert sent == []
     assert 'too old' not in (cloud.migrations(instance)[-1].stuck_reason or '')
     faults(cloud, 'host1').stall('copying', instance_uuid=instance.uuid)
-    wishes.go_on_with(cloud, first)
+    actions.go_on_with(cloud, first)
     end(cloud, instance)
     assert seen.history(cloud, instance)[-2:] == ['running', 'cancelled']
     seen.moved(cloud, instance, 'host1')
@@ -149,7 +149,7 @@ def test_what_an_old_host_cannot_let_go_of_is_aborted_as_soon_as_it_runs(cloud):
 
 def test_an_abort_of_what_is_not_there_is_a_404_and_changes_nothing(cloud):
     instance, other = cloud.boot('one', 'host1'), cloud.boot('two', 'host2')
-    wishes.running(cloud, instance)
+    actions.running(cloud, instance)
     number = cloud.migrations(instance)[-1].id
     for path in (
         f'/servers/{instance.uuid}/migrations/{number + 1}',
@@ -157,11 +157,11 @@ def test_an_abort_of_what_is_not_there_is_a_404_and_changes_nothing(cloud):
         f'/servers/{other.uuid}/migrations/{number}',
         f'/servers/{cloud.new_uuid()}/migrations/{number}',
     ):
-        wishes.refused(cloud.request('DELETE', path), 404)
+        actions.refused(cloud.request('DELETE', path), 404)
     # what is not one's own is not there
-    wishes.refused(wishes.abort(cloud, instance, token='eve:elsewhere'), 404)
+    actions.refused(actions.abort(cloud, instance, token='eve:elsewhere'), 404)
     assert cloud.migrations(instance)[-1].abort_requested_at is None
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait()
     seen.completed(cloud, instance, 'host2')
 
@@ -169,11 +169,11 @@ def test_an_abort_of_what_is_not_there_is_a_404_and_changes_nothing(cloud):
 def test_a_server_that_is_locked_can_still_be_aborted_by_an_administrator_and_by_nobody_else(cloud):
     instance = cloud.boot('one', 'host1', locked_by='owner')
     before = seen.everything(cloud)
-    wishes.running(cloud, instance)
-    wishes.refused(wishes.abort(cloud, instance, token='demo:demo'), 403)
-    assert wishes.abort(cloud, instance).status_int == 202
+    actions.running(cloud, instance)
+    actions.refused(actions.abort(cloud, instance, token='demo:demo'), 403)
+    assert actions.abort(cloud, instance).status_int == 202
     end(cloud, instance)
-    wishes.cancelled(cloud, instance, before)
+    actions.cancelled(cloud, instance, before)
 
 
 @pytest.mark.parametrize('status', ['completed', 'failed', 'cancelled'])
@@ -182,14 +182,14 @@ def test_after_the_end_it_is_a_409_and_nothing_has_changed(cloud, status):
     if status == 'failed':
         faults(cloud, 'host1').fail('copying')
     if status == 'cancelled':
-        wishes.running(cloud, instance)
-        assert wishes.abort(cloud, instance).status_int == 202
+        actions.running(cloud, instance)
+        assert actions.abort(cloud, instance).status_int == 202
     else:
         migrate(cloud, instance)
     cloud.wait()
     assert seen.migration(cloud, instance)['status'] == status
     before = seen.everything(cloud), cloud.migrations(instance)[-1]
-    wishes.refused(wishes.abort(cloud, instance), 409, 'task_state')
+    actions.refused(actions.abort(cloud, instance), 409, 'task_state')
     assert (seen.everything(cloud), cloud.migrations(instance)[-1]) == before
 
 
@@ -202,15 +202,15 @@ def test_after_the_end_it_is_a_409_and_nothing_has_changed(cloud, status):
 def test_an_aborted_server_is_exactly_as_it_was(cloud, status):
     """A queued abort left the server migrating, and its allocation at the destination."""
     instance = cloud.boot('one', 'host1', dirty_rate=50)
-    other = wishes.TO['queued'](cloud, instance) if status == 'queued' else None
+    other = actions.TO['queued'](cloud, instance) if status == 'queued' else None
     if other is None:
         before = seen.everything(cloud)
-        wishes.TO[status](cloud, instance)
+        actions.TO[status](cloud, instance)
     else:
-        before = wishes.without(cloud, instance)
-    assert wishes.abort(cloud, instance).status_int == 202
+        before = actions.without(cloud, instance)
+    assert actions.abort(cloud, instance).status_int == 202
     end(cloud, instance)
-    wishes.cancelled(cloud, instance, before)
+    actions.cancelled(cloud, instance, before)
     if other is not None:
         assert cloud.migrations(other)[-1].status == 'running', 'the other one is not disturbed'
 
@@ -220,19 +220,19 @@ def test_an_aborted_server_is_exactly_as_it_was(cloud, status):
 def test_one_that_waits_is_cancelled_at_once_and_its_driver_is_never_called(cloud):
     """Only the Future was cancelled. The queue decides: the hypervisor never hears of it."""
     instance = cloud.boot('one', 'host1')
-    first = wishes.queued(cloud, instance)
-    counted = [wishes.calls(cloud, 'host1', phase, instance) for phase in DRIVER_CALLS]
+    first = actions.queued(cloud, instance)
+    counted = [actions.calls(cloud, 'host1', phase, instance) for phase in DRIVER_CALLS]
     assert seen.guests(cloud, instance).keys() == {'host1', 'host3'}, 'a queued one holds its prepared destination'
-    before = wishes.without(cloud, instance)
-    assert wishes.abort(cloud, instance).status_int == 202
+    before = actions.without(cloud, instance)
+    assert actions.abort(cloud, instance).status_int == 202
     assert end(cloud, instance) < 1
-    wishes.cancelled(cloud, instance, before)
-    assert wishes.effects(cloud, instance, *JOB) == []
-    wishes.go_on_with(cloud, first)
+    actions.cancelled(cloud, instance, before)
+    assert actions.effects(cloud, instance, *JOB) == []
+    actions.go_on_with(cloud, first)
     cloud.wait()
     cloud.simulation.advance(30)
     assert [one.count for one in counted[:2]] == [0, 0], 'neither then nor later'
-    assert wishes.effects(cloud, instance, *JOB) == []
+    assert actions.effects(cloud, instance, *JOB) == []
     seen.completed(cloud, first, 'host2')
 
 
@@ -244,7 +244,7 @@ def test_of_those_that_wait_only_the_one_is_cancelled_and_the_others_keep_their_
         migrate(cloud, instance)
         seen.when(cloud, instance, 'running' if instance is instances[0] else 'queued')
     cloud.simulation.advance(1)
-    assert wishes.abort(cloud, instances[2]).status_int == 202
+    assert actions.abort(cloud, instances[2]).status_int == 202
     end(cloud, instances[2])
     waiting = [cloud.migrations(instances[number])[-1].uuid for number in (1, 3, 4)]
     assert cloud.waiting()['host1'] == waiting
@@ -262,13 +262,13 @@ def test_one_that_is_being_prepared_is_unwound_within_a_second_and_not_at_the_st
     """It was answered in 0.03 s, and took effect when the preparation had run to its end."""
     instance = cloud.boot('one', 'host1')
     before = seen.everything(cloud)
-    wishes.preparing(cloud, instance, seconds=30)
+    actions.preparing(cloud, instance, seconds=30)
     cloud.simulation.advance(after)
     parts = seen.guests(cloud, instance)
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     assert end(cloud, instance) <= 1
-    wishes.cancelled(cloud, instance, before)
-    assert wishes.effects(cloud, instance, *JOB) == []
+    actions.cancelled(cloud, instance, before)
+    assert actions.effects(cloud, instance, *JOB) == []
     if after > 9:
         assert 'host2' in parts, 'there was something to remove'
 
@@ -281,10 +281,10 @@ def test_no_other_destination_is_tried_for_one_that_was_aborted(cloud):
     before = seen.everything(cloud)
     migrate(cloud, instance)
     cloud.simulation.run_until(stall.reached.is_set)
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     stall.release()
     cloud.wait()
-    wishes.cancelled(cloud, instance, before)
+    actions.cancelled(cloud, instance, before)
     assert {one.host for one in cloud.world.log if one.instance_uuid == instance.uuid} == {'host1', 'host2'}
 
 
@@ -294,8 +294,8 @@ def test_a_guest_that_its_user_has_paused_is_paused_after_the_abort(cloud):
     instance = cloud.boot('one', 'host1', vm_state='paused')
     cloud.world.hypervisors['host1'].pause(instance.uuid)
     before = seen.everything(cloud)
-    wishes.running(cloud, instance)
-    assert wishes.abort(cloud, instance).status_int == 202
+    actions.running(cloud, instance)
+    assert actions.abort(cloud, instance).status_int == 202
     end(cloud, instance)
     assert seen.everything(cloud) == before
     assert seen.guests(cloud, instance)['host1'][0] == 'paused'
@@ -305,10 +305,10 @@ def test_a_guest_that_its_user_has_paused_is_paused_after_the_abort(cloud):
 def test_an_aborted_server_can_be_moved_at_once(cloud):
     """Nothing of the first request is in the way of the next."""
     instance = cloud.boot('one', 'host1')
-    wishes.running(cloud, instance)
-    assert wishes.abort(cloud, instance).status_int == 202
+    actions.running(cloud, instance)
+    assert actions.abort(cloud, instance).status_int == 202
     end(cloud, instance)
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     migrate(cloud, instance)
     cloud.wait()
     seen.completed(cloud, instance, 'host2')
@@ -321,20 +321,20 @@ def test_an_aborted_server_can_be_moved_at_once(cloud):
 @pytest.mark.simulated(reason='it loses messages, and has hypervisors take their time')
 def test_asking_twice_is_answered_alike_and_done_once(cloud, status):
     instance = cloud.boot('one', 'host1')
-    wishes.TO[status](cloud, instance)
+    actions.TO[status](cloud, instance)
     row = cloud.migrations(instance)[-1]
-    for token in (wishes.WHO, 'admin:other', wishes.WHO):
-        assert wishes.abort(cloud, instance, token=token).status_int == 202
-        assert wishes.at(cloud, row).abort_requested_by == wishes.WHO
-    asked_at = wishes.at(cloud, row).abort_requested_at
+    for token in (actions.WHO, 'admin:other', actions.WHO):
+        assert actions.abort(cloud, instance, token=token).status_int == 202
+        assert actions.at(cloud, row).abort_requested_by == actions.WHO
+    asked_at = actions.at(cloud, row).abort_requested_at
     end(cloud, instance)
-    wishes.refused(wishes.abort(cloud, instance), 409)
-    ended = wishes.at(cloud, row)
+    actions.refused(actions.abort(cloud, instance), 409)
+    ended = actions.at(cloud, row)
     assert (ended.abort_requested_at, ended.abort_verdict) == (asked_at, 'cancelled')
-    assert len(wishes.actions(cloud, instance, 'live_migration_cancel')) == 1
-    assert len(wishes.effects(cloud, instance, 'abort asked')) == (status == 'running')
-    assert [one for one in wishes.effects(cloud, instance, 'removed') if one[0] == 'host1'] == []
-    wishes.go_on(cloud)
+    assert len(actions.actions(cloud, instance, 'live_migration_cancel')) == 1
+    assert len(actions.effects(cloud, instance, 'abort asked')) == (status == 'running')
+    assert [one for one in actions.effects(cloud, instance, 'removed') if one[0] == 'host1'] == []
+    actions.go_on(cloud)
     cloud.wait()
 
 
@@ -345,14 +345,14 @@ def test_asking_again_after_it_was_too_late_is_answered_as_the_first_time_until_
     migrate(cloud, instance)
     cloud.simulation.run_until(arrived.reached.is_set)
     assert seen.migration(cloud, instance)['status'] == 'running'
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     arrived.release()
     seen.when(cloud, instance, 'post-migrating')
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     post.release()
     cloud.wait()
-    wishes.too_late(cloud, instance)
-    wishes.refused(wishes.abort(cloud, instance), 409)
+    actions.too_late(cloud, instance)
+    actions.refused(actions.abort(cloud, instance), 409)
 
 
 # --- what is told, and where -----------------------------------------------------------------------------------------
@@ -360,17 +360,17 @@ def test_asking_again_after_it_was_too_late_is_answered_as_the_first_time_until_
 
 def test_who_asked_when_and_what_came_of_it_is_in_the_servers_actions(cloud):
     instance = cloud.boot('one', 'host1')
-    wishes.running(cloud, instance)
-    response = wishes.abort(cloud, instance, token='admin:admins')
-    (found,) = wishes.actions(cloud, instance, 'live_migration_cancel')
+    actions.running(cloud, instance)
+    response = actions.abort(cloud, instance, token='admin:admins')
+    (found,) = actions.actions(cloud, instance, 'live_migration_cancel')
     assert found['request_id'] == response.headers['X-OpenStack-Request-Id']
     assert (found['user_id'], found['project_id'], found['message']) == ('admin', 'admins', None)
     assert found['events'][0]['result'] is None, 'it is not known yet'
     asked = found['start_time']
     end(cloud, instance)
-    (found,) = wishes.actions(cloud, instance, 'live_migration_cancel')
+    (found,) = actions.actions(cloud, instance, 'live_migration_cancel')
     assert (found['start_time'], found['events'][0]['result']) == (asked, 'Success')
-    (whole,) = wishes.actions(cloud, instance, 'live-migration')
+    (whole,) = actions.actions(cloud, instance, 'live-migration')
     assert whole['message'] == 'Aborted: asked for by admin.'
     events = {event['event']: event['result'] for event in whole['events']}
     assert events['conductor_live_migrate_instance'] == 'Error'
@@ -383,12 +383,12 @@ def test_why_an_abort_came_too_late_is_told_in_the_action(cloud):
     arrived = faults(cloud, 'host1').stall('arrived')
     migrate(cloud, instance)
     cloud.simulation.run_until(arrived.reached.is_set)
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     arrived.release()
     cloud.wait()
-    wishes.too_late(cloud, instance)
-    assert 'the guest had moved' in wishes.verdict(cloud, instance)[1]
-    (whole,) = wishes.actions(cloud, instance, 'live-migration')
+    actions.too_late(cloud, instance)
+    assert 'the guest had moved' in actions.verdict(cloud, instance)[1]
+    (whole,) = actions.actions(cloud, instance, 'live-migration')
     assert whole['message'] is None
     assert whole['events'][-1]['result'] == 'Success'
 
@@ -400,7 +400,7 @@ def test_an_operator_reads_who_asked_when_and_what_came_of_it(cloud, late):
     migrate(cloud, instance)
     cloud.simulation.run_until(stall.reached.is_set)
     seen.when(cloud, instance, 'running')
-    assert wishes.abort(cloud, instance, token='admin:admins').status_int == 202
+    assert actions.abort(cloud, instance, token='admin:admins').status_int == 202
 
     def read():
         story = timeline.gather(cloud.database, cloud.migrations(instance)[-1].uuid, 60)
@@ -418,9 +418,9 @@ def test_an_operator_reads_who_asked_when_and_what_came_of_it(cloud, late):
 @pytest.mark.simulated(reason='it loses messages, and has hypervisors take their time')
 def test_while_it_is_unwound_the_lists_show_it_in_progress_and_then_cancelled(cloud, status):
     instance = cloud.boot('one', 'host1')
-    wishes.TO[status](cloud, instance)
+    actions.TO[status](cloud, instance)
     stall = faults(cloud, 'host2').stall('rollback_live_migration_at_destination')
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     cloud.simulation.advance(0.5)
     if stall.reached.is_set():
         assert seen.migration(cloud, instance)['status'] == seen.in_progress(cloud, instance)[0]['status'] == status
@@ -430,7 +430,7 @@ def test_while_it_is_unwound_the_lists_show_it_in_progress_and_then_cancelled(cl
     assert seen.migration(cloud, instance)['status'] == 'cancelled'
     assert seen.in_progress(cloud, instance) == []
     assert seen.server(cloud, instance)['status'] == 'ACTIVE'
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait()
 
 
@@ -443,18 +443,18 @@ def judge(cloud, instance, before, taken):
     :param taken: the answers to the aborts.
     """
     row = cloud.migrations(instance)[-1]
-    started = wishes.effects(cloud, instance, 'job started')
+    started = actions.effects(cloud, instance, 'job started')
     assert len(started) <= 1
     if 202 not in taken:
         assert row.status == 'completed'
         assert set(taken) <= {400, 409}
-        assert wishes.actions(cloud, instance, 'live_migration_cancel') == []
+        assert actions.actions(cloud, instance, 'live_migration_cancel') == []
         seen.moved(cloud, instance, 'host2')
     elif row.status == 'completed':
-        wishes.too_late(cloud, instance)
+        actions.too_late(cloud, instance)
     else:
-        wishes.cancelled(cloud, instance, before)
-        assert 'job completed' not in {effect for _, effect in wishes.effects(cloud, instance, 'job completed')}
+        actions.cancelled(cloud, instance, before)
+        assert 'job completed' not in {effect for _, effect in actions.effects(cloud, instance, 'job completed')}
     assert cloud.world.violations == []
 
 
@@ -468,7 +468,7 @@ def test_whenever_it_comes_around_the_cut_over_it_is_cancelled_or_completed_and_
     instance = cloud.boot('one', 'host1', memory_mb=2048, dirty_rate=200)
     before = migrate(cloud, instance)
     cloud.simulation.advance(hundredths / 100)
-    response = wishes.abort(cloud, instance)
+    response = actions.abort(cloud, instance)
     cloud.wait()
     judge(cloud, instance, before, [response.status_int])
 
@@ -485,7 +485,7 @@ class Asks:
         self._cloud.world_threads.start(self._ask, name='user')
 
     def _ask(self):
-        self.taken.append(wishes.abort(self._cloud, self._instance).status_int)
+        self.taken.append(actions.abort(self._cloud, self._instance).status_int)
 
 
 @pytest.mark.seeds(1, 2, 3)
@@ -538,11 +538,11 @@ def test_at_whatever_message_it_comes_there_is_one_end(cloud, number):
 def test_when_the_slot_becomes_free_as_it_is_aborted_the_abort_is_not_lost(cloud):
     """An abort that came between two halves of the queueing was answered 202 and lost."""
     instance = cloud.boot('one', 'host1', memory_mb=8192)
-    first = wishes.queued(cloud, instance)
-    before = wishes.without(cloud, instance)
+    first = actions.queued(cloud, instance)
+    before = actions.without(cloud, instance)
     ask = Asks(cloud, instance)
     cloud.simulation.on_checkpoint = lambda process, label: None
-    wishes.go_on_with(cloud, first)
+    actions.go_on_with(cloud, first)
     ended = cloud.world.hypervisors['host1'].jobs[first.uuid].ended
     cloud.simulation.run_until(ended.is_set)
     ask()
@@ -573,6 +573,6 @@ def test_an_abort_that_meets_a_failure_is_told_which_of_them_came_first(cloud, n
         assert row.status in ('cancelled', 'failed')
         assert row.abort_verdict.startswith(row.status)
         cancelled = row.status == 'cancelled'
-        assert wishes.verdict(cloud, instance) == (('Success', None) if cancelled else ('Error', row.abort_verdict))
+        assert actions.verdict(cloud, instance) == (('Success', None) if cancelled else ('Error', row.abort_verdict))
     else:
         assert (ask.taken, row.status, row.abort_verdict) == ([409], 'failed', None)

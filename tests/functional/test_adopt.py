@@ -12,7 +12,7 @@ import pytest
 from migrator.objects import Flavor, Instance
 from migrator.placement_client import allocations
 from migrator.testing.placement_faults import Fault
-from tests.functional import seen, wishes
+from tests.functional import actions, seen
 
 pytestmark = [
     pytest.mark.simulated(reason='it puts guests past the books'),
@@ -142,9 +142,9 @@ def test_while_placement_is_away_for_those_to_be_adopted_a_migration_is_looked_a
     before = cloud.migrations(moving)[-1].memory_processed
     cloud.simulation.advance(6)
     assert cloud.migrations(moving)[-1].memory_processed > before
-    assert wishes.force_complete(cloud, moving).status_int == 202
+    assert actions.force_complete(cloud, moving).status_int == 202
     cloud.wait(60)
-    wishes.completed(cloud, moving)
+    actions.completed(cloud, moving)
 
 
 def test_placement_that_stays_away_ends_the_adoption_with_one_word_and_the_next_start_goes_on(cloud, caplog):

@@ -13,13 +13,13 @@ from migrator.placement_client import allocation_state, allocations
 from migrator.placement_client.client import PlacementClient
 from migrator.testing.placement_faults import Fault
 from tests import slow
-from tests.functional import seen, wishes
+from tests.functional import actions, seen
 from tests.functional.test_golden import Operator
 from tests.functional.trouble import faults, migrate
 
 pytestmark = [
     pytest.mark.real_placement,
-    pytest.mark.simulated(reason='it writes wrong books by hand, and judges between two requests'),
+    pytest.mark.simulated(reason='it writes wrong books by hand, and judges between two actions'),
 ]
 
 STRANGER = '00000000-0000-4000-8000-00000000dead'
@@ -201,8 +201,8 @@ def test_what_has_changed_since_it_was_looked_at_is_not_written(cloud):
     consumer, _ = plant(cloud, 'an instance holds two hosts')
     (wrong,) = audits.audit(cloud.database, cloud.placement_client)
     write(cloud, consumer, {'host1': {'VCPU': 1}})
-    done, says = audits.heal(cloud.database, cloud.placement_client, wrong)
-    assert (done, 'audit again' in says) == (False, True)
+    done, observed = audits.heal(cloud.database, cloud.placement_client, wrong)
+    assert (done, 'audit again' in observed) == (False, True)
     assert list(seen.books(cloud)[consumer]) == ['host1']
     write(cloud, consumer, {'host2': cloud.database.instances.get(consumer).flavor.resources()})
 
@@ -212,14 +212,14 @@ def test_what_has_changed_since_it_was_looked_at_is_not_written(cloud):
 def test_what_a_migration_in_progress_is_about_is_left_to_it(cloud):
     instance = cloud.boot('one', 'host1', memory_mb=1024)
     cloud.simulation.advance(120)
-    wishes.running(cloud, instance)
+    actions.running(cloud, instance)
     flavor = instance.flavor.resources()
     write(cloud, instance.uuid, {'host2': flavor, 'host3': flavor})
     (wrong,) = audits.audit(cloud.database, cloud.placement_client)
-    done, says = audits.heal(cloud.database, cloud.placement_client, wrong)
-    assert (done, 'let it end' in says) == (False, True)
+    done, observed = audits.heal(cloud.database, cloud.placement_client, wrong)
+    assert (done, 'let it end' in observed) == (False, True)
     write(cloud, instance.uuid, {'host2': flavor})
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait()
     seen.completed(cloud, instance, 'host2')
 
@@ -238,12 +238,12 @@ def test_a_guest_whose_allocation_is_on_its_way_is_not_missing_one(cloud):
 def test_what_an_earlier_migration_has_left_goes_while_the_next_is_in_progress(cloud):
     instance, earlier = at_rest(cloud)
     write(cloud, earlier.uuid, {'host3': {'VCPU': 1}}, allocation_state.MIGRATION)
-    wishes.running(cloud, instance)
+    actions.running(cloud, instance)
     before = seen.books(cloud)
     (wrong,) = audits.audit(cloud.database, cloud.placement_client)
     assert audits.heal(cloud.database, cloud.placement_client, wrong)[0]
     assert seen.books(cloud) == {uuid: held for uuid, held in before.items() if uuid != earlier.uuid}
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait()
 
 
@@ -260,8 +260,8 @@ def test_a_guest_that_is_deleted_while_it_is_healed_does_not_come_back(cloud):
         return request(url, method, **more)
 
     cloud.adapter.request = deletes_first
-    done, says = audits.heal(cloud.database, cloud.placement_client, wrong)
-    assert (asked, done, 'deleted' in says) == (['/allocations'], False, True)
+    done, observed = audits.heal(cloud.database, cloud.placement_client, wrong)
+    assert (asked, done, 'deleted' in observed) == (['/allocations'], False, True)
     assert consumer not in seen.books(cloud)
 
 
@@ -302,8 +302,8 @@ def test_what_a_guest_holds_rightly_of_a_tree_stays_where_it_is(cloud, used):
     # Nobody here knows which of the two it uses.
     hold({root(cloud, 'host2'): plain})
     (wrong,) = audits.audit(cloud.database, cloud.placement_client)
-    done, says = audits.heal(cloud.database, cloud.placement_client, wrong)
-    assert (done, 'is not known' in says) == (False, True)
+    done, observed = audits.heal(cloud.database, cloud.placement_client, wrong)
+    assert (done, 'is not known' in observed) == (False, True)
     cloud.database.instances.update(instance.uuid, flavor=dataclasses.asdict(instance.flavor))
 
 
@@ -384,12 +384,12 @@ def test_a_heal_in_the_middle_of_a_migrations_first_write_leaves_the_books_right
 def test_a_conductor_that_audits_says_once_what_is_wrong(cloud):
     consumer, _ = plant(cloud, 'a migration that has ended holds its source')
     cloud.simulation.advance(100)
-    told = [line for line in cloud.watcher.logs if consumer in line and 'leaked' in line]
+    told = [line for line in cloud.monitor.logs if consumer in line and 'leaked' in line]
     assert len(told) == 1
     (wrong,) = audits.audit(cloud.database, cloud.placement_client)
     assert audits.heal(cloud.database, cloud.placement_client, wrong)[0]
     cloud.simulation.advance(31)
-    assert any('every allocation has a living reason again' in line for line in cloud.watcher.logs)
+    assert any('every allocation has a living reason again' in line for line in cloud.monitor.logs)
 
 
 class Auditor:
@@ -428,8 +428,8 @@ def test_at_no_moment_of_a_migration_is_a_living_allocation_wrong(cloud, what):
     cloud.simulation.advance(120)
     auditor = Auditor(cloud)
     if what == 'abort':
-        wishes.running(cloud, instance)
-        assert wishes.abort(cloud, instance).status_int == 202
+        actions.running(cloud, instance)
+        assert actions.abort(cloud, instance).status_int == 202
     elif what == 'it fails':
         faults(cloud, 'host1').fail('copying')
         migrate(cloud, instance)
@@ -463,6 +463,6 @@ def test_an_audit_that_takes_its_time_beside_a_cloud_at_work_finds_nothing(cloud
         cloud.simulation.advance(0.007)
         assert cloud.live_migrate(guest).status_int == 202
     seen.when(cloud, guests[0], 'running')
-    assert wishes.abort(cloud, guests[0]).status_int == 202
+    assert actions.abort(cloud, guests[0]).status_int == 202
     cloud.wait()
     assert (wrong, len(looks) > 10) == ([], True)

@@ -158,7 +158,7 @@ def test_a_destination_that_hangs_in_its_preparation_and_dies_is_given_up_for_th
     cloud.wait(LONG)
     assert seen.host_of(cloud, instance) == 'host3'
     assert seen.books(cloud)[instance.uuid] == {'host3': seen.CLAIM}
-    assert [debt.host for debt in cloud.database.debts.list()] == ['host2'], 'what it left is on its account'
+    assert [cleanup.host for cleanup in cloud.database.cleanups.list()] == ['host2'], 'what it left is on its account'
 
 
 @pytest.mark.nova_bug('dd952f9fdf', 'f628dc9099')
@@ -254,9 +254,9 @@ def test_a_destination_that_cannot_be_cleaned_owes_it_and_the_server_is_free(clo
     after = seen.everything(cloud)
     assert after['servers'] == before['servers']
     assert after['books'] == before['books']
-    debt = cloud.database.debts.list()[0]
-    assert (debt.host, debt.step) == ('host2', 'rollback_live_migration_at_destination')
-    assert 'it will not go' in debt.reason
+    cleanup = cloud.database.cleanups.list()[0]
+    assert (cleanup.host, cleanup.step) == ('host2', 'rollback_live_migration_at_destination')
+    assert 'it will not go' in cleanup.reason
 
 
 @pytest.mark.cloud(options={'conductor.post_max_attempts': 3})
@@ -292,7 +292,7 @@ def test_a_post_step_that_fails_once_is_done_again_and_the_server_is_at_its_new_
     assert seen.in_progress(cloud, instance)[0]['status'] == 'post-migrating'
     cloud.wait()
     seen.completed(cloud, instance, 'host2')
-    assert cloud.database.debts.list() == []
+    assert cloud.database.cleanups.list() == []
 
 
 @pytest.mark.nova_bug(1475411, 1628606, 1843639, 2000069)
@@ -313,9 +313,9 @@ def test_a_post_step_that_fails_for_ever_becomes_a_debt_and_the_migration_ends(c
     assert (seen.server(cloud, instance)['status'], seen.host_of(cloud, instance)) == ('ACTIVE', 'host2')
     assert seen.books(cloud) == {instance.uuid: {'host2': seen.CLAIM}}
     assert cloud.world.active_on(instance.uuid) == ['host2']
-    debts = cloud.database.debts.list()
-    assert [(debt.host, debt.step) for debt in debts] == [(host, phase)]
-    assert 'the disk is full' in debts[0].reason
+    cleanups = cloud.database.cleanups.list()
+    assert [(cleanup.host, cleanup.step) for cleanup in cleanups] == [(host, phase)]
+    assert 'the disk is full' in cleanups[0].reason
 
 
 @pytest.mark.nova_bug(2000069)
@@ -330,7 +330,7 @@ def test_a_destination_that_dies_in_its_post_step_owes_it_and_the_migration_ends
     cloud.wait(LONG)
     assert seen.migration(cloud, instance)['status'] == 'completed'
     assert seen.host_of(cloud, instance) == 'host2'
-    assert [(debt.host, debt.step) for debt in cloud.database.debts.list()] == [
+    assert [(cleanup.host, cleanup.step) for cleanup in cloud.database.cleanups.list()] == [
         ('host2', 'post_live_migration_at_destination')
     ]
 

@@ -245,7 +245,7 @@ def test_a_source_that_is_killed_while_it_copies_and_never_comes_back_owes_its_c
     assert seen.migration(cloud, instance)['status'] == 'completed'
     assert seen.host_of(cloud, instance) == 'host2'
     assert seen.books(cloud) == {instance.uuid: {'host2': seen.CLAIM | {'MEMORY_MB': 4096}}}
-    assert [(debt.host, debt.step) for debt in cloud.database.debts.list()] == [
+    assert [(cleanup.host, cleanup.step) for cleanup in cloud.database.cleanups.list()] == [
         ('host1', 'post_live_migration_at_source')
     ]
 
@@ -337,7 +337,7 @@ def test_a_destination_that_loses_its_power_in_the_copy_leaves_the_guest_where_i
     assert after['servers'] == before['servers']
     assert after['books'] == before['books']
     assert cloud.world.active_on(instance.uuid) == ['host1']
-    assert [debt.host for debt in cloud.database.debts.list()] == ['host2']
+    assert [cleanup.host for cleanup in cloud.database.cleanups.list()] == ['host2']
 
 
 @pytest.mark.simulated(reason='it lets minutes pass')

@@ -51,7 +51,7 @@ class Meter:
             self.commits.append(who)
 
     def _who(self):
-        thread = self.cloud.simulation.baton.current
+        thread = self.cloud.simulation.scheduler.current
         return None if thread.acting.is_world or thread.name in BACKGROUND else thread.acting.name
 
     @property

@@ -12,7 +12,7 @@ import pytest
 
 from migrator import exception
 from migrator.conductor import instances
-from tests.functional import seen, wishes
+from tests.functional import actions, seen
 from tests.functional.trouble import LONG, faults, migrate
 
 pytestmark = pytest.mark.simulated(reason='it deletes a row past every guard, at single moments')
@@ -49,7 +49,7 @@ def gone(cloud, instance):
     assert row.ended, (row.status, row.stuck_reason, row.waits_for)
     assert seen.books(cloud) == {}
     assert seen.guests(cloud, instance) == {}
-    assert not cloud.database.debts.list()
+    assert not cloud.database.cleanups.list()
     return row
 
 
@@ -61,7 +61,7 @@ def gone(cloud, instance):
 def test_before_it_has_moved_the_migration_is_unwound_and_nothing_is_left(cloud, host, phase):
     instance = held(cloud, host, phase)
     delete(cloud, instance)
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait(LONG)
     assert gone(cloud, instance).status == 'failed'
 
@@ -69,9 +69,9 @@ def test_before_it_has_moved_the_migration_is_unwound_and_nothing_is_left(cloud,
 @pytest.mark.breaks('I1', 'I2', 'I14', 'I15', reason='the test takes away the row and every copy of the guest')
 def test_while_it_waits_in_the_queue_it_leaves_it(cloud):
     instance = cloud.boot('one', 'host1')
-    first = wishes.queued(cloud, instance)
+    first = actions.queued(cloud, instance)
     delete(cloud, instance)
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait(LONG)
     found = [one for one in cloud.migrations() if one.instance_uuid == instance.uuid]
     assert [one.status for one in found] == ['failed']
@@ -84,7 +84,7 @@ def test_when_it_is_back_from_a_restart_of_its_conductor_it_is_unwound(cloud):
     instance = held(cloud, 'host1', 'copying')
     seen.kill(cloud, 'conductor1')
     delete(cloud, instance)
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.start_conductor('conductor2')
     cloud.wait(LONG)
     assert gone(cloud, instance).status == 'failed'
@@ -96,7 +96,7 @@ def test_when_it_is_back_from_a_restart_of_its_conductor_it_is_unwound(cloud):
 def test_when_it_has_moved_nothing_is_left_of_it_but_a_word_to_a_person(cloud, phase):
     instance = held(cloud, 'host1', phase)
     delete(cloud, instance)
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.simulation.advance(60)
     row = cloud.migrations()[-1]
     assert row.ended or 'look' in row.stuck_reason

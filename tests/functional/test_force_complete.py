@@ -4,7 +4,7 @@
 
 import pytest
 
-from tests.functional import seen, wishes
+from tests.functional import actions, seen
 from tests.functional.trouble import LONG, AtCommit, faults, migrate
 
 #: Dirties its memory faster than the link carries it, and nothing throttles it: its copy does not end by itself.
@@ -44,13 +44,13 @@ def test_a_guest_that_never_ends_its_copy_is_paused_and_arrives(cloud, version):
     instance = busy(cloud)
     cloud.simulation.advance(60)
     assert seen.in_progress(cloud, instance)[0]['status'] == 'running', 'it would go on for ever'
-    response = wishes.force_complete(cloud, instance, version)
+    response = actions.force_complete(cloud, instance, version)
     assert (response.status_int, response.body) == (202, b'')
     cloud.wait(30)
-    wishes.completed(cloud, instance)
+    actions.completed(cloud, instance)
     assert 'running (post-copy)' not in seen.history(cloud, instance)
     assert states(cloud, instance) == ['running', 'paused for cut-over']
-    assert wishes.verdict(cloud, instance, 'live_migration_force_complete') == ('Success', None)
+    assert actions.verdict(cloud, instance, 'live_migration_force_complete') == ('Success', None)
 
 
 @pytest.mark.nova_bug('post-copy-in-no-list')
@@ -59,16 +59,16 @@ def test_where_the_hypervisor_can_and_may_it_goes_on_in_post_copy(cloud):
     """It was in none of the lists of what is in progress, so that it could not be shown."""
     instance = busy(cloud)
     stall = faults(cloud, 'host1').stall('postcopy')
-    assert wishes.force_complete(cloud, instance).status_int == 202
+    assert actions.force_complete(cloud, instance).status_int == 202
     seen.when(cloud, instance, 'running (post-copy)')
     assert seen.in_progress(cloud, instance)[0]['status'] == 'running (post-copy)'
     assert seen.migration(cloud, instance)['links']
     assert seen.host_of(cloud, instance) == 'host2', 'it runs there already'
     stall.release()
     cloud.wait(30)
-    wishes.completed(cloud, instance)
+    actions.completed(cloud, instance)
     assert seen.history(cloud, instance)[-3:] == ['running (post-copy)', 'post-migrating', 'completed']
-    assert wishes.verdict(cloud, instance, 'live_migration_force_complete') == ('Success', None)
+    assert actions.verdict(cloud, instance, 'live_migration_force_complete') == ('Success', None)
 
 
 @pytest.mark.cloud(**NEVER)
@@ -76,9 +76,9 @@ def test_where_the_hypervisor_can_and_may_it_goes_on_in_post_copy(cloud):
 def test_where_only_one_of_the_two_hosts_can_post_copy_it_is_paused(cloud, can):
     cloud.world.hypervisors[can].post_copy = True
     instance = busy(cloud)
-    assert wishes.force_complete(cloud, instance).status_int == 202
+    assert actions.force_complete(cloud, instance).status_int == 202
     cloud.wait(30)
-    wishes.completed(cloud, instance)
+    actions.completed(cloud, instance)
     assert 'running (post-copy)' not in seen.history(cloud, instance)
 
 
@@ -86,18 +86,18 @@ def test_where_only_one_of_the_two_hosts_can_post_copy_it_is_paused(cloud, can):
 def test_asking_twice_is_answered_alike_and_done_once(cloud):
     instance = busy(cloud)
     stall = faults(cloud, 'host1').stall('cutover')
-    assert wishes.force_complete(cloud, instance).status_int == 202
+    assert actions.force_complete(cloud, instance).status_int == 202
     row = cloud.migrations(instance)[-1]
-    assert wishes.force_complete(cloud, instance, token='admin:other').status_int == 202
+    assert actions.force_complete(cloud, instance, token='admin:other').status_int == 202
     assert cloud.migrations(instance)[-1].force_complete_requested_at == row.force_complete_requested_at
     cloud.simulation.run_until(stall.reached.is_set)
-    assert wishes.force_complete(cloud, instance).status_int == 202
+    assert actions.force_complete(cloud, instance).status_int == 202
     cloud.simulation.advance(1)
     stall.release()
     cloud.wait(30)
-    wishes.completed(cloud, instance)
-    assert len(wishes.effects(cloud, instance, 'force complete asked')) == 1
-    (found,) = wishes.actions(cloud, instance, 'live_migration_force_complete')
+    actions.completed(cloud, instance)
+    assert len(actions.effects(cloud, instance, 'force complete asked')) == 1
+    (found,) = actions.actions(cloud, instance, 'live_migration_force_complete')
     assert (found['user_id'], found['project_id']) == ('admin', 'admin')
 
 
@@ -108,14 +108,14 @@ def test_only_the_one_that_was_meant_is_completed(cloud):
     other = cloud.boot('other', 'host1', **BUSY)
     migrate(cloud, other)
     seen.when(cloud, other, 'running')
-    assert wishes.force_complete(cloud, instance).status_int == 202
+    assert actions.force_complete(cloud, instance).status_int == 202
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].ended)
     assert seen.host_of(cloud, instance) == 'host2'
     assert seen.in_progress(cloud, other)[0]['status'] == 'running'
-    assert wishes.force_complete(cloud, other).status_int == 202
+    assert actions.force_complete(cloud, other).status_int == 202
     cloud.wait()
-    wishes.completed(cloud, instance)
-    wishes.completed(cloud, other, 'host3')
+    actions.completed(cloud, instance)
+    actions.completed(cloud, other, 'host3')
 
 
 # --- when it is not taken --------------------------------------------------------------------------------------------
@@ -126,11 +126,11 @@ def test_only_the_one_that_was_meant_is_completed(cloud):
 @pytest.mark.simulated(reason='it loses messages, and has hypervisors take their time')
 def test_what_does_not_run_is_a_400_and_goes_on_as_it_was(cloud, status):
     instance = cloud.boot('one', 'host1')
-    wishes.TO[status](cloud, instance)
-    asked = len(wishes.actions(cloud, instance, 'live_migration_force_complete'))
-    wishes.refused(wishes.force_complete(cloud, instance), 400, status, 'running')
-    assert len(wishes.actions(cloud, instance, 'live_migration_force_complete')) == asked
-    wishes.go_on(cloud)
+    actions.TO[status](cloud, instance)
+    asked = len(actions.actions(cloud, instance, 'live_migration_force_complete'))
+    actions.refused(actions.force_complete(cloud, instance), 400, status, 'running')
+    assert len(actions.actions(cloud, instance, 'live_migration_force_complete')) == asked
+    actions.go_on(cloud)
     cloud.wait()
     assert seen.migration(cloud, instance)['status'] == 'completed'
 
@@ -138,17 +138,17 @@ def test_what_does_not_run_is_a_400_and_goes_on_as_it_was(cloud, status):
 def test_what_is_not_there_is_a_400_or_with_its_server_a_404(cloud):
     """Nova has no 404 for the migration of an action."""
     instance = cloud.boot('one', 'host1')
-    wishes.running(cloud, instance)
+    actions.running(cloud, instance)
     number = cloud.migrations(instance)[-1].id
     body = {'force_complete': None}
     unknown = f'/servers/{instance.uuid}/migrations/{number + 1}/action'
-    wishes.refused(cloud.request('POST', unknown, body), 400, str(number + 1))
-    wishes.refused(cloud.request('POST', f'/servers/{cloud.new_uuid()}/migrations/{number}/action', body), 404)
-    wishes.refused(wishes.force_complete(cloud, instance, '2.21'), 404)
-    wishes.refused(wishes.force_complete(cloud, instance, token='demo:demo'), 403)
-    wishes.refused(wishes.force_complete(cloud, instance, token='eve:elsewhere'), 404)
+    actions.refused(cloud.request('POST', unknown, body), 400, str(number + 1))
+    actions.refused(cloud.request('POST', f'/servers/{cloud.new_uuid()}/migrations/{number}/action', body), 404)
+    actions.refused(actions.force_complete(cloud, instance, '2.21'), 404)
+    actions.refused(actions.force_complete(cloud, instance, token='demo:demo'), 403)
+    actions.refused(actions.force_complete(cloud, instance, token='eve:elsewhere'), 404)
     assert cloud.migrations(instance)[-1].force_complete_requested_at is None
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait()
 
 
@@ -157,13 +157,13 @@ def test_a_server_that_does_not_migrate_any_more_or_is_paused_is_a_409(cloud):
     migrate(cloud, done)
     cloud.wait()
     before = seen.everything(cloud)
-    wishes.refused(wishes.force_complete(cloud, done), 409, 'task_state')
+    actions.refused(actions.force_complete(cloud, done), 409, 'task_state')
     assert seen.everything(cloud) == before
     paused = cloud.boot('two', 'host1', vm_state='paused')
     cloud.world.hypervisors['host1'].pause(paused.uuid)
-    wishes.running(cloud, paused)
-    wishes.refused(wishes.force_complete(cloud, paused), 409, 'vm_state')
-    wishes.go_on(cloud)
+    actions.running(cloud, paused)
+    actions.refused(actions.force_complete(cloud, paused), 409, 'vm_state')
+    actions.go_on(cloud)
     cloud.wait()
     seen.moved(cloud, paused, 'host2', status='PAUSED')
 
@@ -176,9 +176,9 @@ def test_a_server_that_does_not_migrate_any_more_or_is_paused_is_a_409(cloud):
 def test_a_wish_whose_wake_up_is_lost_is_found_by_the_sweep(cloud):
     instance = busy(cloud)
     cloud.bus.faults = lambda message: 'lose' if message.method == 'wake' else None
-    assert wishes.force_complete(cloud, instance).status_int == 202
+    assert actions.force_complete(cloud, instance).status_int == 202
     cloud.wait(20)
-    wishes.completed(cloud, instance)
+    actions.completed(cloud, instance)
 
 
 @pytest.mark.nova_bug(1786346, 1901707)
@@ -192,10 +192,10 @@ def test_no_wish_that_is_lost_late_or_doubled_on_its_way_to_the_source_is_forgot
     cloud.bus.faults = lambda message: (
         left.pop() if message.method == 'live_migration_force_complete' and left else None
     )
-    assert wishes.force_complete(cloud, instance).status_int == 202
+    assert actions.force_complete(cloud, instance).status_int == 202
     cloud.wait(LONG)
     cloud.simulation.advance(100 if fault == 90.0 else 0)
-    wishes.completed(cloud, instance)
+    actions.completed(cloud, instance)
 
 
 @pytest.mark.cloud(**NEVER)
@@ -203,24 +203,24 @@ def test_a_driver_that_fails_to_do_it_is_asked_again_as_long_as_there_is_the_job
     instance = busy(cloud)
     for _ in range(2):
         faults(cloud, 'host1').fail('live_migration_force_complete', 'the monitor is busy')
-    assert wishes.force_complete(cloud, instance).status_int == 202
+    assert actions.force_complete(cloud, instance).status_int == 202
     cloud.wait(30)
-    wishes.completed(cloud, instance)
+    actions.completed(cloud, instance)
 
 
 @pytest.mark.cloud(**NEVER)
 def test_a_driver_that_hangs_over_it_holds_up_nobody_and_can_be_aborted(cloud):
     instance = busy(cloud)
-    before = wishes.without(cloud, instance, waits=False)
+    before = actions.without(cloud, instance, waits=False)
     stall = faults(cloud, 'host1').stall('live_migration_force_complete', sticky=True)
-    assert wishes.force_complete(cloud, instance).status_int == 202
+    assert actions.force_complete(cloud, instance).status_int == 202
     cloud.simulation.run_until(stall.reached.is_set)
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].ended)
     stall.release()
     cloud.simulation.advance(30)
-    wishes.cancelled(cloud, instance, before)
-    result, message = wishes.verdict(cloud, instance, 'live_migration_force_complete')
+    actions.cancelled(cloud, instance, before)
+    result, message = actions.verdict(cloud, instance, 'live_migration_force_complete')
     assert (result, message) == ('Error', 'Aborted: asked for by admin.')
     assert states(cloud, instance) == ['running'], 'it was never paused, and is not now'
 
@@ -231,7 +231,7 @@ def test_a_driver_that_hangs_over_it_holds_up_nobody_and_can_be_aborted(cloud):
 def test_a_wish_outlives_the_services_that_know_of_it(cloud, who):
     instance = busy(cloud)
     cloud.bus.faults = lambda message: 'lose' if message.method == 'wake' else None
-    assert wishes.force_complete(cloud, instance).status_int == 202
+    assert actions.force_complete(cloud, instance).status_int == 202
     seen.kill(cloud, who)
     cloud.bus.faults = lambda message: None
     if who == 'host1':
@@ -239,7 +239,7 @@ def test_a_wish_outlives_the_services_that_know_of_it(cloud, who):
     else:
         cloud.start_conductor('conductor2')
     cloud.wait(LONG)
-    wishes.completed(cloud, instance)
+    actions.completed(cloud, instance)
 
 
 # --- races -----------------------------------------------------------------------------------------------------------
@@ -257,17 +257,17 @@ def test_at_the_last_moment_it_is_harmless(cloud, hundredths, fails):
         faults(cloud, 'host1').fail('cutover')
     before = migrate(cloud, instance)
     cloud.simulation.advance(hundredths / 100)
-    taken = wishes.force_complete(cloud, instance).status_int
+    taken = actions.force_complete(cloud, instance).status_int
     cloud.wait()
     cloud.simulation.advance(30)
     if fails:
         assert seen.migration(cloud, instance)['status'] == 'failed'
         assert seen.everything(cloud) == before
     else:
-        wishes.completed(cloud, instance)
+        actions.completed(cloud, instance)
     assert cloud.world.violations == []
     if taken == 202:
-        result, _ = wishes.verdict(cloud, instance, 'live_migration_force_complete')
+        result, _ = actions.verdict(cloud, instance, 'live_migration_force_complete')
         assert result == ('Error' if fails else 'Success')
     else:
         assert taken in (400, 409)
@@ -284,7 +284,7 @@ def test_one_that_meets_a_failure_is_told_that_it_has_failed(cloud, number):
     taken = []
 
     def ask():
-        cloud.world_threads.start(lambda: taken.append(wishes.force_complete(cloud, instance).status_int), name='user')
+        cloud.world_threads.start(lambda: taken.append(actions.force_complete(cloud, instance).status_int), name='user')
 
     at = AtCommit(cloud, number, 'committed', ask)
     before = migrate(cloud, instance)
@@ -292,7 +292,7 @@ def test_one_that_meets_a_failure_is_told_that_it_has_failed(cloud, number):
     cloud.wait()
     assert seen.everything(cloud) == before
     if taken == [202]:
-        result, message = wishes.verdict(cloud, instance, 'live_migration_force_complete')
+        result, message = actions.verdict(cloud, instance, 'live_migration_force_complete')
         assert (result, bool(message)) == ('Error', True)
 
 
@@ -302,16 +302,16 @@ def test_one_that_meets_a_failure_is_told_that_it_has_failed(cloud, number):
 @pytest.mark.simulated(reason='it tries several schedules')
 def test_asked_for_both_it_ends_once_and_both_are_told(cloud, first):
     instance = busy(cloud)
-    before = wishes.without(cloud, instance, waits=False)
-    asks = [wishes.abort, wishes.force_complete]
+    before = actions.without(cloud, instance, waits=False)
+    asks = [actions.abort, actions.force_complete]
     for ask in asks if first == 'abort' else asks[::-1]:
         cloud.world_threads.start(ask, cloud, instance, name='user')
     cloud.wait(30)
     row = cloud.migrations(instance)[-1]
     if row.status == 'completed':
-        wishes.too_late(cloud, instance)
+        actions.too_late(cloud, instance)
     else:
-        wishes.cancelled(cloud, instance, before)
-    for found in wishes.actions(cloud, instance, 'live_migration_force_complete'):
+        actions.cancelled(cloud, instance, before)
+    for found in actions.actions(cloud, instance, 'live_migration_force_complete'):
         assert found['events'][0]['result'] == ('Success' if row.status == 'completed' else 'Error')
     assert cloud.world.violations == []

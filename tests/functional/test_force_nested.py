@@ -16,7 +16,7 @@ from migrator.conductor import instances
 from migrator.objects import Flavor, Instance, compute_node
 from migrator.placement_client import allocations, candidates
 from migrator.virt.fake import driver
-from tests.functional import seen, wishes
+from tests.functional import actions, seen
 from tests.functional.test_bad_input import told
 from tests.functional.trouble import faults
 
@@ -272,16 +272,16 @@ def test_a_tree_is_held_whole_on_both_sides_of_a_move_and_whole_on_one_after_it(
     """nova 66297f0c4a: what was held of child providers was left behind."""
     right = KINDS['nested'][1]
     instance = between(cloud, 'nested', 'nested')
-    wishes.running(cloud, instance)
+    actions.running(cloud, instance)
     moving = cloud.migrations(instance)[-1].uuid
     if is_doubled:
         assert held(cloud) == {instance.uuid: {**right('from'), **right('to')}}
     else:
         assert held(cloud) == {instance.uuid: right('to'), moving: right('from')}
     if comes_back:
-        assert wishes.abort(cloud, instance).status_int == 202
+        assert actions.abort(cloud, instance).status_int == 202
     else:
-        wishes.go_on(cloud)
+        actions.go_on(cloud)
     cloud.wait()
     status, host = ('cancelled', 'from') if comes_back else ('completed', 'to')
     assert seen.migration(cloud, instance)['status'] == status
@@ -357,7 +357,7 @@ def test_a_guest_that_borrows_its_disk_moves_without_force_and_borrows_twice_mea
     seen.when(cloud, borrower, 'running')
     right = {name: {name: ON_HOST, 'storage': {'DISK_GB': 1}} for name in ('from', 'to')}
     assert held(cloud) == {borrower.uuid: right['to'], cloud.migrations(borrower)[-1].uuid: right['from']}
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     moves(cloud, borrower, None, response, '2.80', right.get)
 
 

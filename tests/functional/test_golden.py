@@ -15,7 +15,7 @@ import pytest
 from migrator.cmd import manage
 from migrator.conductor.tasks import live_migrate
 from migrator.testing.placement_faults import Fault
-from tests.functional import seen, wishes
+from tests.functional import actions, seen
 from tests.functional.trouble import LONG, faults
 
 pytestmark = pytest.mark.simulated(reason='it tells when what happened, and lets minutes pass')
@@ -134,29 +134,29 @@ def test_driver_fails(cloud, operator, golden):
 
 def test_waits_in_the_queue(cloud, operator, golden):
     instance = cloud.boot('one', 'host1')
-    wishes.queued(cloud, instance)
+    actions.queued(cloud, instance)
     cloud.simulation.advance(5)
     golden(operator.tells(instance))
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
 
 
 def test_abort_queued(cloud, operator, golden):
     instance = cloud.boot('one', 'host1')
-    wishes.queued(cloud, instance)
+    actions.queued(cloud, instance)
     cloud.simulation.advance(5)
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].ended)
     assert seen.migration(cloud, instance)['status'] == 'cancelled'
     golden(operator.tells(instance))
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
 
 
 def test_abort_running(cloud, operator, golden):
     instance = cloud.boot('one', 'host1')
-    wishes.running(cloud, instance)
+    actions.running(cloud, instance)
     cloud.simulation.advance(5)
-    assert wishes.abort(cloud, instance).status_int == 202
-    wishes.go_on(cloud)
+    assert actions.abort(cloud, instance).status_int == 202
+    actions.go_on(cloud)
     cloud.wait()
     assert seen.migration(cloud, instance)['status'] == 'cancelled'
     golden(operator.tells(instance))
@@ -168,7 +168,7 @@ def test_abort_loses_to_cut_over(cloud, operator, golden):
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     seen.when(cloud, instance, 'running')
     cloud.simulation.advance(1)
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     cloud.wait()
     stall.release()
     assert seen.migration(cloud, instance)['status'] == 'completed'
@@ -177,25 +177,25 @@ def test_abort_loses_to_cut_over(cloud, operator, golden):
 
 def test_planned_stop_with_a_queue(cloud, operator, golden):
     instance = cloud.boot('one', 'host1')
-    wishes.queued(cloud, instance)
+    actions.queued(cloud, instance)
     cloud.simulation.advance(5)
     cloud.computes['host1'].cleanup_host()
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].ended, timeout=LONG)
     assert seen.migration(cloud, instance)['status'] == 'cancelled'
     golden(operator.tells(instance))
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.kill('host1')
     seen.restart(cloud, 'host1')
 
 
 def test_takeover(cloud, operator, golden):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
-    wishes.running(cloud, instance)
+    actions.running(cloud, instance)
     cloud.start_conductor('conductor2')
     cloud.simulation.advance(5)
     seen.kill(cloud, 'conductor1')
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].epoch > 1, timeout=60)
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait()
     seen.completed(cloud, instance, 'host2')
     golden(operator.tells(instance))
@@ -203,11 +203,11 @@ def test_takeover(cloud, operator, golden):
 
 def test_conductor_is_gone(cloud, operator, golden):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
-    wishes.running(cloud, instance)
+    actions.running(cloud, instance)
     seen.kill(cloud, 'conductor1')
     cloud.simulation.advance(60)
     golden(operator.tells(instance))
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.start_conductor('conductor1')
 
 
@@ -238,13 +238,13 @@ def test_post_copy(cloud, operator, golden):
     assert cloud.live_migrate(instance).status_int == 202
     seen.when(cloud, instance, 'running')
     cloud.simulation.advance(2)
-    assert wishes.force_complete(cloud, instance).status_int == 202
+    assert actions.force_complete(cloud, instance).status_int == 202
     seen.when(cloud, instance, 'running (post-copy)')
     cloud.simulation.advance(5)
     golden(operator.tells(instance), 'post_copy_goes_on')
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait()
-    wishes.completed(cloud, instance)
+    actions.completed(cloud, instance)
     golden(operator.tells(instance))
 
 
@@ -258,7 +258,7 @@ def test_placement_is_away(cloud, operator, golden):
     cloud.wait()
     seen.completed(cloud, instance, 'host2')
     away, back = 'What needs Placement waits for it', 'Placement answers again'
-    said = [line for line in cloud.watcher.logs if away in line or back in line]
+    said = [line for line in cloud.monitor.logs if away in line or back in line]
     assert [away in line for line in said] == [True, False], 'once when it went, and once when it was back'
 
 
@@ -271,7 +271,7 @@ def short_copies(monkeypatch):
 def stuck(cloud):
     """Have a migration whose source has lost its power, and return the server."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
-    wishes.running(cloud, instance)
+    actions.running(cloud, instance)
     cloud.world.hypervisors['host1'].power_off()
     seen.kill(cloud, 'host1')
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].stuck_reason, timeout=300)

@@ -5,7 +5,7 @@
 import pytest
 
 from migrator.conductor import instances
-from tests.functional import seen, wishes
+from tests.functional import actions, seen
 from tests.functional.trouble import LONG, faults, migrate
 
 pytestmark = pytest.mark.simulated(reason='it kills services at single moments')
@@ -33,15 +33,15 @@ def test_a_source_that_restarts_after_no_host_was_found_still_has_its_guests(clo
 def test_a_source_that_restarts_destroys_nothing_whatever_the_migration_stands_at(cloud, status):
     """Nothing here is decided by a status that somebody left behind."""
     instance = cloud.boot('one', 'host1', memory_mb=2048)
-    wishes.TO[status](cloud, instance)
+    actions.TO[status](cloud, instance)
     seen.kill(cloud, 'conductor1')
     seen.kill(cloud, 'host1')
     cloud.start_compute('host1')
     cloud.simulation.advance(30)
     assert cloud.world.active_on(instance.uuid) == ['host1']
-    assert wishes.effects(cloud, instance, 'removed') == []
+    assert actions.effects(cloud, instance, 'removed') == []
     cloud.start_conductor('conductor1')
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait(LONG)
     seen.moved(cloud, instance, seen.host_of(cloud, instance))
 
@@ -56,7 +56,7 @@ def test_when_everything_is_started_anew_at_once_nothing_depends_on_what_was_kno
     for instance in (moving, waits, fails):
         migrate(cloud, instance, 'host2')
         seen.when(cloud, instance, 'queued' if instance is waits else 'running')
-    assert wishes.abort(cloud, fails).status_int == 202
+    assert actions.abort(cloud, fails).status_int == 202
     for name in ('conductor1', 'host1', 'host2', 'host3'):
         seen.kill(cloud, name)
     if conductor_first:
@@ -66,7 +66,7 @@ def test_when_everything_is_started_anew_at_once_nothing_depends_on_what_was_kno
     cloud.simulation.advance(3)
     if not conductor_first:
         cloud.start_conductor('conductor1')
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait(LONG)
     for instance in (moving, waits):
         seen.moved(cloud, instance, 'host2')

@@ -13,7 +13,7 @@ import pytest
 from migrator.runtime import http_server
 from migrator.virt.fake import driver
 from tests import backends
-from tests.functional import commands, seen, wishes
+from tests.functional import actions, commands, seen
 
 pytestmark = pytest.mark.real_placement
 
@@ -133,20 +133,20 @@ STRATEGIES = [
 def test_a_move_is_shown_before_it_while_it_runs_and_after_it(cloud, show, under_way):
     instance = cloud.boot('one', 'host1')
     assert show(instance) == BEFORE
-    wishes.running(cloud, instance)
+    actions.running(cloud, instance)
     assert show(instance) == under_way
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait()
-    wishes.completed(cloud, instance)
+    actions.completed(cloud, instance)
     assert show(instance) == AFTER
 
 
 @pytest.mark.parametrize('under_way', STRATEGIES)
 def test_a_move_that_is_aborted_while_it_runs_is_shown_as_if_it_had_not_been(cloud, show, under_way):
     instance = cloud.boot('one', 'host1')
-    wishes.running(cloud, instance)
+    actions.running(cloud, instance)
     assert show(instance) == under_way
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     cloud.wait()
     assert seen.migration(cloud, instance)['status'] == 'cancelled'
     assert show(instance) == BEFORE
@@ -154,17 +154,17 @@ def test_a_move_that_is_aborted_while_it_runs_is_shown_as_if_it_had_not_been(clo
 
 def test_a_move_that_waits_in_the_queue_holds_both_sides_until_it_is_aborted_there(cloud, show):
     first, instance = cloud.boot('first', 'host1'), cloud.boot('one', 'host1')
-    wishes.running(cloud, first)
+    actions.running(cloud, first)
     assert seen.migration(cloud, first)['dest_compute'] == 'host2'
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     seen.when(cloud, instance, 'queued')
     assert show(instance) == UNDER_WAY._replace(usage=used(2, 2))
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].ended)
     assert seen.migration(cloud, instance)['status'] == 'cancelled'
     assert show(instance) == BEFORE._replace(usage=used(2, 1)), 'the other one still runs'
     assert show(first) == UNDER_WAY._replace(usage=used(2, 1))
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait()
     assert show(first) == AFTER._replace(usage=used(1, 1))
 
@@ -187,5 +187,5 @@ def test_whoever_moves_a_guest_it_is_its_owners_in_the_books(cloud, openstack):
     assert shown() == ({('demo', 'demo')}, seen.CLAIM)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait()
-    wishes.completed(cloud, instance)
+    actions.completed(cloud, instance)
     assert shown() == ({('demo', 'demo')}, seen.CLAIM)

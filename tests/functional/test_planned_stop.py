@@ -7,7 +7,7 @@ That no stop takes more than 2 s besides what it was told to wait is looked at i
 
 import pytest
 
-from tests.functional import seen, wishes
+from tests.functional import actions, seen
 from tests.functional.trouble import LONG, faults, migrate
 
 pytestmark = pytest.mark.simulated(reason='it stops a service within its process, and decides what becomes of messages')
@@ -111,10 +111,10 @@ def test_what_is_in_progress_waits_for_a_host_that_was_stopped_as_long_as_for_on
     cloud.simulation.run_until(stall.reached.is_set)
     stop(cloud, 'host2')
     assert state(cloud, 'host2') == 'down'
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.simulation.advance(20)
     assert seen.in_progress(cloud, instance)
-    assert cloud.database.debts.list() == []
+    assert cloud.database.cleanups.list() == []
     seen.restart(cloud, 'host2')
     cloud.wait(LONG)
     seen.completed(cloud, instance, 'host2')
@@ -131,7 +131,7 @@ def test_what_waits_is_cancelled_and_clean_and_what_runs_goes_on_however_the_dri
     until_ended(cloud, waiting)
     assert_cancelled_by_the_stop(cloud, waiting, before)
     assert seen.in_progress(cloud, runs)
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     seen.restart(cloud, 'host1')
     cloud.wait(LONG)
     seen.completed(cloud, runs, 'host2')
@@ -143,7 +143,7 @@ def test_they_end_although_the_host_never_comes_back(cloud):
     stop(cloud)
     until_ended(cloud, waiting)
     assert_cancelled_by_the_stop(cloud, waiting, before)
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
 
 
 @pytest.mark.cloud(options=KEEP)
@@ -153,7 +153,7 @@ def test_what_waits_may_be_kept_and_goes_on_in_its_order_when_the_service_is_bac
     cloud.simulation.advance(10)
     assert statuses(cloud, instances) == ['running', 'queued', 'queued', 'queued']
     assert cloud.migrations(instances[1])[-1].abort_requested_at is None
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     seen.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert statuses(cloud, instances) == ['completed'] * 4
@@ -164,9 +164,9 @@ def test_what_waits_may_be_kept_and_goes_on_in_its_order_when_the_service_is_bac
 def test_what_is_kept_can_be_aborted_while_the_host_is_away(cloud):
     (runs, first, second, third), _before = queue(cloud)
     stop(cloud)
-    assert wishes.abort(cloud, second).status_int == 202
+    assert actions.abort(cloud, second).status_int == 202
     cloud.simulation.advance(5)
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     seen.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert statuses(cloud, [runs, first, second, third]) == ['completed', 'completed', 'cancelled', 'completed']
@@ -179,13 +179,13 @@ def test_a_service_that_is_stopped_twice_is_stopped(cloud):
     stop(cloud)
     until_ended(cloud, waiting)
     assert_cancelled_by_the_stop(cloud, waiting, before)
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
 
 
 # --- nobody hears ----------------------------------------------------------------------------------------------------
 
 
-def mute(cloud, fault, *methods):
+def unresponsive(cloud, fault, *methods):
     """Have a fault strike what the host sends of some methods; of all, if none is named."""
     cloud.bus.faults = lambda message: (
         fault if message.sender == 'compute:host1' and (not methods or message.method in methods) else None
@@ -198,12 +198,12 @@ def test_with_a_broker_that_is_away_it_takes_no_longer_and_what_waited_is_queued
     cloud, fault, down_for
 ):
     instances, _before = queue(cloud)
-    mute(cloud, fault)
+    unresponsive(cloud, fault)
     stop(cloud)
     cloud.bus.faults = lambda message: None
     cloud.simulation.advance(down_for)
     assert statuses(cloud, instances[1:]) == ['queued'] * 3
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     seen.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert statuses(cloud, instances) == ['completed'] * 4
@@ -213,7 +213,7 @@ def test_with_a_broker_that_is_away_it_takes_no_longer_and_what_waited_is_queued
 def test_an_owner_who_polls_while_nobody_hears_of_the_stop_unwinds_nothing(cloud):
     """What the stop has cancelled, and nobody wished aborted, was told as cancelled, and ended as failed."""
     instances, _before = queue(cloud)
-    mute(cloud, 'lose', 'compute_stopping', 'step_ended')
+    unresponsive(cloud, 'lose', 'compute_stopping', 'step_ended')
     took = begin_stop(cloud)
     # the process is still there, and answers its owner's polls for a while
     compute = cloud.computes['host1']
@@ -223,7 +223,7 @@ def test_an_owner_who_polls_while_nobody_hears_of_the_stop_unwinds_nothing(cloud
     assert statuses(cloud, instances[1:]) == ['queued'] * 3
     seen.kill(cloud, 'host1')
     cloud.bus.faults = lambda message: None
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     seen.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert statuses(cloud, instances) == ['completed'] * 4
@@ -231,10 +231,10 @@ def test_an_owner_who_polls_while_nobody_hears_of_the_stop_unwinds_nothing(cloud
 
 def test_when_only_the_answer_is_lost_what_waited_is_cancelled_all_the_same(cloud):
     (runs, *waiting), before = queue(cloud)
-    mute(cloud, 'lose_answer', 'compute_stopping')
+    unresponsive(cloud, 'lose_answer', 'compute_stopping')
     stop(cloud)
     cloud.simulation.advance(10)
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     seen.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert_cancelled_by_the_stop(cloud, waiting, before)
@@ -243,16 +243,16 @@ def test_when_only_the_answer_is_lost_what_waited_is_cancelled_all_the_same(clou
 
 def test_an_abort_that_reaches_a_host_whose_stop_nobody_heard_cancels_at_once(cloud):
     (_runs, first, *_others), before = queue(cloud)
-    mute(cloud, 'lose', 'compute_stopping')
+    unresponsive(cloud, 'lose', 'compute_stopping')
     took = begin_stop(cloud)
     cloud.computes['host1']._served.stop = lambda: None
     cloud.simulation.run_until(lambda: took)
-    assert wishes.abort(cloud, first).status_int == 202
+    assert actions.abort(cloud, first).status_int == 202
     until_ended(cloud, [first], within=10)
     assert seen.migration(cloud, first)['status'] == 'cancelled'
     assert seen.everything(cloud)['guests'][first.uuid] == before['guests'][first.uuid]
     seen.kill(cloud, 'host1')
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.bus.faults = lambda message: None
     seen.restart(cloud, 'host1')
     cloud.wait(LONG)
@@ -266,7 +266,7 @@ def test_without_a_conductor_it_takes_no_longer_and_the_queue_survives_both(clou
     seen.kill(cloud, 'conductor1')
     stop(cloud)
     cloud.start_conductor('conductor1')
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     seen.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert statuses(cloud, instances) == ['completed'] * 4
@@ -297,7 +297,7 @@ def test_what_runs_is_waited_for_no_longer_than_the_option_says_and_left_unharme
     stop(cloud, within=30 + STOP_SECONDS)
     assert_cancelled_by_the_stop(cloud, waiting, before)
     assert cloud.world.hypervisors['host1'].jobs.keys() == {runs.uuid}
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     seen.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert seen.migration(cloud, runs)['status'] == 'completed'
@@ -328,7 +328,7 @@ def test_what_arrives_during_the_stop_is_refused_and_unwound_and_the_server_is_a
     for part in ('servers', 'guests', 'books'):
         assert after[part][late.uuid] == before[part][late.uuid]
     assert started(cloud) == [runs.uuid]
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait(LONG)
 
 
@@ -388,6 +388,6 @@ def test_what_an_earlier_life_was_sent_is_asked_about_before_it_is_unwound(cloud
     row = cloud.migrations(waits)[-1]
     assert (row.status, row.abort_verdict) == ('cancelled', 'cancelled')
     assert seen.everything(cloud)['guests'][waits.uuid] == before['guests'][waits.uuid]
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait(LONG)
     seen.completed(cloud, runs, 'host2')

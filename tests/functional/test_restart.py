@@ -9,9 +9,9 @@ row that is added there fails here until this file says how it comes about and w
 import pytest
 
 from migrator.conductor.migration import settle
-from migrator.conductor.migration.settle import Says
+from migrator.conductor.migration.settle import Observed
 from migrator.objects.protocol import GuestState
-from tests.functional import seen, wishes
+from tests.functional import actions, seen
 from tests.functional.trouble import LONG, faults, migrate
 
 pytestmark = pytest.mark.simulated(reason='it kills a service, and acts on hypervisors, at single moments')
@@ -48,13 +48,13 @@ def job_fails(cloud, instance):
     """Have a job fail, and end, while nobody looks."""
     with cloud.world.lock:
         hypervisor(cloud, 'host1').jobs[instance.uuid].fail('the link was lost')
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.simulation.run_until(lambda: not hypervisor(cloud, 'host1').jobs)
 
 
 def job_goes_on(cloud, instance):
     """Have a job go on to its end while nobody looks."""
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.simulation.run_until(lambda: not hypervisor(cloud, 'host1').jobs)
 
 
@@ -130,7 +130,7 @@ def shut_off(cloud):
     instance = running(cloud)
     seen.kill(cloud, 'host1')
     hypervisor(cloud, 'host1').shut_off(instance.uuid)
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     return instance, 'failed'
 
 
@@ -162,24 +162,24 @@ def post_copy_broken_off(cloud):
 
 
 SOURCE = {
-    Says.HERE: [here],
-    Says.RETURNED: [here_but_it_had_run],
-    Says.WAITS: [waits],
-    Says.STARTED: [started_and_no_job],
-    Says.JOB: [job],
-    Says.CUTOVER_JOB: [cut_over_with_a_job],
-    Says.CUTOVER: [cut_over_without_a_job, moved],
-    Says.SHUT_OFF: [shut_off],
-    Says.ABSENT: [absent_and_runs_at_the_destination],
-    Says.BROKEN: [post_copy_broken_off],
+    Observed.HERE: [here],
+    Observed.RETURNED: [here_but_it_had_run],
+    Observed.WAITS: [waits],
+    Observed.STARTED: [started_and_no_job],
+    Observed.JOB: [job],
+    Observed.CUTOVER_JOB: [cut_over_with_a_job],
+    Observed.CUTOVER: [cut_over_without_a_job, moved],
+    Observed.SHUT_OFF: [shut_off],
+    Observed.ABSENT: [absent_and_runs_at_the_destination],
+    Observed.BROKEN: [post_copy_broken_off],
 }
 
 
 def cases(table, how):
     return [
-        pytest.param(says, act, id=act.__name__ if act else says.name)
-        for says in table
-        for act in how.get(says, [None])
+        pytest.param(observed, act, id=act.__name__ if act else observed.name)
+        for observed in table
+        for act in how.get(observed, [None])
     ]
 
 
@@ -189,21 +189,21 @@ HARMED = {post_copy_broken_off}
 
 @pytest.mark.breaks('I1', 'I2', 'I3', 'I5', reason='in some of these the test takes a guest from its hypervisor')
 @pytest.mark.parametrize(('says', 'happens'), cases(settle.SOURCE, SOURCE))
-def test_whatever_the_driver_of_a_source_says_at_its_restart_the_migration_goes_on_from_there(cloud, says, happens):
-    assert happens is not None, f'nobody says how a source comes to say "{says}", and what becomes of it'
+def test_whatever_the_driver_of_a_source_says_at_its_restart_the_migration_goes_on_from_there(cloud, observed, happens):
+    assert happens is not None, f'nobody says how a source comes to say "{observed}", and what becomes of it'
     instance, status = happens(cloud)
     begun = len(cloud.world.effects('job started', instance.uuid))
     seen.restart(cloud, 'host1')
     if status == 'stuck':
         cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].stuck_reason, timeout=120)
-        assert says in cloud.migrations(instance)[-1].stuck_reason
+        assert observed in cloud.migrations(instance)[-1].stuck_reason
         assert seen.server(cloud, instance)['status'] == 'MIGRATING'
-        assert any('is stuck' in line for line in cloud.watcher.logs), 'an operator is told'
+        assert any('is stuck' in line for line in cloud.monitor.logs), 'an operator is told'
         return
     if status in ('queued', 'running'):
         cloud.simulation.advance(10)
         assert seen.in_progress(cloud, instance)[0]['status'] == status
-        wishes.go_on(cloud)
+        actions.go_on(cloud)
         status = 'completed'
     cloud.wait(LONG)
     assert seen.migration(cloud, instance)['status'] == status
@@ -282,26 +282,26 @@ def nothing_prepared(cloud):
 
 
 DESTINATION = {
-    Says.WAITING: [prepared],
-    Says.PREPARING: [preparing],
-    Says.RUNS: [runs],
-    Says.ABSENT: [nothing_prepared],
-    Says.BROKEN: [post_copy_broken_off],
+    Observed.WAITING: [prepared],
+    Observed.PREPARING: [preparing],
+    Observed.RUNS: [runs],
+    Observed.ABSENT: [nothing_prepared],
+    Observed.BROKEN: [post_copy_broken_off],
 }
 
 
 @pytest.mark.parametrize(('says', 'happens'), cases(settle.DESTINATION, DESTINATION))
 @pytest.mark.breaks('I1', 'I2', 'I3', 'I5', reason='in one of these the test breaks a guest')
 def test_whatever_the_driver_of_a_destination_says_at_its_restart_the_migration_goes_on_from_there(
-    cloud, says, happens
+    cloud, observed, happens
 ):
-    assert happens is not None, f'nobody says how a destination comes to say "{says}", and what becomes of it'
+    assert happens is not None, f'nobody says how a destination comes to say "{observed}", and what becomes of it'
     instance, status = happens(cloud)
     seen.restart(cloud, 'host1' if status == 'stuck' else 'host2')
     if status == 'stuck':
         cloud.simulation.run_until(lambda: cloud.migrations(instance)[-1].stuck_reason, timeout=120)
         return
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait(LONG)
     assert seen.migration(cloud, instance)['status'] == status
     assert cloud.world.active_on(instance.uuid) == ['host2']
@@ -339,7 +339,7 @@ def test_a_host_that_restarts_in_its_post_step_does_it_again(cloud, host):
     seen.restart(cloud, host)
     cloud.wait(LONG)
     seen.completed(cloud, instance, 'host2')
-    assert cloud.database.debts.list() == []
+    assert cloud.database.cleanups.list() == []
 
 
 # --- split brain, and guests that nobody knows -----------------------------------------------------------------------
@@ -359,7 +359,7 @@ def test_a_guest_that_runs_on_both_hosts_is_stuck_and_alarmed_and_neither_copy_i
     assert sorted(cloud.world.active_on(instance.uuid)) == ['host1', 'host2']
     assert seen.books(cloud) == held, 'both are covered as long as nobody has decided'
     assert seen.server(cloud, instance)['status'] == 'MIGRATING'
-    assert any('is stuck' in line and 'runs the guest' in line for line in cloud.watcher.logs)
+    assert any('is stuck' in line and 'runs the guest' in line for line in cloud.monitor.logs)
     # the operator ends one of them: a known case again, which goes on by itself
     hypervisor(cloud, 'host1').delete(instance.uuid)
     cloud.world.violations.clear()
@@ -375,7 +375,7 @@ def test_a_guest_that_the_database_does_not_know_is_named_and_never_touched(clou
     was = hypervisor(cloud, 'host1').describe(stray.uuid), hypervisor(cloud, 'host1').residue(stray.uuid)
     seen.kill(cloud, 'host1')
     seen.restart(cloud, 'host1')
-    (line,) = [line for line in cloud.watcher.logs if 'no instance is known of' in line]
+    (line,) = [line for line in cloud.monitor.logs if 'no instance is known of' in line]
     assert 'host1' in line
     assert f'{stray.uuid} (running)' in line
     assert instance.uuid not in line
@@ -420,7 +420,7 @@ def test_what_waited_keeps_its_order_over_restarts_and_what_ran_keeps_its_slot(c
         cloud.simulation.advance(5)
         assert jobs(cloud) == 1, 'the job that was found holds the only slot'
         assert len(cloud.waiting()['host1']) == 4
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait(LONG)
     assert order(cloud, instances) == [0, 1, 2, 3, 4]
     for instance in instances:
@@ -436,11 +436,11 @@ def test_a_service_that_comes_back_with_a_lower_limit_starts_nothing_until_there
     assert cloud.computes['host1']._queue.limit == 1
     cloud.simulation.advance(10)
     assert jobs(cloud) == 3
-    assert wishes.abort(cloud, instances[0]).status_int == 202
+    assert actions.abort(cloud, instances[0]).status_int == 202
     cloud.simulation.run_until(lambda: jobs(cloud) == 2)
     cloud.simulation.advance(10)
     assert jobs(cloud) == 2, 'more than the limit still run'
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait(LONG)
     began = order(cloud, instances)
     assert (sorted(began[:3]), began[3:]) == ([0, 1, 2], [3, 4, 5])
@@ -455,7 +455,7 @@ def test_a_limit_that_changes_loses_nothing_reorders_nothing_and_interrupts_noth
     cloud.set_option('host1', 'max_concurrent_live_migrations', 2)
     cloud.simulation.advance(5)
     assert set(hypervisor(cloud, 'host1').jobs) == running_then
-    assert wishes.abort(cloud, instances[1]).status_int == 202
+    assert actions.abort(cloud, instances[1]).status_int == 202
     cloud.simulation.run_until(lambda: jobs(cloud) == 3)
     cloud.simulation.advance(5)
     # those that get their slots at once may begin in any order
@@ -463,7 +463,7 @@ def test_a_limit_that_changes_loses_nothing_reorders_nothing_and_interrupts_noth
     for limit in (5, 1, 3):
         cloud.set_option('host1', 'max_concurrent_live_migrations', limit)
         cloud.simulation.run_ready()
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait(LONG)
     began = order(cloud, instances)
     assert sorted(began) == list(range(8))
@@ -483,7 +483,7 @@ def test_a_limit_that_cannot_be_is_logged_and_the_old_one_stays(cloud, tmp_path)
     cloud.computes['host1']._conf_mutated(conf, {})
     cloud.simulation.advance(5)
     assert jobs(cloud) == 1
-    assert any('max_concurrent_live_migrations' in line and 'The limit stays 1' in line for line in cloud.watcher.logs)
-    wishes.go_on(cloud)
+    assert any('max_concurrent_live_migrations' in line and 'The limit stays 1' in line for line in cloud.monitor.logs)
+    actions.go_on(cloud)
     cloud.wait(LONG)
     assert order(cloud, instances) == [0, 1, 2]

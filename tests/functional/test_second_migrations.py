@@ -8,7 +8,7 @@ from webob import exc
 from migrator.conductor import instances
 from migrator.conductor.tasks import live_migrate
 from migrator.objects.protocol import GuestState
-from tests.functional import seen, wishes
+from tests.functional import actions, seen
 from tests.functional.test_golden import Operator
 from tests.functional.trouble import LONG, faults
 
@@ -35,7 +35,7 @@ def deferred_restore(cloud, **guest):
     seen.kill(cloud, 'host1')
     slow.release()
     cloud.simulation.run_until(lambda: rows(cloud, instance)[0].ended, timeout=LONG)
-    assert [debt.step for debt in cloud.database.debts.list()] == ['rollback_live_migration_at_source']
+    assert [cleanup.step for cleanup in cloud.database.cleanups.list()] == ['rollback_live_migration_at_source']
     return instance
 
 
@@ -60,7 +60,7 @@ def test_the_restore_of_an_earlier_migration_is_done_before_the_next_one_begins(
     cloud.wait(LONG)
     seen.completed(cloud, instance, 'host3')
     assert aborts(cloud, instance) == []
-    assert cloud.database.debts.list() == []
+    assert cloud.database.cleanups.list() == []
 
 
 def test_a_restore_that_hangs_is_what_the_next_migration_waits_for_and_an_abort_ends_that(cloud, operator):
@@ -74,11 +74,11 @@ def test_a_restore_that_hangs_is_what_the_next_migration_waits_for_and_an_abort_
     why = f'for host1 to do rollback_live_migration_at_source, the deferred cleanup of migration {first}'
     assert (second.status, second.waits_for) == ('accepted', why)
     assert 'It waits: for host1 to do rollback_live_migration_at_source' in operator.tells(instance)
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     cloud.simulation.run_until(lambda: rows(cloud, instance)[-1].ended, timeout=60)
     assert rows(cloud, instance)[-1].status == 'cancelled'
     hang.release()
-    cloud.simulation.run_until(lambda: not cloud.database.debts.list(), timeout=60)
+    cloud.simulation.run_until(lambda: not cloud.database.cleanups.list(), timeout=60)
     assert list(seen.guests(cloud, instance)) == ['host1']
 
 
@@ -88,12 +88,12 @@ def test_a_guest_that_was_brought_back_is_not_removed_by_the_cleanup_that_is_pen
     faults(cloud, 'host1').fail('post_live_migration_at_source', 'the disk is busy', sticky=True)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait(LONG)
-    assert [debt.host for debt in cloud.database.debts.list()] == ['host1']
+    assert [cleanup.host for cleanup in cloud.database.cleanups.list()] == ['host1']
     bring_back(cloud, instance)
     faults(cloud, 'host1').clear()
     cloud.simulation.advance(60)
     assert cloud.world.hypervisors['host1'].describe(instance.uuid).state == GuestState.SHUTDOWN
-    (cleanup,) = cloud.database.debts.list()
+    (cleanup,) = cloud.database.cleanups.list()
     assert cleanup.alarm
     # The next migration of it waits for the operator, and goes on by itself.
     cloud.world.hypervisors['host1'].resume(instance.uuid)
@@ -122,9 +122,9 @@ def test_a_force_complete_that_hangs_does_not_strike_the_next_migration(cloud):
     faults(cloud, 'host1').stall('copying', sticky=True)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     seen.when(cloud, instance, 'running')
-    assert wishes.force_complete(cloud, instance).status_int == 202
+    assert actions.force_complete(cloud, instance).status_int == 202
     cloud.simulation.run_until(hang.reached.is_set, timeout=60)
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     cloud.simulation.run_until(lambda: rows(cloud, instance)[0].ended, timeout=LONG)
     assert rows(cloud, instance)[0].status == 'cancelled'
     faults(cloud, 'host1').stall('copying', sticky=True)
@@ -134,8 +134,8 @@ def test_a_force_complete_that_hangs_does_not_strike_the_next_migration(cloud):
     hang.release()
     seen.when(cloud, instance, 'running')
     assert cloud.world.effects('force complete asked', instance.uuid) == []
-    wishes.go_on(cloud)
-    assert wishes.abort(cloud, instance).status_int == 202
+    actions.go_on(cloud)
+    assert actions.abort(cloud, instance).status_int == 202
     cloud.wait(LONG)
 
 
@@ -146,13 +146,13 @@ def test_the_abandonment_of_the_next_migration_blocks_what_earlier_ones_have_lef
     faults(cloud, 'host1').fail('post_live_migration_at_source', 'the disk is busy', sticky=True)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait(LONG)
-    wishes.running(cloud, cloud.database.instances.get(instance.uuid))
+    actions.running(cloud, cloud.database.instances.get(instance.uuid))
     cloud.world.hypervisors['host2'].power_off()
     seen.kill(cloud, 'host2')
     cloud.simulation.run_until(lambda: rows(cloud, instance)[-1].stuck_reason, timeout=300)
     uuid, destination = rows(cloud, instance)[-1].uuid, rows(cloud, instance)[-1].dest_compute
     assert operator('migration', 'abandon', uuid, '--guest-on', destination, '--yes')[0] == 0
-    blocked = {debt.host: bool(debt.alarm) for debt in cloud.database.debts.list()}
+    blocked = {cleanup.host: bool(cleanup.alarm) for cleanup in cloud.database.cleanups.list()}
     assert blocked == {'host1': True, 'host2': True}
 
 

@@ -4,7 +4,7 @@
 
 import pytest
 
-from tests.functional import seen, wishes
+from tests.functional import actions, seen
 from tests.functional.trouble import LONG, faults, migrate
 
 pytestmark = pytest.mark.simulated(reason='it kills a conductor, and loses messages, at single moments')
@@ -18,7 +18,7 @@ def orphaned(cloud):
     seen.when(cloud, instance, 'running')
     cloud.start_conductor('conductor2')
     seen.kill(cloud, 'conductor1')
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.simulation.run_until(lambda: not cloud.world.hypervisors['host1'].jobs)
     return instance
 

@@ -4,8 +4,8 @@
 
 import pytest
 
-from migrator.db import actions
-from tests.functional import seen, wishes
+from migrator.db.actions import LIVE_MIGRATION_CANCEL, LIVE_MIGRATION_FORCE_COMPLETE
+from tests.functional import actions, seen
 from tests.functional.trouble import LONG, faults, migrate
 
 pytestmark = pytest.mark.simulated(reason='it lets the seconds of a time-out pass')
@@ -45,20 +45,20 @@ def test_a_move_that_takes_longer_than_it_may_is_aborted_and_it_is_told_who_aske
     cloud.simulation.advance(19)
     assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
     cloud.wait(SOON)
-    wishes.cancelled(cloud, instance, before)
+    actions.cancelled(cloud, instance, before)
     assert cloud.migrations(instance)[-1].abort_requested_by == WHO
-    (action,) = wishes.actions(cloud, instance, actions.LIVE_MIGRATION_CANCEL)
+    (action,) = actions.actions(cloud, instance, LIVE_MIGRATION_CANCEL)
     assert action['user_id'] == WHO
-    assert wishes.actions(cloud, instance, 'live-migration')[0]['message'] == f'Aborted: asked for by {WHO}.'
+    assert actions.actions(cloud, instance, 'live-migration')[0]['message'] == f'Aborted: asked for by {WHO}.'
 
 
 @pytest.mark.cloud(options=TEN)
 def test_the_server_may_be_moved_again_and_the_next_move_has_its_own_time(cloud):
     instance, before = hung(cloud)
     cloud.simulation.advance(15)
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     cloud.wait(SOON)
-    wishes.cancelled(cloud, instance, before)
+    actions.cancelled(cloud, instance, before)
     migrate(cloud, instance)
     seen.when(cloud, instance, 'running')
     cloud.simulation.advance(19)
@@ -96,7 +96,7 @@ def test_a_time_out_that_is_changed_while_a_move_runs_holds_for_it(cloud):
     cloud.simulation.advance(60)
     cloud.set_option('host1', PER_GIB, 10)
     cloud.wait(SOON)
-    wishes.cancelled(cloud, instance, before)
+    actions.cancelled(cloud, instance, before)
 
 
 @pytest.mark.cloud(options=TEN)
@@ -109,7 +109,7 @@ def test_the_time_goes_on_over_a_restart_of_the_source(cloud):
     assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
     # anew it would have 20 s from here
     cloud.wait(5 + SOON - 1)
-    wishes.cancelled(cloud, instance, before)
+    actions.cancelled(cloud, instance, before)
 
 
 @pytest.mark.cloud(options=TEN)
@@ -120,7 +120,7 @@ def test_a_conductor_that_is_away_when_the_time_is_up_hears_of_it_when_it_is_bac
     assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
     cloud.start_conductor('conductor1')
     cloud.wait(30)
-    wishes.cancelled(cloud, instance, before)
+    actions.cancelled(cloud, instance, before)
 
 
 @pytest.mark.cloud(options=TEN)
@@ -133,12 +133,12 @@ def test_no_single_message_that_is_lost_late_or_doubled_loses_a_time_out(cloud, 
     )
     cloud.wait(60)
     assert not left
-    wishes.cancelled(cloud, instance, before)
+    actions.cancelled(cloud, instance, before)
 
 
 @pytest.mark.cloud(options={PER_GIB: 0}, auto_converge_after=0)
 @pytest.mark.parametrize(
-    ('ask', 'status'), [(wishes.abort, 'cancelled'), (wishes.force_complete, 'completed')], ids=['abort', 'force']
+    ('ask', 'status'), [(actions.abort, 'cancelled'), (actions.force_complete, 'completed')], ids=['abort', 'force']
 )
 def test_a_wish_whose_wake_up_is_lost_is_found_by_the_sweep(cloud, ask, status):
     """A force complete was not."""
@@ -158,7 +158,7 @@ def test_a_time_out_whose_abort_comes_after_the_cut_over_changes_nothing_and_say
     cloud.simulation.run_until(lambda: 'host2' in cloud.world.active_on(instance.uuid), timeout=30)
     abort.release()
     cloud.wait(60)
-    wishes.too_late(cloud, instance)
+    actions.too_late(cloud, instance)
 
 
 @pytest.mark.cloud(options=TEN)
@@ -168,7 +168,7 @@ def test_a_guest_that_has_moved_when_the_time_is_up_is_left_alone(cloud):
     migrate(cloud, instance)
     cloud.simulation.advance(60)
     assert cloud.migrations(instance)[-1].abort_requested_at is None
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait(60)
     seen.completed(cloud, instance, 'host2')
 
@@ -177,11 +177,11 @@ def test_a_guest_that_has_moved_when_the_time_is_up_is_left_alone(cloud):
 def test_a_guest_that_runs_at_its_destination_already_is_not_aborted_however_long_its_memory_takes(cloud):
     instance = never_converging(cloud)
     faults(cloud, 'host1').stall('postcopy', sticky=True)
-    assert wishes.force_complete(cloud, instance).status_int == 202
+    assert actions.force_complete(cloud, instance).status_int == 202
     seen.when(cloud, instance, 'running (post-copy)')
     cloud.simulation.advance(60)
     assert cloud.migrations(instance)[-1].abort_requested_at is None
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait(60)
     assert seen.migration(cloud, instance)['status'] == 'completed'
     seen.moved(cloud, instance, 'host2')
@@ -194,13 +194,13 @@ def test_an_abort_that_somebody_asked_for_before_stays_theirs(cloud):
     stalls = [faults(cloud, 'host1').stall(phase, sticky=True) for phase in ('copying', 'live_migration_abort')]
     before = migrate(cloud, instance)
     seen.when(cloud, instance, 'running')
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     cloud.simulation.advance(60)
     assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
     stalls[1].release()
     cloud.wait(SOON)
-    wishes.cancelled(cloud, instance, before)
-    assert cloud.migrations(instance)[-1].abort_requested_by == wishes.WHO
+    actions.cancelled(cloud, instance, before)
+    assert cloud.migrations(instance)[-1].abort_requested_by == actions.WHO
 
 
 # --- force_complete --------------------------------------------------------------------------------------------------
@@ -225,10 +225,10 @@ def test_a_move_that_takes_longer_than_it_may_is_made_to_complete_and_it_is_told
     cloud.wait(SOON)
     assert seen.migration(cloud, instance)['status'] == 'completed'
     seen.moved(cloud, instance, 'host2')
-    assert bool(wishes.effects(cloud, instance, 'last page arrived')) == (end == 'post-copy')
-    (action,) = wishes.actions(cloud, instance, actions.LIVE_MIGRATION_FORCE_COMPLETE)
+    assert bool(actions.effects(cloud, instance, 'last page arrived')) == (end == 'post-copy')
+    (action,) = actions.actions(cloud, instance, LIVE_MIGRATION_FORCE_COMPLETE)
     assert action['user_id'] == WHO
-    assert wishes.verdict(cloud, instance, actions.LIVE_MIGRATION_FORCE_COMPLETE) == ('Success', None)
+    assert actions.verdict(cloud, instance, LIVE_MIGRATION_FORCE_COMPLETE) == ('Success', None)
 
 
 @pytest.mark.cloud(options={**TEN, ACTION: 'force_complete'}, auto_converge_after=0)
@@ -238,7 +238,7 @@ def test_the_action_may_be_changed_while_a_move_runs(cloud):
     cloud.set_option('host1', ACTION, 'abort')
     cloud.wait(20)
     assert seen.migration(cloud, instance)['status'] == 'cancelled'
-    assert wishes.actions(cloud, instance, actions.LIVE_MIGRATION_FORCE_COMPLETE) == []
+    assert actions.actions(cloud, instance, LIVE_MIGRATION_FORCE_COMPLETE) == []
 
 
 @pytest.mark.cloud(options={**TEN, ACTION: 'force_complete'}, auto_converge_after=0)
@@ -247,9 +247,9 @@ def test_a_move_that_cannot_be_made_to_complete_can_still_be_aborted(cloud):
     cloud.simulation.advance(40)
     assert seen.in_progress(cloud, instance)[0]['status'] == 'running'
     assert cloud.migrations(instance)[-1].force_complete_requested_at is not None
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     cloud.wait(SOON)
-    wishes.cancelled(cloud, instance, before)
+    actions.cancelled(cloud, instance, before)
 
 
 # --- drivers that hang -----------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def beside(cloud, request):
         seen.when(cloud, instance, 'queued', 'running')
     cloud.simulation.advance(5)
     if request.param == 'live_migration_abort':
-        assert wishes.abort(cloud, instance).status_int == 202
+        assert actions.abort(cloud, instance).status_int == 202
         cloud.simulation.advance(5)
     return instance
 
@@ -293,7 +293,7 @@ def test_a_driver_that_hangs_for_one_guest_holds_up_no_other_guests_move(cloud, 
         assert seen.migration(cloud, other)['status'] == 'completed'
         assert cloud.world.active_on(other.uuid) == [seen.host_of(cloud, other)]
         assert seen.host_of(cloud, other) != 'host1'
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
 
 
 @each_hang
@@ -307,7 +307,7 @@ def test_a_driver_that_hangs_for_one_guest_holds_up_no_poll_of_another(cloud, be
     first = seen.in_progress(cloud, other)[0]['memory_processed_bytes']
     cloud.simulation.advance(10)
     assert seen.in_progress(cloud, other)[0]['memory_processed_bytes'] > first > 0
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.world.hypervisors['host1'].set_link(1000.0)
     cloud.wait(LONG)
 
@@ -322,13 +322,13 @@ def test_a_driver_that_hangs_for_one_guest_holds_up_no_abort_of_another(cloud, b
         cloud.simulation.advance(1)
     for other, status in zip(reversed(others), ['queued', 'running'], strict=True):
         seen.when(cloud, other, status)
-        assert wishes.abort(cloud, other).status_int == 202
+        assert actions.abort(cloud, other).status_int == 202
         cloud.simulation.run_until(lambda: not seen.in_progress(cloud, other), timeout=SOON)  # noqa: B023 -- run now
         assert seen.migration(cloud, other)['status'] == 'cancelled'
         assert seen.server(cloud, other)['status'] == 'ACTIVE'
         assert seen.books(cloud)[other.uuid] == {'host1': seen.CLAIM}
         assert seen.guests(cloud, other).keys() == {'host1'}
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
 
 
 @each_hang
@@ -342,7 +342,7 @@ def test_a_driver_that_hangs_holds_up_no_stop(cloud, beside):
     cloud.simulation.run_until(lambda: stopped, timeout=5)
     assert cloud.simulation.time - began <= 5
     seen.kill(cloud, 'host1')
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     seen.restart(cloud, 'host1')
     cloud.wait(LONG)
     assert len(cloud.world.active_on(beside.uuid)) == 1
@@ -356,6 +356,6 @@ def test_a_time_out_is_acted_on_while_the_hypervisor_hangs_in_the_abort_of_anoth
     cloud.simulation.run_until(lambda: not seen.in_progress(cloud, second), timeout=60)
     assert seen.migration(cloud, second)['status'] == 'cancelled'
     assert seen.in_progress(cloud, first)[0]['status'] == 'running'
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait(60)
     assert seen.migration(cloud, first)['status'] in ('cancelled', 'completed')

@@ -10,9 +10,10 @@ import sqlalchemy as sa
 from migrator.conductor.migration import abandon
 from migrator.conductor.tasks import live_migrate
 from migrator.db import cleanups, models
+from migrator.db.cleanups import Cleanup
 from migrator.objects.protocol import GuestState
 from migrator.testing.placement_faults import Fault
-from tests.functional import seen, wishes
+from tests.functional import actions, seen
 from tests.functional.test_golden import Operator
 from tests.functional.trouble import LONG, AtCommit, by_turns, faults
 
@@ -44,7 +45,7 @@ def is_stuck(cloud, instance):
 def lost_power(cloud):
     """The source has lost its power while it copied; nobody says that it is fenced."""
     instance = cloud.boot('one', 'host1', memory_mb=4096)
-    wishes.running(cloud, instance)
+    actions.running(cloud, instance)
     cloud.world.hypervisors['host1'].power_off()
     seen.kill(cloud, 'host1')
     return is_stuck(cloud, instance)
@@ -80,7 +81,7 @@ def ended(cloud, instance, host):
 
 def everything_in(cloud):
     """Return every row of the database that tells of migrations, and all books and guests."""
-    tables = (models.Migration, models.SagaStep, models.HostDebt, models.Instance, models.InstanceAction)
+    tables = (models.Migration, models.SagaStep, models.HostCleanup, models.Instance, models.InstanceAction)
     with cloud.engine.reader() as session:
         rows = {
             table.__tablename__: [dict(one) for one in session.execute(sa.select(table.__table__)).mappings()]
@@ -95,13 +96,13 @@ def everything_in(cloud):
 
 def test_one_that_is_not_stuck_is_neither_retried_nor_abandoned(cloud, operator):
     instance = cloud.boot('one', 'host1')
-    wishes.running(cloud, instance)
+    actions.running(cloud, instance)
     uuid = row(cloud, instance).uuid
     before = everything_in(cloud)
     assert operator('migration', 'retry', uuid) == (1, '')
     assert operator('migration', 'abandon', uuid, '--guest-on', 'host1', '--yes') == (1, '')
     assert everything_in(cloud) == before
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait()
     assert operator('migration', 'abandon', uuid, '--guest-on', 'host1', '--yes') == (1, '')
     seen.completed(cloud, instance, 'host2')
@@ -157,10 +158,10 @@ def test_a_source_that_could_not_be_restored_is_tried_again_from_the_start(cloud
 
 def test_a_retry_that_nobody_is_told_of_is_found_by_the_sweep_and_by_whoever_adopts_it(cloud):
     instance = lost_power(cloud)
-    cloud.database.wishes.request_retry(row(cloud, instance), 'ada')
+    cloud.database.actions.request_retry(row(cloud, instance), 'ada')
     cloud.simulation.run_until(lambda: row(cloud, instance).retry_requested_at is None, timeout=30)
     assert row(cloud, instance).stuck_reason
-    cloud.database.wishes.request_retry(row(cloud, instance), 'ada')
+    cloud.database.actions.request_retry(row(cloud, instance), 'ada')
     seen.kill(cloud, 'conductor1')
     cloud.start_conductor('conductor2')
     cloud.world.hypervisors['host1'].power_on()
@@ -179,7 +180,7 @@ def test_abandoned_on_the_source_its_destination_is_cleaned(cloud, operator):
     assert (status, 'host2: done' in text) == (0, True), text
     ended(cloud, instance, 'host1')
     assert list(seen.guests(cloud, instance)) == ['host1']
-    assert cloud.database.debts.list() == []
+    assert cloud.database.cleanups.list() == []
 
 
 def test_abandoned_on_the_destination_a_source_that_is_down_owes_and_is_alarmed(cloud, operator, caplog):
@@ -188,10 +189,10 @@ def test_abandoned_on_the_destination_a_source_that_is_down_owes_and_is_alarmed(
     uuid = row(cloud, instance).uuid
     assert operator('migration', 'abandon', uuid, '--guest-on', 'host2', '--yes')[0] == 0
     ended(cloud, instance, 'host2')
-    (debt,) = cloud.database.debts.list()
-    assert (debt.host, debt.step) == ('host1', 'post_live_migration_at_source')
-    assert 'look where the guest is' in debt.alarm
-    (line,) = [one for one in caplog.records if one.getMessage().endswith(debt.alarm)]
+    (cleanup,) = cloud.database.cleanups.list()
+    assert (cleanup.host, cleanup.step) == ('host1', 'post_live_migration_at_source')
+    assert 'look where the guest is' in cleanup.alarm
+    (line,) = [one for one in caplog.records if one.getMessage().endswith(cleanup.alarm)]
     assert line.levelname == 'ERROR'
     cloud.world.hypervisors['host1'].power_on()
     seen.restart(cloud, 'host1')
@@ -201,9 +202,9 @@ def test_abandoned_on_the_destination_a_source_that_is_down_owes_and_is_alarmed(
     cloud.world.hypervisors['host2'].delete(instance.uuid)
     cloud.world.hypervisors['host2'].spawn(instance)
     assert 'looks first' in operator('migration', 'retry', uuid, '--dry-run')[1]
-    assert len(cloud.database.debts.list()) == 1
+    assert len(cloud.database.cleanups.list()) == 1
     assert operator('migration', 'retry', uuid)[0] == 0
-    cloud.simulation.run_until(lambda: not cloud.database.debts.list(), timeout=60)
+    cloud.simulation.run_until(lambda: not cloud.database.cleanups.list(), timeout=60)
     assert 'host1' not in seen.guests(cloud, instance)
 
 
@@ -217,8 +218,8 @@ def test_abandoned_after_the_move_no_copy_that_runs_is_touched(cloud, operator, 
     ended(cloud, instance, host)
     cloud.simulation.advance(60)
     assert sorted(cloud.world.active_on(instance.uuid)) == ['host1', 'host2']
-    (debt,) = cloud.database.debts.list()
-    assert (debt.host, bool(debt.alarm)) == (other, True)
+    (cleanup,) = cloud.database.cleanups.list()
+    assert (cleanup.host, bool(cleanup.alarm)) == (other, True)
 
 
 @pytest.mark.breaks('I1', 'I2', 'I5', reason='the test runs the guest a second time')
@@ -227,12 +228,12 @@ def test_abandoned_after_the_move_the_host_that_has_lost_its_copy_is_cleaned(clo
     instance = split(cloud)
     other = 'host2' if host == 'host1' else 'host1'
     faults(cloud, 'host1').fail('get_guest')  # so that its end is not seen before it is abandoned
-    cloud.database.wishes.request_abandon(row(cloud, instance), host, 'ada')
+    cloud.database.actions.request_abandon(row(cloud, instance), host, 'ada')
     cloud.world.hypervisors[other].delete(instance.uuid)
     cloud.wait(LONG)
     ended(cloud, instance, host)
     assert list(seen.guests(cloud, instance)) == [host]
-    assert cloud.database.debts.list() == []
+    assert cloud.database.cleanups.list() == []
 
 
 @pytest.mark.breaks('I4', 'I5', reason='the test writes an allocation by hand')
@@ -278,7 +279,7 @@ def test_while_placement_is_away_it_waits_and_says_so(cloud, operator):
 def test_one_that_waits_in_a_queue_is_taken_out_of_it_first(cloud, operator):
     """Whatever could still move the guest is gone before the books say where it is."""
     instance = cloud.boot('one', 'host1')
-    wishes.queued(cloud, instance)
+    actions.queued(cloud, instance)
     cloud.world.hypervisors['host2'].delete(instance.uuid)
     found = row(cloud, instance)
     other = found.dest_compute
@@ -286,11 +287,11 @@ def test_one_that_waits_in_a_queue_is_taken_out_of_it_first(cloud, operator):
     with cloud.engine.writer() as session:
         values = {'stuck_reason': 'the test says so'}
         session.execute(sa.update(models.Migration).where(models.Migration.uuid == found.uuid).values(**values))
-    cloud.database.wishes.request_abandon(row(cloud, instance), 'host1', 'ada')
+    cloud.database.actions.request_abandon(row(cloud, instance), 'host1', 'ada')
     cloud.simulation.run_until(lambda: row(cloud, instance).ended, timeout=LONG)
     assert found.uuid not in cloud.waiting()['host1']
     assert (row(cloud, instance).status, seen.host_of(cloud, instance)) == ('error', 'host1')
-    wishes.go_on(cloud)
+    actions.go_on(cloud)
     cloud.wait()
     assert cloud.world.effects('job started', instance.uuid) == []
 
@@ -299,27 +300,27 @@ def test_one_that_waits_in_a_queue_is_taken_out_of_it_first(cloud, operator):
 def test_a_guest_that_vanishes_from_the_queue_has_not_moved_to_a_host_that_is_down(cloud, operator):
     """No job of it was seen, so nothing says that the destination has it, and an abort is not answered "completed"."""
     instance = cloud.boot('one', 'host1')
-    wishes.queued(cloud, instance)
+    actions.queued(cloud, instance)
     destination = row(cloud, instance).dest_compute
     seen.kill(cloud, destination)
     cloud.world.hypervisors['host1'].delete(instance.uuid)
-    assert wishes.abort(cloud, instance).status_int == 202
+    assert actions.abort(cloud, instance).status_int == 202
     is_stuck(cloud, instance)
     assert 'No migration job of the guest was seen' in row(cloud, instance).stuck_reason
     assert seen.host_of(cloud, instance) == 'host1'
     assert operator('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', 'host1', '--yes')[0] == 0
     assert (row(cloud, instance).status, seen.host_of(cloud, instance)) == ('error', 'host1')
-    assert wishes.verdict(cloud, instance) == ('Error', 'error: the migration was abandoned')
-    wishes.go_on(cloud)
+    assert actions.verdict(cloud, instance) == ('Error', 'error: the migration was abandoned')
+    actions.go_on(cloud)
 
 
 # --- what hosts owe, and what they do not say ------------------------------------------------------------------------
 
 
-def owe(cloud, instance, host, step, alarm=None):
+def defer(cloud, instance, host, step, alarm=None):
     """A host owes something for a server's migration, and was told so in a later epoch than the migration's own."""
     found = row(cloud, instance)
-    debt = cleanups.Debt(
+    cleanup = Cleanup(
         host=host,
         migration_uuid=found.uuid,
         instance_uuid=instance.uuid,
@@ -329,14 +330,14 @@ def owe(cloud, instance, host, step, alarm=None):
         alarm=alarm,
     )
     with cloud.engine.writer() as session:
-        cleanups.write(session, debt)
+        cleanups.write(session, cleanup)
 
 
 @pytest.mark.parametrize('host', ['host1', 'host2'])
 def test_what_was_owed_before_does_not_remove_the_last_copy(cloud, operator, host):
     """It was owed when the migration was to go forward, and nobody has seen then where the guest is now."""
     instance = lost_power(cloud)
-    owe(cloud, instance, 'host1', 'post_live_migration_at_source')
+    defer(cloud, instance, 'host1', 'post_live_migration_at_source')
     assert operator('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', host, '--yes')[0] == 0
     ended(cloud, instance, host)
     cloud.world.hypervisors['host1'].power_on()
@@ -344,18 +345,18 @@ def test_what_was_owed_before_does_not_remove_the_last_copy(cloud, operator, hos
     cloud.simulation.advance(60)
     assert cloud.world.hypervisors['host1'].describe(instance.uuid).state == GuestState.SHUTDOWN
     # Where the guest is by a person's word, it is not to be done at all.
-    owed = [(debt.host, 'look' in debt.alarm) for debt in cloud.database.debts.list()]
+    owed = [(cleanup.host, 'look' in cleanup.alarm) for cleanup in cloud.database.cleanups.list()]
     assert owed == ([] if host == 'host1' else [('host1', True)])
 
 
 def test_what_was_owed_and_is_done_now_is_owed_no_more(cloud, operator):
     instance = lost_power(cloud)
-    owe(cloud, instance, 'host2', 'rollback_live_migration_at_destination', alarm='look first')
-    owe(cloud, instance, 'host2', 'post_live_migration_at_destination', alarm='look first')
+    defer(cloud, instance, 'host2', 'rollback_live_migration_at_destination', alarm='look first')
+    defer(cloud, instance, 'host2', 'post_live_migration_at_destination', alarm='look first')
     assert operator('migration', 'abandon', row(cloud, instance).uuid, '--guest-on', 'host1', '--yes')[0] == 0
     ended(cloud, instance, 'host1')
     assert list(seen.guests(cloud, instance)) == ['host1']
-    assert cloud.database.debts.list() == []
+    assert cloud.database.cleanups.list() == []
 
 
 def test_a_destination_that_answers_and_does_not_get_it_done_owes_it_in_the_end(cloud, operator):
@@ -367,19 +368,19 @@ def test_a_destination_that_answers_and_does_not_get_it_done_owes_it_in_the_end(
     assert 'It waits: for host2 to end rollback_live_migration_at_destination.' in operator.tells(instance)
     cloud.simulation.run_until(lambda: row(cloud, instance).ended, timeout=75)
     ended(cloud, instance, 'host1')
-    assert [debt.host for debt in cloud.database.debts.list()] == ['host2']
+    assert [cleanup.host for cleanup in cloud.database.cleanups.list()] == ['host2']
     stall.release()
-    cloud.simulation.run_until(lambda: not cloud.database.debts.list(), timeout=60)
+    cloud.simulation.run_until(lambda: not cloud.database.cleanups.list(), timeout=60)
 
 
 def test_a_source_that_does_not_give_up_the_move_is_somebodys_to_look_at(cloud, operator):
     instance = cloud.boot('one', 'host1', memory_mb=4096)
-    wishes.running(cloud, instance)
+    actions.running(cloud, instance)
     with cloud.engine.writer() as session:
         stuck = sa.update(models.Migration).where(models.Migration.uuid == row(cloud, instance).uuid)
         session.execute(stuck.values(stuck_reason='the test says so'))
     cloud.bus.faults = lambda message: 'lose' if message.method == 'live_migration_abort' else None
-    cloud.database.wishes.request_abandon(row(cloud, instance), 'host1', 'ada')
+    cloud.database.actions.request_abandon(row(cloud, instance), 'host1', 'ada')
     cloud.simulation.advance(30)
     assert 'It waits: for host1 to abort the job' in operator.tells(instance)
     cloud.simulation.run_until(lambda: 'has not given up' in (row(cloud, instance).stuck_reason or ''), timeout=150)
@@ -392,7 +393,7 @@ def test_a_source_that_does_not_have_the_guest_leaves_the_destination_as_it_is(c
     """Whoever says that it is there has not looked: what the destination has may be all that is left."""
     instance = lost_power(cloud)
     cloud.bus.faults = lambda message: 'lose' if message.method == 'wake' else None
-    cloud.database.wishes.request_abandon(row(cloud, instance), 'host1', 'ada')
+    cloud.database.actions.request_abandon(row(cloud, instance), 'host1', 'ada')
     cloud.world.hypervisors['host1'].power_on()
     cloud.world.hypervisors['host1'].delete(instance.uuid)
     before = seen.guests(cloud, instance)
@@ -400,8 +401,8 @@ def test_a_source_that_does_not_have_the_guest_leaves_the_destination_as_it_is(c
     cloud.wait(LONG)
     ended(cloud, instance, 'host1')
     assert seen.guests(cloud, instance) == before
-    (debt,) = cloud.database.debts.list()
-    assert (debt.host, 'does not have the guest' in debt.alarm) == ('host2', True)
+    (cleanup,) = cloud.database.cleanups.list()
+    assert (cleanup.host, 'does not have the guest' in cleanup.alarm) == ('host2', True)
 
 
 def test_a_retry_whose_hosts_are_silent_says_nothing_of_what_it_has_not_seen(cloud, operator):
@@ -437,14 +438,14 @@ COMMITS = range(1, 8)
 def test_a_conductor_that_dies_in_the_middle_is_followed_by_another_with_the_same_end(cloud, number, moment, host):
     instance = lost_power(cloud)
     at = AtCommit(cloud, number, moment, lambda: seen.kill(cloud, 'conductor1'))
-    cloud.database.wishes.request_abandon(row(cloud, instance), host, 'ada')
+    cloud.database.actions.request_abandon(row(cloud, instance), host, 'ada')
     cloud.simulation.run_until(lambda: at.struck or row(cloud, instance).ended, timeout=60)
     assert at.struck or number > COMMITS[-1] - 1, 'there are fewer commits than are tried'
     cloud.engine.boundary = lambda what: None
     cloud.start_conductor('conductor2')
     cloud.wait(LONG)
     ended(cloud, instance, host)
-    assert len(cloud.database.debts.list()) == (host == 'host2')
+    assert len(cloud.database.cleanups.list()) == (host == 'host2')
     steps = [one.step for one in cloud.database.migrations.steps(row(cloud, instance).uuid)]
     assert steps.count(abandon.CLEAN) == steps.count(abandon.ALLOCATIONS) == 1
 
@@ -453,7 +454,7 @@ def test_an_owner_that_does_not_know_of_the_wish_writes_nothing_more(cloud):
     """It was stuck when that was asked for; what has become a known case since is not gone on with."""
     instance = lost_power(cloud)
     cloud.bus.faults = lambda message: 'lose' if message.method == 'wake' else None
-    cloud.database.wishes.request_abandon(row(cloud, instance), 'host2', 'ada')
+    cloud.database.actions.request_abandon(row(cloud, instance), 'host2', 'ada')
     seen.force_down(cloud, 'host1')
     cloud.wait(LONG)
     ended(cloud, instance, 'host2')

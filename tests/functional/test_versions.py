@@ -59,13 +59,13 @@ def test_below_version_4_a_host_that_takes_its_time_to_pay_is_told_by_one_call_a
     stall = faults.stall('post_live_migration_at_source')
     instance = cloud.boot('one', 'host1')
     assert cloud.live_migrate(instance, host='host2').status_int == 202
-    cloud.simulation.run_until(lambda: cloud.database.debts.list())
+    cloud.simulation.run_until(lambda: cloud.database.cleanups.list())
     cloud.simulation.run_until(stall.reached.is_set)
     cloud.simulation.advance(60)
     calls = sent(cloud, 'post_live_migration_at_source')
     assert max(calls[:n].count('call') - calls[:n].count('reply') for n in range(len(calls) + 1)) == 1
     stall.release()
-    cloud.simulation.run_until(lambda: not cloud.database.debts.list())
+    cloud.simulation.run_until(lambda: not cloud.database.cleanups.list())
 
 
 @pytest.mark.simulated(reason='looks at single messages')
@@ -88,7 +88,7 @@ def test_below_version_4_a_rollback_that_fails_is_tried_again(cloud):
     assert cloud.live_migrate(instance, host='host2').status_int == 202
     cloud.wait()
     assert [one.status for one in cloud.migrations()] == ['failed']
-    assert cloud.database.debts.list() == []
+    assert cloud.database.cleanups.list() == []
 
 
 @pytest.mark.nova_bug(1377644)

@@ -46,7 +46,7 @@ class AtCommit:
         cloud.engine.boundary = self._at
 
     def _at(self, what):
-        thread = self._cloud.simulation.baton.current
+        thread = self._cloud.simulation.scheduler.current
         story = thread.acting.name == 'conductor1' and 'story' in thread.name
         if what != self._moment or not story:
             return

@@ -51,8 +51,9 @@ MUTANTS = (
     Mutant(
         'unsure-outlives-an-epoch',
         OWNED,
-        'fresh.mute, fresh.woken_for_silence = self.mute, self.woken_for_silence',
-        'fresh.mute, fresh.woken_for_silence, fresh.unsure = self.mute, self.woken_for_silence, self.unsure',
+        'fresh.unresponsive, fresh.woken_for_silence = self.unresponsive, self.woken_for_silence',
+        'fresh.unresponsive, fresh.woken_for_silence = self.unresponsive, self.woken_for_silence; '
+        'fresh.unsure = self.unsure',
         'After a host has restarted, a step that may have been done is sent again without asking.',
     ),
     Mutant(
@@ -135,7 +136,7 @@ MUTANTS = (
     Mutant(
         'busy-host-counts-as-down',
         ORDERS,
-        'm.unasked.add(host)\n        return settle.Host(settle.Says.MISSING)',
+        'm.unasked.add(host)\n        return settle.Host(settle.Observed.MISSING)',
         'm.unasked.add(host)\n        return _silent(m, host)',
         'A host counts as down because the conductor had no free call slot for it.',
     ),
@@ -177,7 +178,7 @@ MUTANTS = (
     Mutant(
         'orphan-consumer-blocks-the-move',
         BOOKS,
-        'new = allocations.GHOST_GENERATION if new is None else None',
+        'new = allocations.ORPHAN_GENERATION if new is None else None',
         'new = None',
         'A migration waits for ever after Placement was killed in the middle of an earlier write.',
     ),
@@ -198,29 +199,29 @@ MUTANTS = (
     Mutant(
         'older-report-ends-a-cleanup',
         DEBTS,
-        '(debt.migration_uuid, debt.step, debt.epoch) == (report.migration_uuid, report.step, report.epoch)',
-        '(debt.migration_uuid, debt.step) == (report.migration_uuid, report.step)',
+        '(cleanup.migration_uuid, cleanup.step, cleanup.epoch) == (report.migration_uuid, report.step, report.epoch)',
+        '(cleanup.migration_uuid, cleanup.step) == (report.migration_uuid, report.step)',
         'A deferred cleanup counts as done by a report from before it was deferred.',
     ),
     Mutant(
         'abandon-does-not-hold-cleanups',
         ABANDON,
-        'm.hold_debts(\n',
+        'm.hold_cleanups(\n',
         'str(\n',
         'A deferred cleanup removes the guest that an operator has just said to be there.',
     ),
     Mutant(
         'abandon-does-not-outbid-cleanups',
         ABANDON,
-        '    _outbid_debts(m)\n',
+        '    _outbid_cleanups(m)\n',
         '    m.hosts.sort()\n',
         'A cleanup command that is still on its way is carried out after the operator has decided otherwise.',
     ),
     Mutant(
         'abandon-removes-the-last-copy',
         ABANDON,
-        'word.says in _COPY | {Says.DOWN}:',
-        'word.says is Says.DOWN:',
+        'word.observed in _COPY | {Observed.DOWN}:',
+        'word.observed is Observed.DOWN:',
         'The only copy of a guest is removed because an operator was mistaken about its host.',
     ),
     Mutant(
@@ -247,7 +248,7 @@ MUTANTS = (
     Mutant(
         'abort-depends-on-its-wake-up',
         PERIODICS,
-        'elif (epoch, wishes) != (row.epoch, tuple(getattr(row, name) is not None for name in WISHES)):',
+        'elif (epoch, requests) != (row.epoch, tuple(getattr(row, name) is not None for name in REQUESTS)):',
         'elif epoch != row.epoch:',
         'An abort that was accepted with 202 is not carried out if its wake-up message is lost.',
     ),

@@ -10,7 +10,7 @@ CONDUCTORS = 'migrator/db/conductors.py'
 DEBTS = 'migrator/db/cleanups.py'
 MIGRATIONS = 'migrator/db/migrations.py'
 SERVICES = 'migrator/db/services.py'
-WISHES = 'migrator/db/requests.py'
+REQUESTS = 'migrator/db/requests.py'
 
 MUTANTS = (
     Mutant(
@@ -106,9 +106,9 @@ MUTANTS = (
     ),
     Mutant(
         'abort-accepted-in-any-status',
-        WISHES,
-        '_T.c.status.in_(list(statuses)), wish.is_(None))',
-        'wish.is_(None))',
+        REQUESTS,
+        '_T.c.status.in_(list(statuses)), request.is_(None))',
+        'request.is_(None))',
         'DELETE answers 202 for a migration that has ended or can no longer be aborted.',
     ),
 )

@@ -19,7 +19,7 @@ HOW = (
     "and `pip install -e '.[demo,test,postgresql,real]'`"
 )
 
-_GROUND = pytest.StashKey[process.Ground]()
+_GROUND = pytest.StashKey[process.Backend]()
 _SIZES = pytest.StashKey[dict[str, int]]()
 _SHARED = pytest.StashKey[list[process.Process]]()
 
@@ -50,18 +50,18 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    ground = item.config.stash.get(_GROUND, None)
-    if ground is not None:
-        sizes = {str(each.log): each.log.stat().st_size for each in ground.processes if each.log.exists()}
+    backend = item.config.stash.get(_GROUND, None)
+    if backend is not None:
+        sizes = {str(each.log): each.log.stat().st_size for each in backend.processes if each.log.exists()}
         item.stash[_SIZES] = sizes
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield
-    ground = item.config.stash.get(_GROUND, None)
-    if report.failed and ground is not None:
-        for each in ground.processes:
+    backend = item.config.stash.get(_GROUND, None)
+    if report.failed and backend is not None:
+        for each in backend.processes:
             text = each.tail(item.stash.get(_SIZES, {}).get(str(each.log), 0))
             if text:
                 report.sections.append((f'log of {each.name}', text))
@@ -72,9 +72,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture(scope='session')
-def ground(pytestconfig: pytest.Config) -> Iterator[process.Ground]:
+def backend(pytestconfig: pytest.Config) -> Iterator[process.Backend]:
     """A directory and the processes of this session; nothing of them is left when it ends, or the session fails."""
-    made = pytestconfig.stash[_GROUND] = process.Ground()
+    made = pytestconfig.stash[_GROUND] = process.Backend()
     yield made
     del pytestconfig.stash[_GROUND]
     made.close()
@@ -86,30 +86,30 @@ def _shared(config: pytest.Config, server: process.Process) -> None:
 
 
 @pytest.fixture(scope='session')
-def postgresql(pytestconfig: pytest.Config, ground: process.Ground) -> postgresqls.PostgreSQL:
+def postgresql(pytestconfig: pytest.Config, backend: process.Backend) -> postgresqls.PostgreSQL:
     """The session's PostgreSQL; a test makes a database of its own in it."""
     need('postgresql')
-    server = postgresqls.PostgreSQL(ground)
+    server = postgresqls.PostgreSQL(backend)
     _shared(pytestconfig, server)
     return server
 
 
 @pytest.fixture(scope='session')
-def rabbitmq(pytestconfig: pytest.Config, ground: process.Ground) -> rabbitmqs.RabbitMQ:
+def rabbitmq(pytestconfig: pytest.Config, backend: process.Backend) -> rabbitmqs.RabbitMQ:
     """The session's RabbitMQ; a test makes a virtual host of its own in it."""
     need('rabbitmq')
-    server = rabbitmqs.RabbitMQ(ground)
+    server = rabbitmqs.RabbitMQ(backend)
     _shared(pytestconfig, server)
     return server
 
 
 @pytest.fixture(scope='session')
 def placement_http(
-    pytestconfig: pytest.Config, ground: process.Ground, postgresql: postgresqls.PostgreSQL
+    pytestconfig: pytest.Config, backend: process.Backend, postgresql: postgresqls.PostgreSQL
 ) -> placement.Placement:
     """The session's Placement: two processes, on PostgreSQL; a test makes providers of its own in it."""
     need('placement_http')
-    server = placement.Placement(ground, postgresql.create_database('placement'), workers=2)
+    server = placement.Placement(backend, postgresql.create_database('placement'), workers=2)
     _shared(pytestconfig, server)
     return server
 

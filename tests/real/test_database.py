@@ -15,8 +15,9 @@ from alembic.runtime import migration as alembic_migration
 from oslo_db import exception as db_exception
 
 from migrator import context, exception, executors
-from migrator.db import cleanups, engine, models, sync
+from migrator.db import engine, models, sync
 from migrator.db.api import Database
+from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
 from migrator.objects import Flavor, Instance, Migration, compute_node, protocol
 from migrator.saga import log
@@ -192,12 +193,16 @@ def test_what_hosts_and_drivers_say_is_stored_as_far_as_it_can_be(database, odd)
     record = log.StepRecord(
         step='check', direction=log.DO, attempt=1, state='done', input={odd: odd}, result={'a': odd}
     )
-    debt = cleanups.Debt('source', moved.uuid, moved.instance_uuid, 'step', odd, 1, alarm=odd, input={'a': odd})
+    cleanup = Cleanup('source', moved.uuid, moved.instance_uuid, 'step', odd, 1, alarm=odd, input={'a': odd})
     fields = {'status': 'error', 'failure': odd, 'stuck_reason': odd, 'abort_verdict': odd}
-    database.migrations.commit(known, Write(fields, records=[record], debts=[debt]))
+    database.migrations.commit(known, Write(fields, records=[record], cleanups=[cleanup]))
     ended = database.migrations.get(moved.uuid)
     assert (ended.status, ended.memory_total, ended.disk_remaining) == ('error', 2**63 - 1, -(2**63))
-    for text in (ended.failure, database.debts.list()[0].reason, database.actions.list(moved.instance_uuid)[0].message):
+    for text in (
+        ended.failure,
+        database.cleanups.list()[0].reason,
+        database.actions.list(moved.instance_uuid)[0].message,
+    ):
         assert text[0] == odd[0]
         assert text.encode('utf-8')
         assert len(text) < 20_000

@@ -17,12 +17,12 @@ HERE = pathlib.Path(__file__).parent
 
 
 @pytest.fixture
-def script(ground):
+def script(backend):
     """Start Python programs."""
     made = []
 
     def make(text, **options):
-        one = process.Script(ground, 'script', ['-c', text], **options)
+        one = process.Script(backend, 'script', ['-c', text], **options)
         made.append(one)
         return one
 

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def site(ground, postgresql, rabbitmq, placement_http):
-    made = Site(ground, Shape(hosts=2), rabbitmq, postgresql, placement_http)
+def site(backend, postgresql, rabbitmq, placement_http):
+    made = Site(backend, Shape(hosts=2), rabbitmq, postgresql, placement_http)
     yield made
     made.end()
 

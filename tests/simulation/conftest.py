@@ -14,11 +14,11 @@ COUNTED = ('cells', 'pairs', 'planted', 'caught', 'seeds', 'faults', 'audited')
 
 
 @pytest.fixture(scope='module')
-def ground():
+def backend():
     """What the clouds of a module stand on, one after the other."""
     runs.hurry()
     try:
-        with matrix.ground() as found:
+        with matrix.backend() as found:
             yield found
     finally:
         gc.enable()

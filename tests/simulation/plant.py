@@ -43,7 +43,7 @@ class Plant:
 
     name: str
     origin: str
-    says: str
+    observed: str
     patch: Callable[[], contextlib.AbstractContextManager[object]]
     cells: tuple[str, ...]
 
@@ -56,8 +56,8 @@ class Shelf(list[Plant]):
 
         def shelve(function: Patch) -> Patch:
             name = function.__name__.replace('_', '-')
-            says = ' '.join((function.__doc__ or '').split())
-            self.append(Plant(name, origin, says, contextlib.contextmanager(function), cells))
+            observed = ' '.join((function.__doc__ or '').split())
+            self.append(Plant(name, origin, observed, contextlib.contextmanager(function), cells))
             return function
 
         return shelve
@@ -77,7 +77,7 @@ def parse(name: str) -> Cell:
     return Cell.parse(name)
 
 
-def caught(ground: backends.Ground, name: str) -> str | None:
+def caught(backend: backends.Backend, name: str) -> str | None:
     """Return the first thing that is wrong in a cell, or None.
 
     Where nothing strikes, a path that ends otherwise than it should is wrong too.
@@ -86,10 +86,10 @@ def caught(ground: backends.Ground, name: str) -> str | None:
     """
     if seed := SEED.fullmatch(name):
         plan = workloads.KINDS[seed['kind'] or 'days'](int(seed['number']))
-        violations = runs.run(ground, plan).violations
+        violations = runs.run(backend, plan).violations
         return violations[0] if violations else None
     cell = parse(name)
-    result = matrix.run(ground, cell)
+    result = matrix.run(backend, cell)
     if result.violations:
         return str(result.violations[0])
     path = scenarios.BY_NAME[cell.path]

@@ -43,25 +43,25 @@ BY_NAME = {one.name: one for one in PLANTS}
 _SEED = 5
 
 
-def candidates(ground: backends.Ground, chosen: Sequence[str], match: str) -> Iterator[str]:
+def candidates(backend: backends.Backend, chosen: Sequence[str], match: str) -> Iterator[str]:
     """Return what may catch a plant: first every path without a fault, then the cells of some paths.
 
     :param chosen: the names of these paths.
     :param match: a regular expression that a cell's name must have somewhere.
     """
     yield from (name for name in scenarios.BY_NAME if not chosen or name in chosen)
-    cells = matrix.cells(ground, [scenarios.BY_NAME[name] for name in chosen or scenarios.BY_NAME])
+    cells = matrix.cells(backend, [scenarios.BY_NAME[name] for name in chosen or scenarios.BY_NAME])
     names = [str(cell) for cell in cells if re.search(match, str(cell))]
     random.Random(_SEED).shuffle(names)  # noqa: S311 -- the order of a search
     yield from names
 
 
-def look_for(ground: backends.Ground, one: plant.Plant, names: Sequence[str]) -> str | None:
+def look_for(backend: backends.Backend, one: plant.Plant, names: Sequence[str]) -> str | None:
     """Return the first of some cells that catches a plant, and print it; None: none does."""
     began = time.monotonic()
     for number, name in enumerate(names, start=1):
         with one.patch():
-            wrong = plant.caught(ground, name)
+            wrong = plant.caught(backend, name)
         if wrong is not None:
             print(f'{one.name}: caught by {name}: {wrong} [{number} tries, {time.monotonic() - began:.1f} s]')
             return name
@@ -80,13 +80,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument('--tries', type=int, default=5000, help='how many cells at most')
     options = parser.parse_args(arguments)
     missed = 0
-    with matrix.ground() as ground:
-        names = list(candidates(ground, [name for name in options.paths.split(',') if name], options.match))
+    with matrix.backend() as backend:
+        names = list(candidates(backend, [name for name in options.paths.split(',') if name], options.match))
         kind = f'{options.plans} ' if options.plans else ''
         names += [f'{kind}seed {number}' for number in range(1, options.seeds + 1)]
         for one in [BY_NAME[name] for name in options.names] or PLANTS:
             tried = [*(() if options.names else one.cells), *names][: options.tries]
-            missed += look_for(ground, one, tried) is None
+            missed += look_for(backend, one, tried) is None
             sys.stdout.flush()
     return int(missed > 0)
 

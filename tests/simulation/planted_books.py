@@ -11,7 +11,7 @@ from typing import Any
 from migrator import exception
 from migrator.conductor import periodics
 from migrator.conductor.migration import allocations as books
-from migrator.conductor.migration.context import OwnedMigration
+from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.tasks import live_migrate
 from migrator.placement_client import allocation_state, allocations
 from migrator.saga.saga import Saga
@@ -33,7 +33,7 @@ def rejected_candidate_keeps_its_allocation() -> Iterator[object]:
     """A candidate that failed its checks kept its allocation; here only the last candidate's is returned."""
     give_back = books.give_back
 
-    def only_at_the_end(m: OwnedMigration) -> Verdict:
+    def only_at_the_end(m: MigrationContext) -> Verdict:
         return give_back(m) if m.outcome is not None else Done()
 
     with patched(live_migrate, 'return_allocation', only_at_the_end) as there:
@@ -44,7 +44,7 @@ def rejected_candidate_keeps_its_allocation() -> Iterator[object]:
 def revert_copies_whatever_the_migration_holds() -> Iterator[object]:
     """A second revert gave the instance what the migration held, which was nothing by then; here likewise."""
 
-    def blind(m: OwnedMigration) -> Verdict:
+    def blind(m: MigrationContext) -> Verdict:
         client, uuid = m.tools.placement, m.row.uuid
         instance, mine = allocations.read(client, m.row.instance_uuid), allocations.read(client, uuid)
         owner = {'project_id': m.row.project_id, 'user_id': m.row.user_id}
@@ -142,11 +142,11 @@ def claim_without_an_answer_leaks() -> Iterator[object]:
     as never made."""
     move, give_back = books.move, books.give_back
 
-    def refused(m: OwnedMigration) -> Verdict:
+    def refused(m: MigrationContext) -> Verdict:
         verdict = move(m)
         return verdict if isinstance(verdict, (Done, Failed)) else Failed('Placement did not answer')
 
-    def unless_it_failed(m: OwnedMigration) -> Verdict:
+    def unless_it_failed(m: MigrationContext) -> Verdict:
         record = m.record('move_allocation')
         return Done() if record is not None and record.state == 'failed' else give_back(m)
 
@@ -162,7 +162,7 @@ def full_destination_is_forced() -> Iterator[object]:
     """A forced move went on without an allocation at its destination; here it goes on when Placement refuses one."""
     move = books.move
 
-    def forced(m: OwnedMigration) -> Verdict:
+    def forced(m: MigrationContext) -> Verdict:
         verdict = move(m)
         return Done() if isinstance(verdict, Failed) else verdict
 
@@ -246,7 +246,7 @@ def audit_deletes_what_a_running_migration_holds() -> Iterator[object]:
 def source_is_released_before_it_is_empty() -> Iterator[object]:
     """The source's allocation goes before its post step is done."""
 
-    def story() -> Saga[OwnedMigration]:
+    def story() -> Saga[MigrationContext]:
         saga = made()
         posts, release = saga.groups[-3], saga.groups[-2]
         return Saga(
@@ -268,7 +268,7 @@ def allocation_is_returned_before_the_destination_is_clean() -> Iterator[object]
     """Going back, the books come first and the debris after them."""
     made = live_migrate.story
 
-    def story() -> Saga[OwnedMigration]:
+    def story() -> Saga[MigrationContext]:
         saga = made()
         groups: list[Any] = [group if len(group) > 1 else group[0] for group in saga.groups]
         move = dataclasses.replace(groups[0], undo=live_migrate.rollback_live_migration_at_destination)

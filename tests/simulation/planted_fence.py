@@ -14,7 +14,7 @@ from migrator.compute.manager import ComputeManager
 from migrator.compute.work import Orders
 from migrator.conductor import takeover
 from migrator.conductor.migration import hosts, settle
-from migrator.conductor.migration.context import OwnedMigration
+from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.tasks import live_migrate
 from migrator.db import migrations
 from migrator.objects import protocol
@@ -24,7 +24,7 @@ from tests.simulation.plant import Shelf, patched
 SHELF = Shelf()
 
 _Migrations = migrations.Migrations
-_Says, _Act = settle.Says, settle.Act
+_Observed, _Act = settle.Observed, settle.Act
 
 
 # --- settling --------------------------------------------------------------------------------------------------------
@@ -33,14 +33,14 @@ _Says, _Act = settle.Says, settle.Act
 @SHELF.plant('model a', 'abort queued | conductor2: message live_migration call #1 | message late')
 def back_is_decided_in_the_old_epoch() -> Iterator[object]:
     """No epoch is raised before something is decided against what was sent."""
-    raise_epoch = OwnedMigration.raise_epoch
+    raise_epoch = MigrationContext.raise_epoch
 
-    def only_if_told(self: OwnedMigration, seen: int = 0, seen_tenure: int | None = None) -> None:
+    def only_if_told(self: MigrationContext, seen: int = 0, seen_tenure: int | None = None) -> None:
         if seen or seen_tenure is not None:
             raise_epoch(self, seen, seen_tenure)
         self.settling = True
 
-    with patched(OwnedMigration, 'raise_epoch', only_if_told) as there:
+    with patched(MigrationContext, 'raise_epoch', only_if_told) as there:
         yield there
 
 
@@ -49,7 +49,7 @@ def destination_is_rolled_back_before_it_is_settled() -> Iterator[object]:
     """A wish to turn back cleans the destination at once, while nobody knows yet where the guest is."""
     settled = live_migrate.settle
 
-    def eager(m: OwnedMigration) -> Settlement:
+    def eager(m: MigrationContext) -> Settlement:
         if m.against is not None and m.record('live_migration') is not None and m.destination is not None:
             rollback = 'rollback_live_migration_at_destination'
             hosts.ask_once(m, m.destination, rollback, instance=m.guest, migrate_data=None)
@@ -65,7 +65,7 @@ def silence_decides_back() -> Iterator[object]:
     decide = settle._decide
 
     def impatient(source: Any, destination: Any, column: Any, against: bool, asked_again: bool) -> Any:
-        if _Says.MISSING in (source.says, destination.says):
+        if _Observed.MISSING in (source.observed, destination.observed):
             return _Act.BACK
         return decide(source, destination, column, against, asked_again)
 
@@ -79,13 +79,13 @@ def adopter_believes_the_journal() -> Iterator[object]:
     subject_of, settled = takeover._subject, live_migrate.settle
     adopted: set[tuple[str, int]] = set()
 
-    def unasked(tools: Any, owned: Any) -> OwnedMigration:
+    def unasked(tools: Any, owned: Any) -> MigrationContext:
         subject = subject_of(tools, owned)
         subject.must_ask, subject.unsure = set(), set()
         adopted.add((subject.row.uuid, subject.row.epoch))
         return subject
 
-    def from_the_journal(m: OwnedMigration) -> Settlement:
+    def from_the_journal(m: MigrationContext) -> Settlement:
         sent = m.record('live_migration') is not None
         if sent and m.row.epoch > 1 and (m.row.uuid, m.row.epoch) in adopted:
             return Back('its conductor is gone')
@@ -98,18 +98,18 @@ def adopter_believes_the_journal() -> Iterator[object]:
 @SHELF.plant('model order', 'moves between answers')
 def destination_is_asked_before_the_source() -> Iterator[object]:
     """Where a guest is, is asked of the destination first, so that it may move between the two answers."""
-    look, source_word = hosts.look_at, live_migrate._source_word
+    look, source_word = hosts.look_at, live_migrate._observe_source
     earlier: dict[str, settle.Host] = {}
 
-    def first(m: OwnedMigration) -> settle.Host:
+    def first(m: MigrationContext) -> settle.Host:
         if m.destination is not None:
             earlier[m.row.uuid] = look(m, m.destination)
         return source_word(m)
 
-    def kept(m: OwnedMigration, host: str) -> settle.Host:
+    def kept(m: MigrationContext, host: str) -> settle.Host:
         return earlier.pop(m.row.uuid, None) or look(m, host) if host == m.destination else look(m, host)
 
-    with patched(live_migrate, '_source_word', first), patched(hosts, 'look_at', kept) as there:
+    with patched(live_migrate, '_observe_source', first), patched(hosts, 'look_at', kept) as there:
         yield there
 
 
@@ -130,12 +130,12 @@ def window_before_the_job_is_not_seen() -> Iterator[object]:
 @SHELF.plant('model fixfail', 'driver fails')
 def returned_and_never_made_are_one() -> Iterator[object]:
     """A host does not tell a call that has returned from one that was never made, so it is made again and again."""
-    says = settle.source_says
+    observed = settle.source_observed
 
     def same(state: str, job: bool, entry: str) -> Any:
-        return says(state, job, protocol.Entry.NONE if entry == protocol.Entry.RETURNED else entry)
+        return observed(state, job, protocol.Entry.NONE if entry == protocol.Entry.RETURNED else entry)
 
-    with patched(settle, 'source_says', same) as there:
+    with patched(settle, 'source_observed', same) as there:
         yield there
 
 
@@ -145,7 +145,7 @@ def paused_without_a_job_has_moved() -> Iterator[object]:
     down = settle._with_the_destination_down
 
     def forward(source: settle.Host, *rest: Any) -> Any:
-        return _Act.FORWARD if source.says is _Says.CUTOVER else down(source, *rest)
+        return _Act.FORWARD if source.observed is _Observed.CUTOVER else down(source, *rest)
 
     with patched(settle, '_with_the_destination_down', forward) as there:
         yield there
@@ -157,7 +157,7 @@ def paused_without_a_job_has_not_moved() -> Iterator[object]:
     down = settle._with_the_destination_down
 
     def back(source: settle.Host, *rest: Any) -> Any:
-        return _Act.BACK if source.says is _Says.CUTOVER else down(source, *rest)
+        return _Act.BACK if source.observed is _Observed.CUTOVER else down(source, *rest)
 
     with patched(settle, '_with_the_destination_down', back) as there:
         yield there
@@ -169,7 +169,7 @@ def event_counts_for_whoever_waits() -> Iterator[object]:
     here one of a step counts whatever host it is from, and whatever epoch. Were it the epoch alone, nothing would be
     wrong: a host does each step of a migration once, or again to the same end, so that a late word of it is true."""
 
-    def heard(m: OwnedMigration, host: str, step: str, record: Any) -> protocol.Report | None:
+    def heard(m: MigrationContext, host: str, step: str, record: Any) -> protocol.Report | None:
         told = [report for (_, its), report in m.reports.items() if its == step]
         return told[-1] if told else None
 
@@ -255,5 +255,5 @@ def refused_boot_does_not_register_again() -> Iterator[object]:
 def adopter_counts_on_what_the_last_one_knew() -> Iterator[object]:
     """A clean-up at the start counted on what only a running service knows; here who adopts does not look the hosts'
     boots up, nor when they refuse it: it asks and they register, at once and without end."""
-    with patched(OwnedMigration, 'reread_boots', lambda self: None) as there:
+    with patched(MigrationContext, 'reread_boots', lambda self: None) as there:
         yield there

@@ -11,7 +11,7 @@ from migrator.compute.work import Orders
 from migrator.conductor import broker, cleanups
 from migrator.conductor.migration import settle, waiting
 from migrator.conductor.tasks import live_migrate
-from migrator.db import cleanups as debt_rows
+from migrator.db import cleanups as cleanup_rows
 from tests.simulation.plant import Shelf, patched
 
 SHELF = Shelf()
@@ -21,7 +21,7 @@ SHELF = Shelf()
 def cleanup_beside_the_next_migration() -> Iterator[object]:
     """A cleanup is run at the source of the next migration, whatever that is doing there."""
     with (
-        patched(debt_rows, '_check_free', lambda *args: None),
+        patched(cleanup_rows, '_check_free', lambda *args: None),
         patched(live_migrate.cleanups, 'run_at_source', lambda m: None) as there,
     ):
         yield there
@@ -32,7 +32,7 @@ def cleanup_removes_the_guest_where_it_is() -> Iterator[object]:
     """Whether the database has the guest at the host of a cleanup is not looked at."""
     with (
         patched(cleanups, '_is_where_the_guest_is', lambda tools, held: False),
-        patched(debt_rows, 'hold_at', lambda *args: None) as there,
+        patched(cleanup_rows, 'hold_at', lambda *args: None) as there,
     ):
         yield there
 
@@ -76,7 +76,7 @@ def absent_is_forward_without_a_job() -> Iterator[object]:
     down = settle._with_the_destination_down
 
     def forward(source: settle.Host, *rest: Any) -> Any:
-        return settle.Act.FORWARD if source.says is settle.Says.ABSENT else down(source, *rest)
+        return settle.Act.FORWARD if source.observed is settle.Observed.ABSENT else down(source, *rest)
 
     with patched(settle, '_with_the_destination_down', forward) as there:
         yield there
@@ -85,13 +85,13 @@ def absent_is_forward_without_a_job() -> Iterator[object]:
 @SHELF.plant('I21', 'second-migrations seed 41')
 def cleanup_raises_no_tenure() -> Iterator[object]:
     """A cleanup is sent with the tenure that its migration had, so that a host which knows a later one refuses it."""
-    take = debt_rows.tenures.take
+    take = cleanup_rows.tenures.take
 
     def keep(session: Any, instance_uuid: str, migration_uuid: str, seen: int = 0) -> int:
         taken = take(session, instance_uuid, migration_uuid, 0)
         return min(taken, 1)
 
-    with patched(debt_rows.tenures, 'take', keep) as there:
+    with patched(cleanup_rows.tenures, 'take', keep) as there:
         yield there
 
 

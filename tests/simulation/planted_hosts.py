@@ -16,7 +16,7 @@ from migrator.compute.manager import ComputeManager
 from migrator.compute.rpcapi import TOPIC, VERSION
 from migrator.compute.work import LIVE_MIGRATION, Orders
 from migrator.conductor import cleanups
-from migrator.conductor.migration.context import OwnedMigration
+from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.tasks import live_migrate
 from migrator.db.services import Services
 from migrator.objects import protocol as command
@@ -98,7 +98,7 @@ def rollback_of_the_preparation_touches_the_source() -> Iterator[object]:
     tells the source to tidy up."""
     rollback = live_migrate.rollback_live_migration_at_destination
 
-    def both(m: OwnedMigration) -> Verdict:
+    def both(m: MigrationContext) -> Verdict:
         with contextlib.suppress(exception.MigratorException):
             if m.record('live_migration') is None:
                 order = m.order(m.source, 'post_live_migration_at_source')
@@ -150,7 +150,7 @@ def destination_asks_the_source_itself() -> Iterator[object]:
 @SHELF.plant('I18', 'next move')
 def debt_is_not_written_down() -> Iterator[object]:
     """What a host that is down could not do is forgotten."""
-    with patched(OwnedMigration, 'owe', lambda self, *_args, **_rest: None) as there:
+    with patched(MigrationContext, 'defer', lambda self, *_args, **_rest: None) as there:
         yield there
 
 
@@ -158,7 +158,7 @@ def debt_is_not_written_down() -> Iterator[object]:
 def debt_is_never_paid() -> Iterator[object]:
     """What was left of a move kept its host from being deleted, or orphaned its provider; here a host that is back is
     never told what it owes."""
-    with patched(cleanups, 'pay_all', lambda tools, pool, owed: None) as there:
+    with patched(cleanups, 'run_all', lambda tools, pool, owed: None) as there:
         yield there
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from migrator import exception
 from migrator.conductor import periodics, takeover
 from migrator.conductor.migration import hosts, settle
-from migrator.conductor.migration.context import OwnedMigration, Status
+from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import live_migrate
 from migrator.db import migrations
@@ -37,11 +37,11 @@ _POST = ('post_live_migration_at_source', 'post_live_migration_at_destination')
 def host_is_updated_at_the_end() -> Iterator[object]:
     """The instance's host was updated when the post steps were done; here with the last step."""
 
-    def move(m: OwnedMigration) -> Verdict:
+    def move(m: MigrationContext) -> Verdict:
         m.will(status=Status.POST_MIGRATING.value)
         return Done()
 
-    def end(m: OwnedMigration) -> Verdict:
+    def end(m: MigrationContext) -> Verdict:
         m.change_instance(host=m.row.dest_compute, node=m.row.dest_node)
         return complete(m)
 
@@ -55,7 +55,7 @@ def host_goes_back_when_a_post_step_fails() -> Iterator[object]:
     """The update of the host was skipped where a step after the move raised; here the host is set back then."""
     retry = hosts.retry
 
-    def undone(m: OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
+    def undone(m: MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
         found = retry(m, host, step, record, **payload)
         if step in _POST and m.ledger.of(step, host).tries:
             m.change_instance(host=m.source)
@@ -71,7 +71,7 @@ def failing_post_step_is_swallowed() -> Iterator[object]:
     """An exception in the destination's post step was logged, and that was it; here what failed counts as done."""
     carry_out = hosts.carry_out
 
-    def swallow(m: OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
+    def swallow(m: MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
         found = carry_out(m, host, step, record, **payload)
         if step in _POST and isinstance(found, protocol.Report):
             return found.replace(state=protocol.WorkState.DONE.value)
@@ -86,7 +86,7 @@ def failing_post_step_fails_the_migration() -> Iterator[object]:
     """A clean-up that failed after the move made the migration fail; here it ends error at the first failure."""
     retry = hosts.retry
 
-    def strict(m: OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
+    def strict(m: MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
         found = retry(m, host, step, record, **payload)
         if step in _POST and m.ledger.of(step, host).tries:
             m.will(status=Status.ERROR.value)
@@ -103,7 +103,7 @@ def source_post_waits_for_the_destinations() -> Iterator[object]:
     destination's has not been done before it."""
     post = live_migrate.post_live_migration_at_source
 
-    def second(m: OwnedMigration) -> Verdict:
+    def second(m: MigrationContext) -> Verdict:
         other = m.record('post_live_migration_at_destination')
         return post(m) if other is not None and other.state == log.StepState.DONE else Done()
 
@@ -114,13 +114,13 @@ def source_post_waits_for_the_destinations() -> Iterator[object]:
 @SHELF.plant('1669054', 'success')
 def node_is_not_updated() -> Iterator[object]:
     """What one move had written made the next one fail; here the instance keeps the node that it came from."""
-    change = OwnedMigration.change_instance
+    change = MigrationContext.change_instance
 
-    def host_only(self: OwnedMigration, **fields: Any) -> None:
+    def host_only(self: MigrationContext, **fields: Any) -> None:
         fields.pop('node', None)
         change(self, **fields)
 
-    with patched(OwnedMigration, 'change_instance', host_only) as there:
+    with patched(MigrationContext, 'change_instance', host_only) as there:
         yield there
 
 
@@ -128,7 +128,7 @@ def node_is_not_updated() -> Iterator[object]:
 def source_is_tidied_while_it_still_sends() -> Iterator[object]:
     """The post steps do not wait for the end of a job that goes on in post-copy."""
 
-    def at_once(m: OwnedMigration) -> Any:
+    def at_once(m: MigrationContext) -> Any:
         m.will(status=Status.POST_MIGRATING.value)
         m.will_call()
         return {}
@@ -145,7 +145,7 @@ def abort_of_a_queued_one_only_cancels_it() -> Iterator[object]:
     """The abort of a queued one cancelled its Future and left the destination as it was; here likewise."""
     rollback = live_migrate.rollback_live_migration_at_destination
 
-    def unless_queued(m: OwnedMigration) -> Verdict:
+    def unless_queued(m: MigrationContext) -> Verdict:
         return Done() if m.row.status == Status.QUEUED and m.row.abort_requested_at else rollback(m)
 
     with patched(live_migrate, 'rollback_live_migration_at_destination', unless_queued) as there:
@@ -158,7 +158,7 @@ def what_failed_is_not_cleaned() -> Iterator[object]:
     aborted is."""
     rollback = live_migrate.rollback_live_migration_at_destination
 
-    def if_aborted(m: OwnedMigration) -> Verdict:
+    def if_aborted(m: MigrationContext) -> Verdict:
         return rollback(m) if m.row.abort_requested_at else Done()
 
     with patched(live_migrate, 'rollback_live_migration_at_destination', if_aborted) as there:
@@ -170,7 +170,7 @@ def planned_stop_leaves_the_books() -> Iterator[object]:
     """A clean stop cancelled what waited, and left its allocations; here what a stop has cancelled keeps its own."""
     give_back = live_migrate.return_allocation
 
-    def unless_stopped(m: OwnedMigration) -> Verdict:
+    def unless_stopped(m: MigrationContext) -> Verdict:
         return Done() if live_migrate._cancelled_by_stop(m) else give_back(m)
 
     with patched(live_migrate, 'return_allocation', unless_stopped) as there:
@@ -184,7 +184,7 @@ def failing_clean_up_is_never_tried_again() -> Iterator[object]:
     """A clean-up that raised left the instance migrating for ever; here what failed once stays failed."""
     retry = hosts.retry
 
-    def once(m: OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
+    def once(m: MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
         return Parked('nothing') if m.ledger.of(step, host).tries else retry(m, host, step, record, **payload)
 
     with patched(hosts, 'retry', once) as there:
@@ -211,7 +211,7 @@ def rollback_needs_what_is_not_there_yet() -> Iterator[object]:
     """A rollback crashed on data that an early failure had not set; here it wants the answer of the preparation."""
     undo = live_migrate._undo
 
-    def crash(m: OwnedMigration, host: str | None, step: str, undone: str) -> Verdict:
+    def crash(m: MigrationContext, host: str | None, step: str, undone: str) -> Verdict:
         m.result('check_can_live_migrate_source')['migrate_data']
         return undo(m, host, step, undone)
 
@@ -222,13 +222,13 @@ def rollback_needs_what_is_not_there_yet() -> Iterator[object]:
 @SHELF.plant('1841411', 'driver fails')
 def instance_that_was_rolled_back_is_in_error() -> Iterator[object]:
     """A guest that was recovered cleanly had its server turned to ERROR; here whatever is unwound does."""
-    undone = OwnedMigration.undone
+    undone = MigrationContext.undone
 
-    def spoil(self: OwnedMigration) -> None:
+    def spoil(self: MigrationContext) -> None:
         self.change_instance(vm_state='error')
         undone(self)
 
-    with patched(OwnedMigration, 'undone', spoil) as there:
+    with patched(MigrationContext, 'undone', spoil) as there:
         yield there
 
 
@@ -237,7 +237,7 @@ def check_that_times_out_is_an_error() -> Iterator[object]:
     """A destination that did not answer its check put the server into ERROR; here likewise."""
     check = hosts.check
 
-    def spoil(m: OwnedMigration, host: str, step: str, **payload: Any) -> Any:
+    def spoil(m: MigrationContext, host: str, step: str, **payload: Any) -> Any:
         found = check(m, host, step, **payload)
         if isinstance(found, Failed) and 'did not answer' in found.reason:
             m.change_instance(vm_state='error')
@@ -308,7 +308,7 @@ def post_copy_is_not_in_progress() -> Iterator[object]:
 def error_path_raises() -> Iterator[object]:
     """What was to be logged of an error raised, and hid it; here the reason of a failed move cannot be told."""
 
-    def verdict(m: OwnedMigration) -> str | None:
+    def verdict(m: MigrationContext) -> str | None:
         report = m.reports.get((m.source, 'live_migration'))
         return report.result['message'] if report is not None and report.state != 'running' else None
 
@@ -329,7 +329,7 @@ def event_is_taken_for_success() -> Iterator[object]:
     at the end of any job."""
     settled = live_migrate.settle
 
-    def hopeful(m: OwnedMigration) -> Settlement:
+    def hopeful(m: MigrationContext) -> Settlement:
         report = m.reports.get((m.source, 'live_migration'))
         ended = report is not None and report.state != protocol.WorkState.RUNNING
         if ended and m.outcome is None and m.destination is not None:
@@ -346,9 +346,9 @@ def what_a_killed_host_had_queued_is_forgotten() -> Iterator[object]:
     when the host says that it has not begun."""
     column = {
         **settle.SOURCE,
-        settle.Says.HERE: (*settle.SOURCE[settle.Says.HERE][:1], settle.Act.WAIT, settle.Act.BACK),
+        settle.Observed.HERE: (*settle.SOURCE[settle.Observed.HERE][:1], settle.Act.WAIT, settle.Act.BACK),
     }
-    column[settle.Says.HERE] += settle.SOURCE[settle.Says.HERE][3:]
+    column[settle.Observed.HERE] += settle.SOURCE[settle.Observed.HERE][3:]
     with (
         patched(takeover, '_is_to_be_queued', lambda migration, journal: False),
         patched(settle, 'SOURCE', MappingProxyType(column)) as there,
@@ -376,9 +376,9 @@ def intent_comes_after_the_act() -> Iterator[object]:
 @SHELF.plant('I2', 'success')
 def outcome_and_host_are_two_commits() -> Iterator[object]:
     """The outcome is committed first, and the instance's host in a transaction of its own."""
-    commit = OwnedMigration.commit
+    commit = MigrationContext.commit
 
-    def halves(self: OwnedMigration, records: Sequence[log.StepRecord] = (), outcome: str | None = None) -> None:
+    def halves(self: MigrationContext, records: Sequence[log.StepRecord] = (), outcome: str | None = None) -> None:
         if outcome == Outcome.FORWARD:
             kept, self._instance_fields = self._instance_fields, {}
             commit(self, records, outcome)
@@ -386,7 +386,7 @@ def outcome_and_host_are_two_commits() -> Iterator[object]:
             records, outcome = (), None
         commit(self, records, outcome)
 
-    with patched(OwnedMigration, 'commit', halves) as there:
+    with patched(MigrationContext, 'commit', halves) as there:
         yield there
 
 
@@ -395,7 +395,7 @@ def host_is_updated_with_the_intent() -> Iterator[object]:
     """The instance is said to be at the destination as soon as it is sent off."""
     may_move = live_migrate.may_move
 
-    def early(m: OwnedMigration) -> Any:
+    def early(m: MigrationContext) -> Any:
         m.change_instance(host=m.row.dest_compute, node=m.row.dest_node)
         return may_move(m)
 

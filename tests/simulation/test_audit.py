@@ -42,13 +42,13 @@ class Auditor:
 
 @pytest.mark.nova_bug('audit-deletes-what-moves')
 @pytest.mark.parametrize('part', range(PARTS))
-def test_it_reports_no_living_allocation_during_random_migrations_aborts_and_failures(part, ground, record_property):
+def test_it_reports_no_living_allocation_during_random_migrations_aborts_and_failures(part, backend, record_property):
     migrations = looks = 0
     seed = FIRST_SEED + part * 1000
     while migrations < MIGRATIONS / PARTS:
         auditor = Auditor()
         plan = workloads.of(seed)
-        result = runs.run(ground, plan, auditor.start)
+        result = runs.run(backend, plan, auditor.start)
         assert not result.violations, runs.told(plan, result)
         told = [(one.consumer, [finding.verdict for finding in one.findings]) for one in auditor.wrong]
         assert not told, (seed, told)

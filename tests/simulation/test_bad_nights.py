@@ -23,31 +23,31 @@ def were_red():
     return [int(line.split(maxsplit=1)[0]) for line in lines]
 
 
-def judged(ground, seed):
+def judged(backend, seed):
     plan = workloads.of_a_bad_night(seed)
-    found = runs.run(ground, plan)
-    assert not found.violations, runs.told(*runs.shorten(ground, plan, found))
+    found = runs.run(backend, plan)
+    assert not found.violations, runs.told(*runs.shorten(backend, plan, found))
     return found
 
 
 @pytest.mark.parametrize('first', range(1, 1 + SEEDS, CHUNK))
-def test_every_bad_night_ends_in_order(first, ground, record_property):
+def test_every_bad_night_ends_in_order(first, backend, record_property):
     seeds = range(first, min(first + CHUNK, 1 + SEEDS))
     for seed in seeds:
-        judged(ground, seed)
+        judged(backend, seed)
     record_property('seeds', len(seeds))
 
 
 @pytest.mark.parametrize('seed', were_red())
-def test_seeds_that_were_red_stay_green(seed, ground):
-    judged(ground, seed)
+def test_seeds_that_were_red_stay_green(seed, backend):
+    judged(backend, seed)
 
 
-def test_these_nights_reach_what_they_are_for(ground):
+def test_these_nights_reach_what_they_are_for(backend):
     """Somebody is needed, what is stuck goes on by itself, and some are abandoned."""
     seen = set()
     for seed in (65, 72):
-        seen |= judged(ground, seed).states
+        seen |= judged(backend, seed).states
     told = '\n'.join(sorted(seen))
     for what in ('has long not told of the guest', 'has long waited for', 'is no longer stuck', 'is abandoned'):
         assert what in told, what

@@ -6,8 +6,8 @@ import pytest
 
 from migrator.conductor import instances
 from migrator.placement_client import allocations
-from migrator.simulator.monitor import Watcher
-from migrator.simulator.operator import Director
+from migrator.simulator.monitor import Monitor
+from migrator.simulator.operator import Operator
 from migrator.testing import backends
 from migrator.testing.cloud import SimulatedCloud
 
@@ -23,39 +23,39 @@ def forget(cloud, instance):
 @pytest.fixture
 def moving(tmp_path):
     """A guest in the middle of its copy, which goes no further until its stall is released."""
-    cloud = SimulatedCloud(tmp_path, hosts=2, ground=backends.Ground(tmp_path))
-    watcher, director = Watcher(cloud), Director(cloud)
+    cloud = SimulatedCloud(tmp_path, hosts=2, backend=backends.Backend(tmp_path))
+    monitor, operator = Monitor(cloud), Operator(cloud)
     faults = cloud.world.hypervisors['host1'].faults
     stall = faults.stall('copying', sticky=True)
     instance = cloud.boot('one', 'host1')
-    director.migrate(instance)
-    assert director.until_status(instance, 'running')
-    yield cloud, director, watcher, instance, stall
-    watcher.close()
+    operator.migrate(instance)
+    assert operator.until_status(instance, 'running')
+    yield cloud, operator, monitor, instance, stall
+    monitor.close()
     cloud.stop()
 
 
 @pytest.mark.nova_bug(1848343)
 def test_an_instance_that_was_deleted_before_its_move_failed_holds_nothing(moving):
     """A deleted instance had allocations again."""
-    cloud, director, watcher, instance, stall = moving
+    cloud, operator, monitor, instance, stall = moving
     cloud.world.hypervisors['host1'].faults.fail('cutover', 'planned: the link is lost')
     forget(cloud, instance)
     stall.release()
-    assert director.until(lambda: not cloud.world.hypervisors['host1'].jobs)
-    director.finish()
+    assert operator.until(lambda: not cloud.world.hypervisors['host1'].jobs)
+    operator.finish()
     assert [row.status for row in cloud.migrations()] == ['failed']
     assert allocations.read(cloud.placement_client, instance.uuid).allocations == {}
-    assert director.judge(watcher) == []
+    assert operator.judge(monitor) == []
 
 
 @pytest.mark.nova_bug(1848343)
 def test_an_instance_that_was_deleted_before_its_move_completed_holds_nothing(moving):
     """A deleted instance had allocations again."""
-    cloud, director, watcher, instance, stall = moving
+    cloud, operator, monitor, instance, stall = moving
     forget(cloud, instance)
     stall.release()
-    director.finish()
+    operator.finish()
     assert [row.status for row in cloud.migrations()] == ['completed']
     assert allocations.read(cloud.placement_client, instance.uuid).allocations == {}
-    assert director.judge(watcher) == []
+    assert operator.judge(monitor) == []

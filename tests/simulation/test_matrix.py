@@ -61,13 +61,13 @@ def only_delays(cell):
 
 @pytest.mark.parametrize('part', range(SLICES))
 @pytest.mark.parametrize('path', [path.name for path in scenarios.PATHS])
-def test_every_cell_ends_in_order(path, part, ground, record_property):
-    cells = matrix.cells(ground, [scenarios.BY_NAME[path]])
+def test_every_cell_ends_in_order(path, part, backend, record_property):
+    cells = matrix.cells(backend, [scenarios.BY_NAME[path]])
     spacing = SPACING * (1 if path in SEVEN else OTHERS)
     chosen = cells[::spacing][part::SLICES]
     wrong = []
     for cell in chosen:
-        result = matrix.run(ground, cell)
+        result = matrix.run(backend, cell)
         if not result.struck:
             wrong.append(f'{cell}: never came there')
         wrong += [f'{cell}: {violation}' for violation in result.violations]
@@ -78,8 +78,8 @@ def test_every_cell_ends_in_order(path, part, ground, record_property):
     assert not wrong, '\n'.join(wrong[:20])
 
 
-def test_no_step_is_without_its_cells(ground):
-    cells = matrix.cells(ground, [scenarios.BY_NAME[name] for name in SEVEN])
+def test_no_step_is_without_its_cells(backend):
+    cells = matrix.cells(backend, [scenarios.BY_NAME[name] for name in SEVEN])
     assert len(cells) == CELLS
     written = {record for cell in cells for record in cell.steps}
     for step in matrix.story().steps:
@@ -94,23 +94,23 @@ def test_no_step_is_without_its_cells(ground):
     }
 
 
-def test_the_same_cell_gives_the_same_run(ground):
-    cell = matrix.cells(ground, [scenarios.BY_NAME['abort running']])[100]
-    assert matrix.run(ground, cell) == matrix.run(ground, cell)
+def test_the_same_cell_gives_the_same_run(backend):
+    cell = matrix.cells(backend, [scenarios.BY_NAME['abort running']])[100]
+    assert matrix.run(backend, cell) == matrix.run(backend, cell)
 
 
-def test_a_cell_has_a_name_that_is_read_again(ground):
-    for cell in matrix.cells(ground, [scenarios.BY_NAME['success']]):
+def test_a_cell_has_a_name_that_is_read_again(backend):
+    for cell in matrix.cells(backend, [scenarios.BY_NAME['success']]):
         assert matrix.Cell.parse(str(cell)) == cell
 
 
-def test_a_cell_may_have_a_second_fault_which_strikes_after_the_first(ground):
-    cells = matrix.cells(ground, [scenarios.BY_NAME['success']])
+def test_a_cell_may_have_a_second_fault_which_strikes_after_the_first(backend):
+    cells = matrix.cells(backend, [scenarios.BY_NAME['success']])
     one, *_, other = [cell for cell in cells if cell.fault == 'message doubled']
     both = dataclasses.replace(one, then=(other.boundary, other.fault))
     assert matrix.Cell.parse(str(both)) == both
-    assert matrix.run(ground, both).struck
-    assert not matrix.run(ground, dataclasses.replace(other, then=(one.boundary, one.fault))).struck
+    assert matrix.run(backend, both).struck
+    assert not matrix.run(backend, dataclasses.replace(other, then=(one.boundary, one.fault))).struck
 
 
 @pytest.mark.parametrize(

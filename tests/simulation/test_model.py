@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.simulation.model import __main__, debts, plants, search, tenure, world
+from tests.simulation.model import __main__, cleanups, plants, search, tenure, world
 
 LONG = pytest.mark.skipif(os.environ.get('MIGRATOR_LONG') != '1', reason='takes minutes: MIGRATOR_LONG=1 runs it')
 #: Seconds; on one core of a machine that does other things as well.
@@ -71,7 +71,7 @@ def test_a_planted_mistake_is_caught(name):
 
 
 def test_a_debt_is_paid_once_and_harms_nobody():
-    is_well(explored(debts.system(crashes=2, messages=2), 'one debt, two crashes, two messages'))
+    is_well(explored(cleanups.system(crashes=2, messages=2), 'one debt, two crashes, two messages'))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_debt_is_paid_once_and_harms_nobody():
     ],
 )
 def test_a_mistake_with_debts_is_caught(plant, word):
-    found = explored(debts.system(2, 1, frozenset({plant})), f'planted: {plant}')
+    found = explored(cleanups.system(2, 1, frozenset({plant})), f'planted: {plant}')
     caught = {**found.traps, **found.violations}
     fitting = [(len(trace), what) for what, (_count, trace) in caught.items() if word in what]
     assert fitting, sorted(caught)

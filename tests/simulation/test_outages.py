@@ -17,10 +17,10 @@ pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.mark.parametrize('first', range(1, 1 + SEEDS, CHUNK))
-def test_an_outage_of_the_broker_or_of_all_conductors_ends_in_order(first, ground, record_property):
+def test_an_outage_of_the_broker_or_of_all_conductors_ends_in_order(first, backend, record_property):
     seeds = range(first, min(first + CHUNK, 1 + SEEDS))
     for seed in seeds:
         plan = workloads.of_outages(seed)
-        found = runs.run(ground, plan)
-        assert not found.violations, runs.told(*runs.shorten(ground, plan, found))
+        found = runs.run(backend, plan)
+        assert not found.violations, runs.told(*runs.shorten(backend, plan, found))
     record_property('seeds', len(seeds))

@@ -42,38 +42,38 @@ def _is_a_cell(name):
 def test_there_are_enough_and_each_says_where_it_is_from():
     assert len(PLANTS) >= 45
     assert len({one.name for one in PLANTS}) == len(PLANTS)
-    assert [one.name for one in PLANTS if not (one.says and one.cells)] == []
+    assert [one.name for one in PLANTS if not (one.observed and one.cells)] == []
     wrong = {one.name: one.origin for one in PLANTS if not all(_is_known(number) for number in one.origin.split(', '))}
     assert wrong == {}
     of_nova = [one for one in PLANTS if not re.match(r'model|I\d', one.origin)]
     assert 2 * len(of_nova) > len(PLANTS)
 
 
-def test_the_recorded_cells_are_cells_of_the_matrix(ground):
+def test_the_recorded_cells_are_cells_of_the_matrix(backend):
     """Of what only looks, again and again, the matrix has the first; a plant may need the look that it has added."""
     cells = {name: plant.parse(name) for name in _RECORDED if _is_a_cell(name)}
     named = sorted({cell.path for cell in cells.values()})
-    there = {str(cell) for cell in matrix.cells(ground, [scenarios.BY_NAME[name] for name in named])}
+    there = {str(cell) for cell in matrix.cells(backend, [scenarios.BY_NAME[name] for name in named])}
     alone = {name: dataclasses.replace(cell, then=None) for name, cell in cells.items()}
     others = {name: cells[name] for name, cell in alone.items() if str(cell) not in there}
     assert [name for name, cell in others.items() if not failpoints.LOOKS.search(cell.boundary.label)] == []
     doubtful = others | {name: cell for name, cell in cells.items() if cell.then is not None}
-    assert [name for name, cell in doubtful.items() if not matrix.run(ground, cell).struck] == []
+    assert [name for name, cell in doubtful.items() if not matrix.run(backend, cell).struck] == []
 
 
 @pytest.mark.parametrize('name', _RECORDED)
-def test_without_a_plant_nothing_is_wrong(ground, name):
-    assert plant.caught(ground, name) is None
+def test_without_a_plant_nothing_is_wrong(backend, name):
+    assert plant.caught(backend, name) is None
 
 
 @pytest.mark.parametrize('one', PLANTS, ids=lambda one: one.name)
-def test_what_is_planted_is_caught(ground, record_property, one):
+def test_what_is_planted_is_caught(backend, record_property, one):
     record_property('planted', 1)
     for name in one.cells:
         with one.patch():
-            wrong = plant.caught(ground, name)
+            wrong = plant.caught(backend, name)
         if wrong is not None:
             record_property('caught', 1)
             print(f'{one.name}: caught by {name}: {wrong}')
             return
-    pytest.fail(f'{one.name} ({one.origin}) is not caught: {one.says}')
+    pytest.fail(f'{one.name} ({one.origin}) is not caught: {one.observed}')

@@ -15,8 +15,8 @@ from migrator.conductor.tasks import live_migrate
 from migrator.saga.saga import Saga
 from migrator.saga.step import Done, Parked
 from migrator.simulator import scenarios
-from migrator.simulator.monitor import Watcher
-from migrator.simulator.operator import Director
+from migrator.simulator.monitor import Monitor
+from migrator.simulator.operator import Operator
 from migrator.testing.cloud import SimulatedCloud
 
 #: Seconds that what was asked for again gets to happen.
@@ -105,7 +105,7 @@ class Again:
 
     def seen(self):
         """Return what can be seen of the cloud, its telling left out."""
-        world = self.cloud.watcher.snapshot()
+        world = self.cloud.monitor.snapshot()
         return {
             'instances': {uuid: plain(one) for uuid, one in world.instances.items()},
             'migrations': {uuid: plain(one) for uuid, one in world.migrations.items()},
@@ -120,7 +120,7 @@ class Again:
             },
             'kept': {host.name: host.persistent for host in world.hosts.values()},
             'waiting': {host.name: host.waiting for host in world.hosts.values()},
-            'debts': [plain(one) for one in world.debts],
+            'debts': [plain(one) for one in world.cleanups],
         }
 
 
@@ -137,24 +137,24 @@ def difference(before, after):
 
 
 @pytest.mark.parametrize('name', DONE)
-def test_a_step_done_again_changes_nothing(name, ground, monkeypatch, record_property):
+def test_a_step_done_again_changes_nothing(name, backend, monkeypatch, record_property):
     path = scenarios.BY_NAME[name]
     real = live_migrate.story
     again = Again(None)
     monkeypatch.setattr(live_migrate, 'story', lambda: again.story(real()))
     cloud = again.cloud = SimulatedCloud(
-        ground.directory, path.hosts, ground=ground, options=path.options, **path.knobs
+        backend.directory, path.hosts, backend=backend, options=path.options, **path.knobs
     )
-    cloud.watcher = Watcher(cloud)
+    cloud.monitor = Monitor(cloud)
     try:
-        director = Director(cloud)
-        path.act(director, lambda: None)
-        director.finish()
-        assert not director.judge(cloud.watcher)
+        operator = Operator(cloud)
+        path.act(operator, lambda: None)
+        operator.finish()
+        assert not operator.judge(cloud.monitor)
         assert not again.changed, '\n'.join(again.changed)
         assert cloud.migrations()[-1].status == path.ends[-1]
     finally:
-        cloud.watcher.close()
+        cloud.monitor.close()
         cloud.stop()
     steps = {
         way: sum(len(done) for (_, _, direction), done in again.dones.items() if direction == way)

@@ -16,26 +16,26 @@ SEEDS, CHUNK = int(os.environ.get('MIGRATOR_AGAIN', '60')), 5
 pytestmark = pytest.mark.timeout(1200)
 
 
-def judged(ground, seed):
+def judged(backend, seed):
     plan = workloads.of_second_migrations(seed)
-    found = runs.run(ground, plan)
-    assert not found.violations, runs.told(*runs.shorten(ground, plan, found))
+    found = runs.run(backend, plan)
+    assert not found.violations, runs.told(*runs.shorten(backend, plan, found))
     return found
 
 
 @pytest.mark.parametrize('first', range(1, 1 + SEEDS, CHUNK))
-def test_migrations_of_one_guest_after_one_another_end_in_order(first, ground, record_property):
+def test_migrations_of_one_guest_after_one_another_end_in_order(first, backend, record_property):
     seeds = range(first, min(first + CHUNK, 1 + SEEDS))
     for seed in seeds:
-        judged(ground, seed)
+        judged(backend, seed)
     record_property('seeds', len(seeds))
 
 
-def test_these_runs_reach_what_they_are_for(ground):
+def test_these_runs_reach_what_they_are_for(backend):
     """A migration waits for the cleanup of an earlier one at its source, runs it, and is stuck if it is blocked."""
     seen = set()
     for seed in (4, 194):
-        seen |= judged(ground, seed).states
+        seen |= judged(backend, seed).states
     told = '\n'.join(sorted(seen))
     for what in ('the deferred cleanup of migration', 'has done rollback_live_migration_at_source', 'which is blocked'):
         assert what in told, what

@@ -32,24 +32,24 @@ def were_red():
     return [int(line.split(maxsplit=1)[0]) for line in lines]
 
 
-def green(ground, seeds, record_property):
+def green(backend, seeds, record_property):
     struck = 0
     for seed in seeds:
         plan = workloads.of(seed)
-        found = runs.run(ground, plan)
+        found = runs.run(backend, plan)
         struck += len(found.struck)
-        assert not found.violations, runs.told(*runs.shorten(ground, plan, found))
+        assert not found.violations, runs.told(*runs.shorten(backend, plan, found))
     record_property('seeds', len(seeds))
     record_property('faults', struck)
 
 
 @pytest.mark.parametrize('first', range(FIRST, FIRST + SEEDS, CHUNK))
-def test_every_seed_ends_in_order(first, ground, record_property):
-    green(ground, range(first, min(first + CHUNK, FIRST + SEEDS)), record_property)
+def test_every_seed_ends_in_order(first, backend, record_property):
+    green(backend, range(first, min(first + CHUNK, FIRST + SEEDS)), record_property)
 
 
-def test_seeds_that_were_red_stay_green(ground, record_property):
-    green(ground, were_red(), record_property)
+def test_seeds_that_were_red_stay_green(backend, record_property):
+    green(backend, were_red(), record_property)
 
 
 def digest(seed, hash_seed):
@@ -65,31 +65,31 @@ def digest(seed, hash_seed):
 
 
 @pytest.mark.parametrize('seed', [4, 9])
-def test_a_seed_gives_the_same_run_whatever_the_hash_seed_and_whatever_ran_before(seed, ground):
-    runs.run(ground, workloads.of(seed + 1))
-    here = runs.run(ground, workloads.of(seed)).digest
+def test_a_seed_gives_the_same_run_whatever_the_hash_seed_and_whatever_ran_before(seed, backend):
+    runs.run(backend, workloads.of(seed + 1))
+    here = runs.run(backend, workloads.of(seed)).digest
     assert digest(seed, '1') == digest(seed, '2') == here
 
 
-def test_a_failure_is_made_short(ground, monkeypatch):
+def test_a_failure_is_made_short(backend, monkeypatch):
     """A run that breaks something is told by the least that breaks it."""
-    director = runs.Director
+    operator = runs.Operator
 
-    class Strict(director):
-        def judge(self, watcher):
-            wrong = super().judge(watcher)
+    class Strict(operator):
+        def judge(self, monitor):
+            wrong = super().judge(monitor)
             aborted = [row for row in self.cloud.migrations() if row.abort_requested_at]
             return [*wrong, *(check.Violation('I0', f'{row.uuid} was aborted') for row in aborted)]
 
-    monkeypatch.setattr(runs, 'Director', Strict)
+    monkeypatch.setattr(runs, 'Operator', Strict)
     for seed in range(1, 60):
         plan = workloads.of(seed)
         if len(plan.deeds) < 5 or not any(deed.name == 'abort' for deed in plan.deeds):
             continue
-        found = runs.run(ground, plan)
+        found = runs.run(backend, plan)
         if found.violations:
             break
-    shorter, still = runs.shorten(ground, plan, found)
+    shorter, still = runs.shorten(backend, plan, found)
     assert still.violations
     assert [deed.name for deed in shorter.deeds] == ['migrate', 'abort']
     assert shorter.struck == ()

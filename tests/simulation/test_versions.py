@@ -21,25 +21,25 @@ NOT_ABORTED = ('abort queued', 'abort preparing', 'abort starting', 'restart wit
 pytestmark = pytest.mark.timeout(900)
 
 
-def judged(ground, plan):
-    result = runs.run(ground, plan)
+def judged(backend, plan):
+    result = runs.run(backend, plan)
     assert not result.violations, runs.told(plan, result)
     return result
 
 
 @pytest.mark.nova_bug(1377644)
 @pytest.mark.parametrize('first', range(1, 1 + SEEDS, CHUNK))
-def test_an_upgrade_under_running_migrations_ends_in_order(first, ground, record_property):
+def test_an_upgrade_under_running_migrations_ends_in_order(first, backend, record_property):
     for seed in range(first, first + CHUNK):
-        judged(ground, workloads.of_an_upgrade(seed))
+        judged(backend, workloads.of_an_upgrade(seed))
     record_property('seeds', CHUNK)
 
 
 @pytest.mark.parametrize('version', [one for one in service.SERVICE_VERSIONS if one < service.CURRENT_VERSION])
-def test_a_cloud_of_old_computes_ends_in_order(version, ground, record_property):
+def test_a_cloud_of_old_computes_ends_in_order(version, backend, record_property):
     for seed in range(1, 1 + CHUNK):
         plan = workloads.of(seed)
-        judged(ground, dataclasses.replace(plan, options={**plan.options, 'compute.service_version_cap': version}))
+        judged(backend, dataclasses.replace(plan, options={**plan.options, 'compute.service_version_cap': version}))
     record_property('seeds', CHUNK)
 
 
@@ -55,24 +55,24 @@ def of_version(path, version):
 @pytest.mark.nova_bug(1377644)
 @pytest.mark.parametrize('version', [one for one in service.SERVICE_VERSIONS if one < service.CURRENT_VERSION])
 @pytest.mark.parametrize('path', scenarios.PATHS, ids=lambda path: path.name)
-def test_every_path_under_every_floor_ends_in_order_and_so_do_some_cells_of_it(path, version, ground, record_property):
+def test_every_path_under_every_floor_ends_in_order_and_so_do_some_cells_of_it(path, version, backend, record_property):
     """The first thing that making the cells does is to see that without a fault it ends as it should."""
     path = of_version(path, version)
-    chosen = matrix.cells(ground, [path])[version::EVERY]
+    chosen = matrix.cells(backend, [path])[version::EVERY]
     wrong = []
     for cell in chosen:
-        result = matrix.run(ground, cell, path)
+        result = matrix.run(backend, cell, path)
         wrong += [f'{cell}: {violation}' for violation in result.violations]
     record_property('cells', len(chosen))
     assert not wrong, '\n'.join(wrong)
 
 
-def test_the_strategy_is_chosen_once_by_the_lowest_version(ground):
+def test_the_strategy_is_chosen_once_by_the_lowest_version(backend):
     """Some migrations of these runs begin before, and some after the floor has risen."""
     seen = set()
     for seed in range(1, 1 + CHUNK):
         plan = workloads.of_an_upgrade(seed)
-        seen |= {(min(plan.versions.values()) == 1, one) for one in judged(ground, plan).strategies}
+        seen |= {(min(plan.versions.values()) == 1, one) for one in judged(backend, plan).strategies}
     assert (False, migration.Strategy.MIGRATION_OWNED) in seen
     assert (True, migration.Strategy.DOUBLED) in seen
     assert (False, migration.Strategy.DOUBLED) not in seen

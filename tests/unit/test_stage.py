@@ -8,12 +8,25 @@ import subprocess
 import sys
 
 STAGE = pathlib.Path(__file__).parents[2] / 'tools' / 'stage.py'
-SAYS = 'print("3 failed, 12 passed, 1 skipped in 2s"); print("=== 5 passed in 1s ==="); raise SystemExit(4)'
+OBSERVED = 'print("3 failed, 12 passed, 1 skipped in 2s"); print("=== 5 passed in 1s ==="); raise SystemExit(4)'
 
 
 def test_a_stage_passes_on_output_and_status_and_says_what_it_cost(tmp_path):
     log = tmp_path / 'costs'
-    command = [sys.executable, STAGE, 'run', '--log', log, '--wall', '0.001', 'unit', '--', sys.executable, '-c', SAYS]
+    command = [
+        sys.executable,
+        STAGE,
+        'run',
+        '--log',
+        log,
+        '--wall',
+        '0.001',
+        'unit',
+        '--',
+        sys.executable,
+        '-c',
+        OBSERVED,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 4
     assert done.stdout.startswith('3 failed, 12 passed, 1 skipped in 2s\n')

@@ -66,7 +66,7 @@ def delete(request: api_request.Request, server_id: str, migration_id: str) -> w
         _check_status(migration, statuses, 'abort')
         if migration.status != _S.RUNNING:
             _check_host_lets_go(request, instance, migration)
-    if request.services.database.wishes.request_abort(request.context, migration, statuses):
+    if request.services.database.requests.request_abort(request.context, migration, statuses):
         _wake(request, migration)
     return api_request.accepted()
 
@@ -85,7 +85,7 @@ def act(request: api_request.Request, server_id: str, migration_id: str) -> webo
         # As nova has it: no 404 for an action.
         raise exception.Invalid(error.message) from None
     _check_status(migration, COMPLETABLE, 'force_complete')
-    if request.services.database.wishes.request_force_complete(request.context, migration, COMPLETABLE):
+    if request.services.database.requests.request_force_complete(request.context, migration, COMPLETABLE):
         _wake(request, migration)
     return api_request.accepted()
 

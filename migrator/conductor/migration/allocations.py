@@ -14,7 +14,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.conductor.migration import hosts
-from migrator.conductor.migration.context import OwnedMigration
+from migrator.conductor.migration.context import MigrationContext
 from migrator.objects import Strategy
 from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.saga import log
@@ -24,7 +24,7 @@ from migrator.saga.step import Done, Failed, Parked, Stuck, Verdict
 _RACES = 5
 
 
-def move(m: OwnedMigration) -> Verdict:
+def move(m: MigrationContext) -> Verdict:
     """Move: not moved -> moved."""
     strategy, pair = _pair(m)
     record = m.record('move_allocation')
@@ -54,7 +54,7 @@ def move(m: OwnedMigration) -> Verdict:
             fresh = False
             # Another writer was faster; or Placement was killed over an earlier try while it made the migration's
             # consumer, which cannot be seen and refuses null since. Where there is none, this generation is refused.
-            new = allocations.GHOST_GENERATION if new is None else None
+            new = allocations.ORPHAN_GENERATION if new is None else None
             _pause(m)
         except exception.PlacementUnreachable as error:
             # It may have been done: observed, never blindly sent again.
@@ -66,7 +66,7 @@ def move(m: OwnedMigration) -> Verdict:
     return Parked('Placement: other writers were faster each time')
 
 
-def give_back(m: OwnedMigration) -> Verdict:
+def give_back(m: MigrationContext) -> Verdict:
     """Revert: moved -> not moved; and burn the generation of a move that may still be on its way."""
     record = m.record('move_allocation')
     if record is None or not record.input:
@@ -103,7 +103,7 @@ def give_back(m: OwnedMigration) -> Verdict:
     return Parked('Placement: other writers were faster each time')
 
 
-def release(m: OwnedMigration) -> Verdict:
+def release(m: MigrationContext) -> Verdict:
     """Release: moved -> released."""
     strategy, pair = _pair(m)
     fresh = m.first_try('release_source_allocation') and m.row.strategy == Strategy.MIGRATION_OWNED
@@ -139,7 +139,7 @@ def release(m: OwnedMigration) -> Verdict:
     return Parked('Placement: other writers were faster each time')
 
 
-def say(m: OwnedMigration, host: str, step: str) -> Verdict:
+def say(m: MigrationContext, host: str, step: str) -> Verdict:
     """Have the books say that the guest is on a host, whatever they say now: a person has said so.
 
     :param host: the source, or the destination. It gets the allocation that the journal names; the other's goes, and
@@ -151,7 +151,7 @@ def say(m: OwnedMigration, host: str, step: str) -> Verdict:
         return Done({'skipped': 'no move was ever intended'})
     strategy, pair = _pair(m)
     wanted = pair.source if host == m.source else pair.destination or {}
-    ghost: int | None = None
+    orphan: int | None = None
     for _ in range(_RACES):
         try:
             reading = strategy.observe(pair)
@@ -160,7 +160,7 @@ def say(m: OwnedMigration, host: str, step: str) -> Verdict:
                 return _bury(strategy, reading)
             # Null only where there is no such consumer: the database has the instance.
             known = reading.instance.generation
-            generation = ghost if known is None else known
+            generation = orphan if known is None else known
             writes = [allocations.Write(consumer=pair.instance, allocations=wanted, generation=generation)]
             if reading.migration.generation is not None and reading.migration.allocations:
                 held = reading.migration.generation
@@ -168,7 +168,7 @@ def say(m: OwnedMigration, host: str, step: str) -> Verdict:
             with _turn(m, pair):
                 allocations.write_all(strategy.client, writes)
         except exception.PlacementConflict:
-            ghost = allocations.GHOST_GENERATION if ghost is None else None
+            orphan = allocations.ORPHAN_GENERATION if orphan is None else None
             _pause(m)
         except exception.PlacementRefused as error:
             return Stuck(
@@ -182,11 +182,11 @@ def say(m: OwnedMigration, host: str, step: str) -> Verdict:
     return Parked('Placement: other writers were faster each time')
 
 
-def _turn(m: OwnedMigration, pair: allocation_state.Pair) -> contextlib.AbstractContextManager[None]:
+def _turn(m: MigrationContext, pair: allocation_state.Pair) -> contextlib.AbstractContextManager[None]:
     return m.tools.turns.of(pair.source, pair.destination)
 
 
-def _pair(m: OwnedMigration) -> tuple[allocations.AllocationStrategy, allocation_state.Pair]:
+def _pair(m: MigrationContext) -> tuple[allocations.AllocationStrategy, allocation_state.Pair]:
     record = m.record('move_allocation')
     assert record is not None
     assert record.input is not None
@@ -221,7 +221,7 @@ def _known(reading: allocations.PairReading) -> int:
     return reading.instance.generation
 
 
-def _is_written_anew(m: OwnedMigration, reading: allocations.PairReading) -> bool:
+def _is_written_anew(m: MigrationContext, reading: allocations.PairReading) -> bool:
     """Whether somebody, such as a heal, has written what the instance holds at the source, with nothing moved.
 
     What of ours may still be on its way has an older generation then, and comes too late; so there is nothing to undo.
@@ -241,7 +241,7 @@ def _is_written_anew(m: OwnedMigration, reading: allocations.PairReading) -> boo
     )
 
 
-def _unknown(m: OwnedMigration, reading: allocations.PairReading) -> Stuck:
+def _unknown(m: MigrationContext, reading: allocations.PairReading) -> Stuck:
     return Stuck(
         f'The allocations fit no known case ({reading.state}): instance {m.row.instance_uuid} holds '
         f'{dict(reading.instance.allocations)}, migration {m.row.uuid} holds {dict(reading.migration.allocations)}. '
@@ -249,7 +249,7 @@ def _unknown(m: OwnedMigration, reading: allocations.PairReading) -> Stuck:
     )
 
 
-def _later(m: OwnedMigration, error: exception.MigratorException, step: str, direction: str = log.DO) -> Parked:
+def _later(m: MigrationContext, error: exception.MigratorException, step: str, direction: str = log.DO) -> Parked:
     """Have a step tried again after a pause that grows: what all wait for is not asked by all of them every second."""
     wait = m.ledger.of(step if direction == log.DO else f'{direction} {step}', 'Placement')
     wait.tries += 1
@@ -261,5 +261,5 @@ def _later(m: OwnedMigration, error: exception.MigratorException, step: str, dir
     return Parked(f'Placement: {error}')
 
 
-def _pause(m: OwnedMigration) -> None:
+def _pause(m: MigrationContext) -> None:
     m.tools.threads.sleep(0.05 * m.tools.threads.random())

@@ -21,8 +21,8 @@ from migrator.conductor import broker, outage
 from migrator.conductor.compute_client import Hosts
 from migrator.conductor.migration import waiting
 from migrator.conductor.migration.waiting import STUCK
-from migrator.db import cleanups
 from migrator.db.api import Database
+from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Owned, Write
 from migrator.objects import ENDS, MigrationStatus, Outcome, base, instance, protocol
 from migrator.placement_client import client as placement
@@ -70,12 +70,12 @@ class Tools:
 
     def __post_init__(self) -> None:
         self.turns = provider_locks.Turns(self.threads)
-        self.paying: set[int] = set()
+        self.running_cleanups: set[int] = set()
         self.asking: set[str] = set()
         self.placement.heard = outage.Outage('Placement', self.threads).heard
 
 
-class OwnedMigration:
+class MigrationContext:
     """The subject of a saga, for a migration.
 
     :param owned: what was read when it was adopted.
@@ -89,7 +89,7 @@ class OwnedMigration:
         self.journal = log.Journal(owned.records)
         self.settling = settling
         #: Whether earlier migrations of the instance may have left a cleanup at its source.
-        self.source_owes = owned.source_owes
+        self.has_source_cleanup = owned.has_source_cleanup
         self.boots: dict[str, str | None] = {}
         #: The newest report of each host's step.
         self.reports: dict[tuple[str, str], protocol.Report] = {}
@@ -103,7 +103,7 @@ class OwnedMigration:
         self.unasked: set[str] = set()
         self.heard_at = tools.threads.clock.monotonic()
         #: The hosts that answer, and do not say where this guest is, and since when (monotonic seconds).
-        self.mute: dict[str, float] = {}
+        self.unresponsive: dict[str, float] = {}
         #: When it was last woken for nothing but a silence (monotonic seconds).
         self.woken_for_silence = -math.inf
         #: When it is to be woken without an event; None: by the sweep.
@@ -117,18 +117,18 @@ class OwnedMigration:
         self.ledger = waiting.Ledger(tools.threads.clock)
         self._fields: dict[str, Any] = {}
         self._instance_fields: dict[str, Any] = {}
-        self._debts: list[cleanups.Debt] = []
-        self._debts_held: str | None = None
-        self._debts_paid: list[tuple[str, str, str | None]] = []
+        self._cleanups: list[Cleanup] = []
+        self._cleanups_held: str | None = None
+        self._cleanups_run: list[tuple[str, str, str | None]] = []
         self._will_call = False
         self._first_tries: set[tuple[int, str, str]] = set()
         self._against: str | None = None
 
-    def become(self, fresh: OwnedMigration) -> None:
+    def become(self, fresh: MigrationContext) -> None:
         """Take over everything that was read anew; what hosts have reported stays known."""
         fresh.reports = {key: report for key, report in self.reports.items() if key not in fresh.reports}
         fresh.ledger, fresh._sent = self.ledger, self._sent
-        fresh.mute, fresh.woken_for_silence = self.mute, self.woken_for_silence
+        fresh.unresponsive, fresh.woken_for_silence = self.unresponsive, self.woken_for_silence
         if fresh.row.epoch == self.row.epoch:
             fresh.settling, fresh.unsure, fresh.must_ask = self.settling, self.unsure, self.must_ask
         if fresh.attempt == self.attempt:
@@ -183,8 +183,8 @@ class OwnedMigration:
 
     def forget_writes(self) -> None:
         """Forget what bodies have collected for the next commit."""
-        self._fields, self._instance_fields, self._debts, self._will_call = {}, {}, [], False
-        self._debts_held, self._debts_paid = None, []
+        self._fields, self._instance_fields, self._cleanups, self._will_call = {}, {}, [], False
+        self._cleanups_held, self._cleanups_run = None, []
 
     def note_waiting(self, why: str | None) -> None:
         """Write what it waits for, for whoever asks; the next commit takes it away.
@@ -300,9 +300,9 @@ class OwnedMigration:
             fields=fields,
             records=records,
             instance=self._instance_fields or None,
-            debts=self._debts,
-            debts_held=self._debts_held,
-            debts_paid=self._debts_paid,
+            cleanups=self._cleanups,
+            cleanups_held=self._cleanups_held,
+            cleanups_run=self._cleanups_run,
             boots_of=self.hosts if calls and not ends else (),
         )
         self.row, boots = self.tools.database.migrations.commit(self.row, write)
@@ -374,14 +374,14 @@ class OwnedMigration:
         """Have columns of the instance written with the next commit."""
         self._instance_fields |= fields
 
-    def owe(
+    def defer(
         self, host: str, step: str, reason: str, input_: dict[str, Any] | None = None, alarm: str | None = None
     ) -> None:
         """Have a debt of a host written with the next commit; the migration goes on without it.
 
         :param alarm: why it cannot be paid without a person.
         """
-        debt = cleanups.Debt(
+        cleanup = Cleanup(
             host=host,
             migration_uuid=self.row.uuid,
             instance_uuid=self.row.instance_uuid,
@@ -392,19 +392,19 @@ class OwnedMigration:
             input=input_,
             alarm=alarm,
         )
-        self._debts.append(debt)
-        self.source_owes = self.source_owes or host == self.source
+        self._cleanups.append(cleanup)
+        self.has_source_cleanup = self.has_source_cleanup or host == self.source
 
-    def hold_debts(self, why: str) -> None:
+    def hold_cleanups(self, why: str) -> None:
         """Have nothing that is owed for the instance so far paid without a person, from the next commit on."""
-        self._debts_held = why
+        self._cleanups_held = why
 
     def paid(self, host: str, step: str | None = None, migration_uuid: str | None = None) -> None:
         """Have a debt of a host taken off the list with the next commit.
 
         :param step: None: all that it owes for the migration. :param migration_uuid: None: this migration.
         """
-        self._debts_paid.append((migration_uuid or self.row.uuid, host, step))
+        self._cleanups_run.append((migration_uuid or self.row.uuid, host, step))
 
     # --- what bodies look up -----------------------------------------------------------------------------------------
 
@@ -547,7 +547,7 @@ class OwnedMigration:
     def take_observation(self, observation: protocol.Observation) -> None:
         """Take in what a host said when polled."""
         self.heard_at = self.tools.threads.clock.monotonic()
-        self.mute.pop(observation.host, None)
+        self.unresponsive.pop(observation.host, None)
         if observation.refusal is not None:
             return
         self.seen[observation.host] = observation
@@ -561,14 +561,14 @@ class OwnedMigration:
         for report in observation.reports:
             self.take_report(report)
 
-    def note_mute(self, host: str) -> None:
+    def note_unresponsive(self, host: str) -> None:
         """Note that a host has answered, and has not said where this guest is: its hypervisor does not tell."""
-        self.mute.setdefault(host, self.tools.threads.clock.monotonic())
+        self.unresponsive.setdefault(host, self.tools.threads.clock.monotonic())
 
-    def mute_for(self, host: str) -> float:
+    def unresponsive_for(self, host: str) -> float:
         """Return for how many seconds a host has answered, and not said where this guest is."""
         now = self.tools.threads.clock.monotonic()
-        return now - self.mute.get(host, now)
+        return now - self.unresponsive.get(host, now)
 
     def is_down(self, host: str) -> bool:
         """Whether a host is down: declared so, or called down for its silence and long silent to this conductor too.

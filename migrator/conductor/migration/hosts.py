@@ -29,7 +29,7 @@ _ADVANCING = (
 )
 
 
-def check(m: context.OwnedMigration, host: str, step: str, **payload: Any) -> protocol.Report | Failed | Parked:
+def check(m: context.MigrationContext, host: str, step: str, **payload: Any) -> protocol.Report | Failed | Parked:
     """Have a host check: a call that is answered when it is done, in which no answer counts as failing.
 
     :param step: the check's name, in the journal and over RPC.
@@ -53,7 +53,7 @@ def check(m: context.OwnedMigration, host: str, step: str, **payload: Any) -> pr
     return answer.report
 
 
-def _unanswered(m: context.OwnedMigration, host: str, step: str, error: exception.RPCTimeout) -> Failed | Parked:
+def _unanswered(m: context.MigrationContext, host: str, step: str, error: exception.RPCTimeout) -> Failed | Parked:
     """Give up a host that does not answer; one that does may have lost the question, with a broker that was away."""
     wait = m.ledger.of(step, host)
     wait.tries += 1
@@ -68,7 +68,7 @@ def _unanswered(m: context.OwnedMigration, host: str, step: str, error: exceptio
     return _still_checking(m, host, step)
 
 
-def _still_checking(m: context.OwnedMigration, host: str, step: str) -> Failed | Parked:
+def _still_checking(m: context.MigrationContext, host: str, step: str) -> Failed | Parked:
     """Have it asked for again soon; who waits for a check holds no thread, and an abort need not wait for it."""
     now = m.tools.threads.clock.monotonic()
     lasted = now - m.ledger.of(step, host).since
@@ -81,7 +81,7 @@ def _still_checking(m: context.OwnedMigration, host: str, step: str) -> Failed |
 
 
 def carry_out(
-    m: context.OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any
+    m: context.MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any
 ) -> protocol.Report | Failed | Parked:
     """Have a host do one step by a lightweight call: heard of already, or sent now.
 
@@ -107,7 +107,7 @@ def carry_out(
 
 
 def retry(
-    m: context.OwnedMigration, host: str, step: str, record: log.StepRecord, **payload: Any
+    m: context.MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any
 ) -> Done | Parked | Stuck:
     """Have a host do a step that is never given up: tried again with growing pauses, then owed.
 
@@ -140,7 +140,7 @@ def retry(
     elif isinstance(outcome, Failed):
         reason = outcome.reason
     elif m.is_down(host):
-        m.owe(host, step, f'{host} is down', _for_debt(m))
+        m.defer(host, step, f'{host} is down', _for_cleanup(m))
         return Done({'owed': f'{host} is down'})
     else:
         # Asked once more it is as stuck as it was, until there is an answer.
@@ -149,7 +149,7 @@ def retry(
     if wait.tries >= m.tools.options.post_max_attempts:
         if step == 'rollback_live_migration_at_source':
             return Stuck(f'{host} is up and cannot restore the guest ({reason}): look at its hypervisor.')
-        m.owe(host, step, reason, _for_debt(m))
+        m.defer(host, step, reason, _for_cleanup(m))
         return Done({'owed': reason})
     m.note_try(record, reason)
     wait.reason = reason
@@ -165,7 +165,7 @@ def _in_line(host: str) -> Parked:
     return Parked(f'a free place among the calls to {host}', patient=True, whom=())
 
 
-def back_off(m: context.OwnedMigration, wait: waiting.Wait) -> None:
+def back_off(m: context.MigrationContext, wait: waiting.Wait) -> None:
     """Let be what has failed: twice as long each time, up to a minute, jittered."""
     first, last = _BACKOFF
     # What is never given up may fail more often than a float has room for.
@@ -174,45 +174,45 @@ def back_off(m: context.OwnedMigration, wait: waiting.Wait) -> None:
     _let_be(m, wait, pause)
 
 
-def _let_be(m: context.OwnedMigration, wait: waiting.Wait, seconds: float) -> None:
+def _let_be(m: context.MigrationContext, wait: waiting.Wait, seconds: float) -> None:
     wait.next_try = m.tools.threads.clock.monotonic() + seconds
     m.wake_by(wait.next_try)
 
 
-def _stuck(m: context.OwnedMigration, wait: waiting.Wait, reason: str) -> Stuck:
+def _stuck(m: context.MigrationContext, wait: waiting.Wait, reason: str) -> Stuck:
     """Have a step asked for again after a while, and not as fast as its host can answer."""
     _let_be(m, wait, LOOK_AGAIN)
     wait.stuck = Stuck(reason)
     return wait.stuck
 
 
-def _for_debt(m: context.OwnedMigration) -> dict[str, Any]:
+def _for_cleanup(m: context.MigrationContext) -> dict[str, Any]:
     """Return what paying a debt of this migration will need: the frozen data of the preparation."""
     return {'migrate_data': m.result('pre_live_migration').get('migrate_data')}
 
 
-def tell(m: context.OwnedMigration, wait: waiting.Wait, wish: str, **payload: Any) -> None:
+def tell(m: context.MigrationContext, wait: waiting.Wait, request: str, **payload: Any) -> None:
     """Tell the source of a wish now, unless it has taken it lately; and have this migration woken for the next time."""
     now = m.tools.threads.clock.monotonic()
-    if wait.next_try <= now and ask_once(m, m.source, wish, **payload):
+    if wait.next_try <= now and ask_once(m, m.source, request, **payload):
         wait.next_try = now + TELL_AGAIN
     m.wake_by(wait.next_try if wait.next_try > now else now + TELL_AGAIN)
 
 
-def ask_once(m: context.OwnedMigration, host: str, step: str, **payload: Any) -> bool:
+def ask_once(m: context.MigrationContext, host: str, step: str, **payload: Any) -> bool:
     """Pass a wish on to a host that answers at once; return whether it has taken it."""
     answer = _send(m, host, step, payload)
     return isinstance(answer, protocol.Answer)
 
 
-def look_at(m: context.OwnedMigration, host: str) -> settle.Host:
+def look_at(m: context.MigrationContext, host: str) -> settle.Host:
     """Ask a host, now and in the present epoch, and return its word for the table."""
     word = _asked(m, host)
-    (m.unheard.add if word.says is settle.Says.MISSING else m.unheard.discard)(host)
+    (m.unheard.add if word.observed is settle.Observed.MISSING else m.unheard.discard)(host)
     return word
 
 
-def _asked(m: context.OwnedMigration, host: str) -> settle.Host:
+def _asked(m: context.MigrationContext, host: str) -> settle.Host:
     # What it said before no longer counts. Should it say the same again, that is news to whoever waits for an answer.
     m.seen.pop(host, None)
     if m.tools.hosts.was_silent(host, m.tools.options.poll_interval):
@@ -224,11 +224,11 @@ def _asked(m: context.OwnedMigration, host: str) -> settle.Host:
     except HostBusy:
         # It was not asked, and so has not been silent either, for however long it was not heard.
         m.unasked.add(host)
-        return settle.Host(settle.Says.MISSING)
+        return settle.Host(settle.Observed.MISSING)
     observation = next((one for one in found or [] if one.migration_uuid == m.row.uuid), None)
     if observation is None:
         if found is not None:
-            m.note_mute(host)
+            m.note_unresponsive(host)
         m.waits_on.add(host)
         return _silent(m, host)
     m.take_observation(observation)
@@ -241,12 +241,12 @@ def _asked(m: context.OwnedMigration, host: str) -> settle.Host:
         m.reread_boots()
     if observation.refusal is not None or observation.epoch > m.row.epoch:
         m.waits_on.add(host)
-        return settle.Host(settle.Says.MISSING)
+        return settle.Host(settle.Observed.MISSING)
     m.end_silence(host)
-    return word_of(m, observation)
+    return observed_in(m, observation)
 
 
-def ask_first(m: context.OwnedMigration) -> Parked | Stuck | None:
+def ask_first(m: context.MigrationContext) -> Parked | Stuck | None:
     """Ask every host that has to answer in the present epoch before anything else is done.
 
     :returns: what it waits for, if one is silent without being down.
@@ -257,19 +257,19 @@ def ask_first(m: context.OwnedMigration) -> Parked | Stuck | None:
         if m.row.epoch != epoch:
             m.must_ask = set(m.hosts)
             continue
-        m.must_ask = {host for host, word in answers.items() if word.says is settle.Says.MISSING}
+        m.must_ask = {host for host, word in answers.items() if word.observed is settle.Observed.MISSING}
         if m.must_ask:
             m.waits_on |= m.must_ask
             return not_told(m, *sorted(m.must_ask))
     return None
 
 
-def not_told(m: context.OwnedMigration, *hosts: str) -> Parked | Stuck:
+def not_told(m: context.MigrationContext, *hosts: str) -> Parked | Stuck:
     """Return how it waits for hosts that have not said where the guest is: for a person, where one answers and for long
     has not told of this guest.
     """
     for host in hosts:
-        if m.mute_for(host) >= m.tools.options.service_down_time:
+        if m.unresponsive_for(host) >= m.tools.options.service_down_time:
             return Stuck(
                 f'{host} answers, but its hypervisor has long not told of the guest: look at it, and at the log of its '
                 'compute service. It goes on by itself when that tells; or stop that service, and declare the host '
@@ -280,21 +280,21 @@ def not_told(m: context.OwnedMigration, *hosts: str) -> Parked | Stuck:
     return Parked(f'{", ".join(sorted(hosts))} to say where the guest is', whom=hosts)
 
 
-def word_of(m: context.OwnedMigration, observation: protocol.Observation) -> settle.Host:
+def observed_in(m: context.MigrationContext, observation: protocol.Observation) -> settle.Host:
     """Return the row of the table for what a host said."""
     guest = observation.guest
     if observation.host == m.source:
         entry = protocol.Entry.RETURNED if _has_ended(m, observation) else observation.entry
-        says = settle.source_says(guest.state, guest.job, entry)
-        return settle.Host(says, verdict=observation.verdict, post_copy=guest.post_copy)
+        observed = settle.source_observed(guest.state, guest.job, entry)
+        return settle.Host(observed, verdict=observation.verdict, post_copy=guest.post_copy)
     preparing = any(
         report.step == 'pre_live_migration' and report.state == protocol.WorkState.RUNNING
         for report in observation.reports
     )
-    return settle.Host(settle.destination_says(guest.state, preparing), post_copy=guest.post_copy)
+    return settle.Host(settle.destination_observed(guest.state, preparing), post_copy=guest.post_copy)
 
 
-def _has_ended(m: context.OwnedMigration, observation: protocol.Observation) -> bool:
+def _has_ended(m: context.MigrationContext, observation: protocol.Observation) -> bool:
     """Whether this boot of the source has ended its part: it was cancelled in the queue, or the call has returned.
 
     A host makes a live migration at most once in its life, so it will not be made any more either.
@@ -305,20 +305,20 @@ def _has_ended(m: context.OwnedMigration, observation: protocol.Observation) -> 
     return report is not None and report.boot_id == observation.boot_id and report.state != protocol.WorkState.RUNNING
 
 
-def _silent(m: context.OwnedMigration, host: str) -> settle.Host:
+def _silent(m: context.MigrationContext, host: str) -> settle.Host:
     if not m.is_down(host):
-        return settle.Host(settle.Says.MISSING)
+        return settle.Host(settle.Observed.MISSING)
     forced = m.tools.database.services.get_compute(host).forced_down
-    return settle.Host(settle.Says.DOWN, forced_down=forced)
+    return settle.Host(settle.Observed.DOWN, forced_down=forced)
 
 
-def _heard(m: context.OwnedMigration, host: str, step: str, record: log.StepRecord) -> protocol.Report | None:
+def _heard(m: context.MigrationContext, host: str, step: str, record: log.StepRecord) -> protocol.Report | None:
     found = m.reports.get((host, step))
     return found if found is not None and found.epoch >= record.epoch else None
 
 
 def _send(
-    m: context.OwnedMigration, host: str, step: str, payload: dict[str, Any]
+    m: context.MigrationContext, host: str, step: str, payload: dict[str, Any]
 ) -> protocol.Answer | Failed | Parked | exception.MigratorException:
     """Send an order, a second time if the host has been restarted and its new boot is known by now."""
     order = m.order(host, step)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from migrator.objects.protocol import Entry, GuestState
 
 
-class Says(enum.StrEnum):
+class Observed(enum.StrEnum):
     """What a host says of the guest: a row of the table; and the words in which a person is told, after its name."""
 
     #: No job, and the driver call was never made.
@@ -77,34 +77,34 @@ _STUCK = (_A.STUCK,) * 5
 #: What the source says -> what that asks for, by column.
 SOURCE = MappingProxyType(
     {
-        Says.HERE: (_A.GO_ON, _A.QUEUE, _A.BACK, _A.STUCK, _A.RESTORE),
-        Says.RETURNED: (_A.GO_ON, _A.BACK, _A.BACK, _A.STUCK, _A.RESTORE),
-        Says.WAITS: (_A.STUCK, _A.WAIT, _A.WAIT, _A.WAIT, _A.ABORT),
-        Says.STARTED: (_A.STUCK, _A.WAIT, _A.WAIT, _A.WAIT, _A.ABORT),
-        Says.JOB: (_A.STUCK, _A.SEE_RUNNING, _A.SEE_RUNNING, _A.WAIT, _A.ABORT),
-        Says.CUTOVER_JOB: (_A.STUCK, _A.WAIT, _A.WAIT, _A.WAIT, _A.ABORT),
-        Says.CUTOVER: (_A.STUCK, _A.BACK, _A.BACK, _A.POST, _A.RESTORE),
-        Says.SHUT_OFF: (_A.BACK, _A.BACK, _A.BACK, _A.POST, _A.RESTORE),
-        Says.ABSENT: (_A.ERROR, _A.ASK, _A.ASK, _A.DONE, _A.STUCK),
-        Says.BROKEN: _STUCK,
+        Observed.HERE: (_A.GO_ON, _A.QUEUE, _A.BACK, _A.STUCK, _A.RESTORE),
+        Observed.RETURNED: (_A.GO_ON, _A.BACK, _A.BACK, _A.STUCK, _A.RESTORE),
+        Observed.WAITS: (_A.STUCK, _A.WAIT, _A.WAIT, _A.WAIT, _A.ABORT),
+        Observed.STARTED: (_A.STUCK, _A.WAIT, _A.WAIT, _A.WAIT, _A.ABORT),
+        Observed.JOB: (_A.STUCK, _A.SEE_RUNNING, _A.SEE_RUNNING, _A.WAIT, _A.ABORT),
+        Observed.CUTOVER_JOB: (_A.STUCK, _A.WAIT, _A.WAIT, _A.WAIT, _A.ABORT),
+        Observed.CUTOVER: (_A.STUCK, _A.BACK, _A.BACK, _A.POST, _A.RESTORE),
+        Observed.SHUT_OFF: (_A.BACK, _A.BACK, _A.BACK, _A.POST, _A.RESTORE),
+        Observed.ABSENT: (_A.ERROR, _A.ASK, _A.ASK, _A.DONE, _A.STUCK),
+        Observed.BROKEN: _STUCK,
     }
 )
 
 #: What the destination says -> what that asks for, by column.
 DESTINATION = MappingProxyType(
     {
-        Says.WAITING: (_A.GO_ON, _A.GO_ON, _A.ASK, _A.STUCK, _A.CLEAN),
-        Says.PREPARING: (_A.GO_ON, _A.WAIT, _A.ASK, _A.STUCK, _A.CLEAN),
-        Says.RUNS: (_A.STUCK, _A.FORWARD, _A.FORWARD, _A.POST, _A.STUCK),
-        Says.ABSENT: (_A.GO_ON, _A.PREPARE, _A.ASK, _A.STUCK, _A.DONE),
-        Says.BROKEN: _STUCK,
+        Observed.WAITING: (_A.GO_ON, _A.GO_ON, _A.ASK, _A.STUCK, _A.CLEAN),
+        Observed.PREPARING: (_A.GO_ON, _A.WAIT, _A.ASK, _A.STUCK, _A.CLEAN),
+        Observed.RUNS: (_A.STUCK, _A.FORWARD, _A.FORWARD, _A.POST, _A.STUCK),
+        Observed.ABSENT: (_A.GO_ON, _A.PREPARE, _A.ASK, _A.STUCK, _A.DONE),
+        Observed.BROKEN: _STUCK,
     }
 )
 
 #: The source has a job: only "runs" at the destination overrules its row.
-_JOB = frozenset({Says.JOB, Says.CUTOVER_JOB})
+_JOB = frozenset({Observed.JOB, Observed.CUTOVER_JOB})
 #: The guest could run at the source at any moment.
-_HERE = frozenset({Says.HERE, Says.RETURNED})
+_HERE = frozenset({Observed.HERE, Observed.RETURNED})
 #: Which of two cells comes first, as the protocol has it.
 _PRECEDENCE = (
     _A.STUCK,
@@ -132,7 +132,7 @@ class Host:
     :ivar forced_down: the operator's word that the host is fenced; only with DOWN.
     """
 
-    says: Says
+    observed: Observed
     verdict: str = ''
     post_copy: bool = False
     forced_down: bool = False
@@ -147,38 +147,38 @@ class Decision:
 
 
 def _word(host: Host) -> str:
-    return f'{host.says}, as an operator has declared' if host.forced_down else str(host.says)
+    return f'{host.observed}, as an operator has declared' if host.forced_down else str(host.observed)
 
 
-def source_says(state: str, job: bool, entry: str) -> Says:
+def source_observed(state: str, job: bool, entry: str) -> Observed:
     """Return the row for what a poll of the source told."""
     if state == GuestState.POSTCOPY_BROKEN:
-        return Says.BROKEN
+        return Observed.BROKEN
     if state == GuestState.CUTOVER:
-        return Says.CUTOVER_JOB if job else Says.CUTOVER
+        return Observed.CUTOVER_JOB if job else Observed.CUTOVER
     if job:
-        return Says.JOB
+        return Observed.JOB
     if entry == Entry.QUEUED:
-        return Says.WAITS
+        return Observed.WAITS
     if entry == Entry.STARTED:
-        return Says.STARTED
+        return Observed.STARTED
     if state in (GuestState.RUNNING, GuestState.PAUSED):
-        return Says.RETURNED if entry == Entry.RETURNED else Says.HERE
+        return Observed.RETURNED if entry == Entry.RETURNED else Observed.HERE
     if state == GuestState.SHUTDOWN:
-        return Says.SHUT_OFF
+        return Observed.SHUT_OFF
     # What merely waits for a guest at the source is not the guest.
-    return Says.ABSENT
+    return Observed.ABSENT
 
 
-def destination_says(state: str, preparing: bool) -> Says:
+def destination_observed(state: str, preparing: bool) -> Observed:
     """Return the row for what a poll of the destination told."""
     if state == GuestState.POSTCOPY_BROKEN:
-        return Says.BROKEN
+        return Observed.BROKEN
     if state in (GuestState.RUNNING, GuestState.PAUSED, GuestState.SHUTDOWN):
-        return Says.RUNS
+        return Observed.RUNS
     if preparing:
-        return Says.PREPARING
-    return Says.WAITING if state in (GuestState.WAITING, GuestState.CUTOVER) else Says.ABSENT
+        return Observed.PREPARING
+    return Observed.WAITING if state in (GuestState.WAITING, GuestState.CUTOVER) else Observed.ABSENT
 
 
 def decide(
@@ -210,16 +210,16 @@ def _reason(act: Act, source: Host, destination: Host, column: Column, names: tu
     seen = f'{ours}; {theirs}; {column}.'
     if act is not Act.STUCK:
         return seen
-    if column is Column.QUEUED and source.says is Says.ABSENT and destination.says is Says.DOWN:
+    if column is Column.QUEUED and source.observed is Observed.ABSENT and destination.observed is Observed.DOWN:
         helps = (
             'No migration job of the guest was seen, and no host that answers has it: start the compute service of '
             'the destination; or look which host has the guest, and abandon the migration with --guest-on that host.'
         )
-    elif Says.DOWN in (source.says, destination.says):
+    elif Observed.DOWN in (source.observed, destination.observed):
         helps = 'Start the compute service of what is down; or, where that host is fenced, declare it forced down.'
-    elif Says.BROKEN in (source.says, destination.says):
+    elif Observed.BROKEN in (source.observed, destination.observed):
         helps = 'No host can run the guest as it is: it has to be started anew from its disk.'
-    elif source.says in _HERE and destination.says is Says.RUNS:
+    elif source.observed in _HERE and destination.observed is Observed.RUNS:
         helps = 'Both hosts have it, running or shut off: look which is the right one, and undefine the other.'
     else:
         helps = 'That fits no known case: look which host has the guest.'
@@ -227,26 +227,30 @@ def _reason(act: Act, source: Host, destination: Host, column: Column, names: tu
 
 
 def _decide(source: Host, destination: Host, column: Column, against: bool, asked_again: bool, late: bool) -> Act:
-    if Says.MISSING in (source.says, destination.says):
+    if Observed.MISSING in (source.observed, destination.observed):
         return _A.WAIT
-    if Says.DOWN in (source.says, destination.says):
+    if Observed.DOWN in (source.observed, destination.observed):
         return _with_a_host_down(source, destination, column, against, late)
-    if source.says in _HERE and destination.says is Says.RUNS:
+    if source.observed in _HERE and destination.observed is Observed.RUNS:
         # The two answers are of two moments, and the guest may have moved between them.
         return _A.STUCK if asked_again else _A.ASK
-    theirs = _cell(SOURCE, source.says, column)
-    others = _cell(DESTINATION, destination.says, column)
+    theirs = _cell(SOURCE, source.observed, column)
+    others = _cell(DESTINATION, destination.observed, column)
     if against and column in (Column.NOT_SENT, Column.QUEUED, Column.RUNNING):
-        theirs = _wished(theirs, source.says)
+        theirs = _requested(theirs, source.observed)
         # What is there, or is still being made there, is of no use any more.
         others = _A.ASK if others in (_A.PREPARE, _A.GO_ON, _A.WAIT) else others
-    if source.says in _JOB:
+    if source.observed in _JOB:
         # After forward the post step waits for the job's end, as in post-copy.
-        overruled = destination.says is Says.RUNS and column is not Column.FORWARD
+        overruled = destination.observed is Observed.RUNS and column is not Column.FORWARD
         return others if overruled else theirs
-    if source.says is Says.ABSENT and destination.says is Says.ABSENT and column in (Column.QUEUED, Column.RUNNING):
+    if (
+        source.observed is Observed.ABSENT
+        and destination.observed is Observed.ABSENT
+        and column in (Column.QUEUED, Column.RUNNING)
+    ):
         return _A.ERROR
-    if source.says is Says.WAITS and others is _A.PREPARE:
+    if source.observed is Observed.WAITS and others is _A.PREPARE:
         # It would only start to fail: what it waits for can be made ready meanwhile.
         return _A.PREPARE
     if {theirs, others} == {_A.ASK}:
@@ -258,15 +262,15 @@ def _decide(source: Host, destination: Host, column: Column, against: bool, aske
     return min({theirs, others} - {_A.ASK}, key=_PRECEDENCE.index)
 
 
-def _cell(table: MappingProxyType[Says, tuple[Act, ...]], says: Says, column: Column) -> Act:
-    return table[says][_ORDER.index(column)]
+def _cell(table: MappingProxyType[Observed, tuple[Act, ...]], observed: Observed, column: Column) -> Act:
+    return table[observed][_ORDER.index(column)]
 
 
-def _wished(act: Act, says: Says) -> Act:
+def _requested(act: Act, observed: Observed) -> Act:
     """Return what a wish to turn back makes of a cell of the source."""
     if act in (_A.GO_ON, _A.QUEUE):
         return _A.BACK
-    if says in (Says.WAITS, Says.JOB, Says.CUTOVER_JOB) and act in (_A.WAIT, _A.SEE_RUNNING):
+    if observed in (Observed.WAITS, Observed.JOB, Observed.CUTOVER_JOB) and act in (_A.WAIT, _A.SEE_RUNNING):
         # Paused with a job, too: to complete by force pauses a guest long before it moves, and whether an abort still
         # comes in time is for the driver to say.
         return _A.ABORT
@@ -274,22 +278,22 @@ def _wished(act: Act, says: Says) -> Act:
 
 
 def _with_a_host_down(source: Host, destination: Host, column: Column, against: bool, late: bool) -> Act:
-    if source.says is destination.says:
+    if source.observed is destination.observed:
         return _A.STUCK
     if column in (Column.FORWARD, Column.BACK):
-        up, table = (destination, DESTINATION) if source.says is Says.DOWN else (source, SOURCE)
-        return _cell(table, up.says, column)
+        up, table = (destination, DESTINATION) if source.observed is Observed.DOWN else (source, SOURCE)
+        return _cell(table, up.observed, column)
     if column is Column.NOT_SENT:
-        if destination.says is Says.RUNS or source.says in _JOB | {Says.CUTOVER, Says.BROKEN}:
+        if destination.observed is Observed.RUNS or source.observed in _JOB | {Observed.CUTOVER, Observed.BROKEN}:
             return _A.STUCK
-        return _A.ERROR if source.says is Says.ABSENT else _A.BACK
-    if source.says is Says.DOWN:
-        if destination.says is Says.RUNS:
+        return _A.ERROR if source.observed is Observed.ABSENT else _A.BACK
+    if source.observed is Observed.DOWN:
+        if destination.observed is Observed.RUNS:
             return _A.FORWARD
         if source.forced_down:
             return _A.ERROR
         # What receives the copy is there: the hypervisor of the source goes on without its compute service.
-        copies = column is Column.RUNNING and destination.says is Says.WAITING
+        copies = column is Column.RUNNING and destination.observed is Observed.WAITING
         return _A.WAIT if copies and not against and not late else _A.STUCK
     return _with_the_destination_down(source, destination, column, against)
 
@@ -299,17 +303,17 @@ def _with_the_destination_down(source: Host, destination: Host, column: Column, 
         return _A.ERROR
     if source.verdict == 'completed':
         return _A.FORWARD
-    if source.says is Says.ABSENT:
+    if source.observed is Observed.ABSENT:
         # A guest whose job was never seen has not left by migration: it may exist nowhere.
         return _A.FORWARD if column is Column.RUNNING else _A.STUCK
-    if source.says in _HERE:
+    if source.observed in _HERE:
         return _A.BACK
-    if source.says is Says.WAITS:
+    if source.observed is Observed.WAITS:
         return _A.ABORT if against or destination.forced_down else _A.WAIT
-    if source.says is Says.JOB:
+    if source.observed is Observed.JOB:
         return _A.ABORT if against or destination.forced_down else _A.WAIT
-    if source.says in (Says.CUTOVER, Says.SHUT_OFF) and source.verdict in ('failed', 'aborted'):
+    if source.observed in (Observed.CUTOVER, Observed.SHUT_OFF) and source.verdict in ('failed', 'aborted'):
         return _A.BACK
-    if source.says in (Says.STARTED, Says.CUTOVER_JOB):
+    if source.observed in (Observed.STARTED, Observed.CUTOVER_JOB):
         return _A.WAIT
     return _A.STUCK

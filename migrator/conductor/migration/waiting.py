@@ -151,8 +151,8 @@ def _got(m: Any) -> Any:
     row, seen = m.row, m.seen.get(m.source)
     # Of a copy that is to be aborted its progress is none.
     figures = seen.progress if seen is not None and row.outcome == Outcome.FORWARD else None
-    wishes = row.abort_requested_at, row.abandon_requested_at
-    return row.status, row.outcome, row.attempt, wishes, len(done), figures
+    requests = row.abort_requested_at, row.abandon_requested_at
+    return row.status, row.outcome, row.attempt, requests, len(done), figures
 
 
 def _is_kept_stuck(m: Any, pause: Parked) -> bool:

@@ -15,14 +15,14 @@ from migrator import exception
 from migrator.conductor import cleanups
 from migrator.conductor.migration import abandon, allocations, destinations, hosts
 from migrator.conductor.migration import settle as settling
-from migrator.conductor.migration.context import OwnedMigration, Status
+from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.db import types
 from migrator.objects import CANCELLED_BY_STOP, base, protocol
 from migrator.saga.saga import Saga
 from migrator.saga.step import Back, Done, Failed, Forward, GoOn, Kind, Lost, Parked, Settlement, Step, Stuck, Verdict
 
 
-def story() -> Saga[OwnedMigration]:
+def story() -> Saga[MigrationContext]:
     """Return the story. A new step is one line here, and its bodies below."""
     compensatable, pivot, retriable = Kind.COMPENSATABLE, Kind.PIVOT, Kind.RETRIABLE
     # A step reads: name and kind; what it intends and does; how that is undone.
@@ -66,7 +66,7 @@ def story() -> Saga[OwnedMigration]:
 # --- 1 move_allocation -----------------------------------------------------------------------------------------------
 
 
-def choose_destination(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
+def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Find the next candidate; the intent fixes both allocations, and the generation that the move is bound to."""
     if m.instance is None:
         return Failed(f'Instance {m.row.instance_uuid} has been deleted.')
@@ -93,14 +93,14 @@ def choose_destination(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
     }
 
 
-def move_allocation(m: OwnedMigration) -> Verdict:
+def move_allocation(m: MigrationContext) -> Verdict:
     """One atomic POST: the migration takes the source's allocation, the instance the destination's."""
     verdict = allocations.move(m)
     m.will_call()
     return verdict
 
 
-def return_allocation(m: OwnedMigration) -> Verdict:
+def return_allocation(m: MigrationContext) -> Verdict:
     """One atomic POST back; or one rewrite of the source, so that no move still on its way can succeed."""
     return allocations.give_back(m)
 
@@ -108,7 +108,7 @@ def return_allocation(m: OwnedMigration) -> Verdict:
 # --- 2, 3 the checks -------------------------------------------------------------------------------------------------
 
 
-def check_can_live_migrate_destination(m: OwnedMigration) -> Verdict:
+def check_can_live_migrate_destination(m: MigrationContext) -> Verdict:
     """Ask the destination; no answer counts as failing, since the next candidate may be better."""
     assert m.destination is not None
     found = hosts.check(
@@ -122,7 +122,7 @@ def check_can_live_migrate_destination(m: OwnedMigration) -> Verdict:
     return _migrate_data_of(found) if isinstance(found, protocol.Report) else found
 
 
-def check_can_live_migrate_source(m: OwnedMigration) -> Verdict:
+def check_can_live_migrate_source(m: MigrationContext) -> Verdict:
     """Ask the source, with the destination's answer."""
     data = _migrate_data(m, 'check_can_live_migrate_destination')
     found = hosts.check(m, m.source, 'check_can_live_migrate_source', instance=m.instance, migrate_data=data)
@@ -132,14 +132,14 @@ def check_can_live_migrate_source(m: OwnedMigration) -> Verdict:
 # --- 4 pre_live_migration --------------------------------------------------------------------------------------------
 
 
-def may_prepare(m: OwnedMigration) -> Mapping[str, Any]:
+def may_prepare(m: MigrationContext) -> Mapping[str, Any]:
     """The checks are done: whoever waits for them may be answered."""
     m.will(checked_at=types.now())
     m.will_call()
     return {}
 
 
-def pre_live_migration(m: OwnedMigration) -> Verdict:
+def pre_live_migration(m: MigrationContext) -> Verdict:
     """Prepare the destination; what it answers is frozen in the journal and sent to the source."""
     found = _prepare(m)
     if not isinstance(found, protocol.Report):
@@ -149,7 +149,7 @@ def pre_live_migration(m: OwnedMigration) -> Verdict:
     return _migrate_data_of(found)
 
 
-def _prepare(m: OwnedMigration) -> protocol.Report | Failed | Parked:
+def _prepare(m: MigrationContext) -> protocol.Report | Failed | Parked:
     assert m.destination is not None
     record = m.record('pre_live_migration')
     assert record is not None
@@ -160,7 +160,7 @@ def _prepare(m: OwnedMigration) -> protocol.Report | Failed | Parked:
     return found
 
 
-def rollback_live_migration_at_destination(m: OwnedMigration) -> Verdict:
+def rollback_live_migration_at_destination(m: MigrationContext) -> Verdict:
     """Remove what the checks and the preparation have left."""
     return _undo(m, m.destination, 'rollback_live_migration_at_destination', 'pre_live_migration')
 
@@ -168,7 +168,7 @@ def rollback_live_migration_at_destination(m: OwnedMigration) -> Verdict:
 # --- 5 live_migration ------------------------------------------------------------------------------------------------
 
 
-def may_move(m: OwnedMigration) -> Mapping[str, Any]:
+def may_move(m: MigrationContext) -> Mapping[str, Any]:
     """From this commit on the guest may move at any moment, and only the hosts know whether it has."""
     m.will(status=Status.QUEUED.value, queued_at=types.now())
     m.will_call()
@@ -176,7 +176,7 @@ def may_move(m: OwnedMigration) -> Mapping[str, Any]:
     return {'source_boot_id': m.boots.get(m.source)}
 
 
-def live_migration(m: OwnedMigration) -> Verdict:
+def live_migration(m: MigrationContext) -> Verdict:
     """Have the source queue it."""
     record = m.record('live_migration')
     assert record is not None
@@ -196,7 +196,7 @@ def live_migration(m: OwnedMigration) -> Verdict:
     return found
 
 
-def rollback_live_migration_at_source(m: OwnedMigration) -> Verdict:
+def rollback_live_migration_at_source(m: MigrationContext) -> Verdict:
     """Restore the guest at the source."""
     if m.lost:
         return Done({'skipped': 'there is no guest to restore'})
@@ -205,23 +205,23 @@ def rollback_live_migration_at_source(m: OwnedMigration) -> Verdict:
     return _undo(m, m.source, 'rollback_live_migration_at_source', 'live_migration')
 
 
-def settle(m: OwnedMigration) -> Settlement:
+def settle(m: MigrationContext) -> Settlement:
     """Ask both hosts where the guest is, and decide; never by a time-out, and never from the journal alone."""
     known = _without_asking(m)
     if known is not None:
         return known
     asked_again = False
     while True:
-        source = _source_word(m)
-        if source.says is settling.Says.MISSING:
+        source = _observe_source(m)
+        if source.observed is settling.Observed.MISSING:
             m.waits_on = {m.source}
             return hosts.not_told(m, m.source)
         # The destination is asked after the source has answered: the guest may have moved between the two.
-        destination = hosts.look_at(m, m.destination) if m.destination else settling.Host(settling.Says.ABSENT)
-        moved = destination.says in (settling.Says.RUNS, settling.Says.BROKEN)
-        if source.says is settling.Says.ABSENT and not moved and m.is_deleted():
+        destination = hosts.look_at(m, m.destination) if m.destination else settling.Host(settling.Observed.ABSENT)
+        moved = destination.observed in (settling.Observed.RUNS, settling.Observed.BROKEN)
+        if source.observed is settling.Observed.ABSENT and not moved and m.is_deleted():
             # Not lost, but deleted with its instance: there is nothing to move any more, and nothing to restore.
-            source = settling.Host(settling.Says.RETURNED)
+            source = settling.Host(settling.Observed.RETURNED)
         names = (m.source, m.destination or '')
         against, late = m.against is not None, _would_have_ended(m)
         decision = settling.decide(source, destination, _column(m), against, asked_again, names, late)
@@ -237,7 +237,7 @@ def settle(m: OwnedMigration) -> Settlement:
         return _settled(m, decision, source, destination)
 
 
-def _without_asking(m: OwnedMigration) -> Settlement | None:
+def _without_asking(m: MigrationContext) -> Settlement | None:
     """Return what needs no question: nothing was ever sent, or the source's events tell of a job on its way."""
     sent = m.record('live_migration') is not None
     if not sent:
@@ -250,10 +250,10 @@ def _without_asking(m: OwnedMigration) -> Settlement | None:
         return None
     if report.state != protocol.WorkState.RUNNING or any(m.is_down(host) for host in m.hosts):
         return None
-    if m.mute_for(m.source) >= m.tools.options.service_down_time:
+    if m.unresponsive_for(m.source) >= m.tools.options.service_down_time:
         return None
     seen = m.seen.get(m.source)
-    if seen is not None and hosts.word_of(m, seen).says not in _ON_ITS_WAY:
+    if seen is not None and hosts.observed_in(m, seen).observed not in _ON_ITS_WAY:
         # Events tell of a job's begin and end, and not of post-copy.
         return None
     started = bool((report.result or {}).get('started'))
@@ -272,35 +272,35 @@ def _without_asking(m: OwnedMigration) -> Settlement | None:
 
 
 #: What the source says as long as nothing has happened that its events do not tell.
-_ON_ITS_WAY = frozenset({settling.Says.WAITS, settling.Says.STARTED, settling.Says.JOB})
+_ON_ITS_WAY = frozenset({settling.Observed.WAITS, settling.Observed.STARTED, settling.Observed.JOB})
 
 
-def _source_word(m: OwnedMigration) -> settling.Host:
+def _observe_source(m: MigrationContext) -> settling.Host:
     """Return the source's word: what its planned stop has left, its final event if it says completed, else its answer
     to a question."""
     if _cancelled_by_stop(m):
         # Its queue was closed before it said so: nothing that is still on its way to that boot is taken, and to none
         # after it is sent what was wished aborted. There may be nobody to ask.
-        return settling.Host(settling.Says.RETURNED)
+        return settling.Host(settling.Observed.RETURNED)
     report = m.reports.get((m.source, 'live_migration'))
     if report is not None and report.epoch >= m.row.epoch and report.state == protocol.WorkState.DONE:
         if (report.result or {}).get('verdict') == 'completed':
             # The driver's promise: the source's copy can never run again.
-            return settling.Host(settling.Says.CUTOVER, verdict='completed')
+            return settling.Host(settling.Observed.CUTOVER, verdict='completed')
     return hosts.look_at(m, m.source)
 
 
-def _cancelled_by_stop(m: OwnedMigration) -> bool:
+def _cancelled_by_stop(m: MigrationContext) -> bool:
     return m.row.abort_verdict == CANCELLED_BY_STOP
 
 
-def _column(m: OwnedMigration) -> settling.Column:
+def _column(m: MigrationContext) -> settling.Column:
     if m.record('live_migration') is None:
         return settling.Column.NOT_SENT
     return settling.Column.QUEUED if m.row.status == Status.QUEUED else settling.Column.RUNNING
 
 
-def _would_have_ended(m: OwnedMigration) -> bool:
+def _would_have_ended(m: MigrationContext) -> bool:
     """Whether a copy takes longer than a source that lives would let it take, by default."""
     began, flavor = m.row.running_at, m.guest.flavor
     if began is None:
@@ -311,14 +311,14 @@ def _would_have_ended(m: OwnedMigration) -> bool:
 
 
 def _settled(
-    m: OwnedMigration, decision: settling.Decision, source: settling.Host, destination: settling.Host
+    m: MigrationContext, decision: settling.Decision, source: settling.Host, destination: settling.Host
 ) -> Settlement:
     act = decision.act
     reason = m.against or _verdict_of(m) or decision.reason
     if act is settling.Act.GO_ON:
         return GoOn() if m.record('live_migration') is None else _queue_again(m)
     if act is settling.Act.FORWARD:
-        job = source.says in (settling.Says.JOB, settling.Says.CUTOVER_JOB)
+        job = source.observed in (settling.Observed.JOB, settling.Observed.CUTOVER_JOB)
         return Forward({'verdict': source.verdict or 'completed', 'post_copy': destination.post_copy, 'job': job})
     if act is settling.Act.BACK:
         if m.row.abort_requested_at is not None and source.verdict == 'failed':
@@ -339,7 +339,7 @@ def _settled(
     if act is settling.Act.QUEUE:
         return _queue_again(m)
     if act is settling.Act.ABORT:
-        return _abort(m, runs=source.says in (settling.Says.JOB, settling.Says.CUTOVER_JOB))
+        return _abort(m, runs=source.observed in (settling.Observed.JOB, settling.Observed.CUTOVER_JOB))
     if act is settling.Act.SEE_RUNNING:
         if m.row.status == Status.QUEUED:
             m.will(status=Status.RUNNING.value, running_at=types.now())
@@ -347,27 +347,27 @@ def _settled(
         _force_complete(m)
     # Whoever has not given an answer that counts is asked again; otherwise the source is listened to.
     m.waits_on = {m.source}
-    if m.destination and destination.says is settling.Says.MISSING:
+    if m.destination and destination.observed is settling.Observed.MISSING:
         m.waits_on = set(m.hosts)
         found = hosts.not_told(m, m.destination)
         if isinstance(found, Stuck):
             return found
     # Of both that is only waited for where a copy may go on.
-    alone = source.says is settling.Says.DOWN and destination.says is settling.Says.WAITING
+    alone = source.observed is settling.Observed.DOWN and destination.observed is settling.Observed.WAITING
     if alone:
         m.note_silence(m.source, m.tools.hosts.silent_for(m.source), answers=False, helps=_COPIES)
     # To complete by force pauses a guest long before it moves.
-    forced = source.says is settling.Says.CUTOVER_JOB and m.row.force_complete_requested_at is not None
-    goes_on = (source.says in _MAY_LAST or forced or alone) and m.outcome is None and m.against is None
+    forced = source.observed is settling.Observed.CUTOVER_JOB and m.row.force_complete_requested_at is not None
+    goes_on = (source.observed in _MAY_LAST or forced or alone) and m.outcome is None and m.against is None
     why = f'the move to get on ({decision.reason})'
-    whom = (m.destination,) if m.destination and destination.says is settling.Says.MISSING else None
+    whom = (m.destination,) if m.destination and destination.observed is settling.Observed.MISSING else None
     return Parked(why, patient=goes_on, told=goes_on, whom=whom)
 
 
 #: How long a copy may take by the default of live_migration_completion_timeout.
 SECONDS_PER_GIB = 800
 #: What the source says in its queue and in its copy, which may last.
-_MAY_LAST = frozenset({settling.Says.WAITS, settling.Says.JOB})
+_MAY_LAST = frozenset({settling.Observed.WAITS, settling.Observed.JOB})
 #: What helps a copy under a compute service that has been killed.
 _COPIES = (
     ', and its hypervisor may go on copying: start its compute service; or, once the host is fenced, declare it forced '
@@ -375,14 +375,14 @@ _COPIES = (
 )
 
 
-def _verdict_of(m: OwnedMigration) -> str | None:
+def _verdict_of(m: MigrationContext) -> str | None:
     report = m.reports.get((m.source, 'live_migration'))
     if report is None or report.state == protocol.WorkState.RUNNING:
         return None
     return report.reason or f'The hypervisor of {m.source} ended the job: {(report.result or {}).get("verdict")}.'
 
 
-def _prepare_again(m: OwnedMigration) -> Settlement:
+def _prepare_again(m: MigrationContext) -> Settlement:
     assert m.destination is not None
     m.reports.pop((m.destination, 'pre_live_migration'), None)
     found = _prepare(m)
@@ -394,7 +394,7 @@ def _prepare_again(m: OwnedMigration) -> Settlement:
     return found
 
 
-def _queue_again(m: OwnedMigration) -> Settlement:
+def _queue_again(m: MigrationContext) -> Settlement:
     m.reports.pop((m.source, 'live_migration'), None)
     verdict = live_migration(m)
     report = m.reports.get((m.source, 'live_migration'))
@@ -404,16 +404,16 @@ def _queue_again(m: OwnedMigration) -> Settlement:
     return verdict if not isinstance(verdict, Done) else turn
 
 
-def _force_complete(m: OwnedMigration) -> None:
+def _force_complete(m: MigrationContext) -> None:
     """Pass the wish on that the guest is to move now; told twice, it is done once."""
-    wish = 'live_migration_force_complete'
+    request = 'live_migration_force_complete'
     if m.row.force_complete_requested_at is not None:
-        hosts.tell(m, m.ledger.of(wish, m.source), wish, instance=m.instance)
+        hosts.tell(m, m.ledger.of(request, m.source), request, instance=m.instance)
 
 
-def _abort(m: OwnedMigration, runs: bool) -> Settlement:
+def _abort(m: MigrationContext, runs: bool) -> Settlement:
     """Have it cancelled in the queue, or aborted by the driver; told twice, it is done once."""
-    wish = 'live_migration_abort'
+    request = 'live_migration_abort'
     if runs and m.row.status == Status.QUEUED:
         # What may be asked of a host depends on it: one that cannot let go of what waits can abort what runs.
         m.will(status=Status.RUNNING.value, running_at=types.now())
@@ -421,7 +421,7 @@ def _abort(m: OwnedMigration, runs: bool) -> Settlement:
     pause = Parked(f'{m.source} to abort the job')
     try:
         # What was told while there was no job yet is no longer known for certain to count for the job.
-        hosts.tell(m, m.ledger.of(f'{wish} {m.row.status}', m.source), wish, instance=m.guest, migration=m.row)
+        hosts.tell(m, m.ledger.of(f'{request} {m.row.status}', m.source), request, instance=m.guest, migration=m.row)
     except exception.ServiceTooOld as error:
         pause = Parked(f'it to run, to be aborted then: {error}', patient=True)
     m.waits_on = {m.source}
@@ -431,7 +431,7 @@ def _abort(m: OwnedMigration, runs: bool) -> Settlement:
 # --- 6 update_instance_host ------------------------------------------------------------------------------------------
 
 
-def update_instance_host(m: OwnedMigration) -> Verdict:
+def update_instance_host(m: MigrationContext) -> Verdict:
     """The guest is the destination's from now on, whatever the clean-up takes; committed with the outcome."""
     post_copy = bool(m.result('live_migration').get('post_copy'))
     m.will(status=(Status.RUNNING_POST_COPY if post_copy else Status.POST_MIGRATING).value)
@@ -442,25 +442,25 @@ def update_instance_host(m: OwnedMigration) -> Verdict:
 # --- 7 the post steps, side by side ----------------------------------------------------------------------------------
 
 
-def job_has_ended(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
+def job_has_ended(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     """Hold the post steps back while the source still has a job, as in post-copy."""
     settled = m.result('live_migration')
     if settled.get('post_copy') or settled.get('job'):
         word = hosts.look_at(m, m.source)
-        if word.says is settling.Says.MISSING:
+        if word.observed is settling.Observed.MISSING:
             m.waits_on = {m.source}
             return hosts.not_told(m, m.source)
-        if word.says in (settling.Says.JOB, settling.Says.CUTOVER_JOB):
+        if word.observed in (settling.Observed.JOB, settling.Observed.CUTOVER_JOB):
             m.waits_on = {m.source}
             return Parked(f'the last pages to leave {m.source}')
-        broken = word.says is settling.Says.BROKEN
-        if word.says is settling.Says.DOWN and m.destination:
+        broken = word.observed is settling.Observed.BROKEN
+        if word.observed is settling.Observed.DOWN and m.destination:
             # What the source still has to send the destination lacks.
             there = hosts.look_at(m, m.destination)
-            if there.says is settling.Says.MISSING:
+            if there.observed is settling.Observed.MISSING:
                 m.waits_on = {m.destination}
                 return hosts.not_told(m, m.destination)
-            broken = there.says is settling.Says.BROKEN
+            broken = there.observed is settling.Observed.BROKEN
             if there.post_copy and not broken:
                 m.waits_on = set(m.hosts)
                 return Parked(f'the last pages to leave {m.source}, which is down', whom=(m.source,))
@@ -471,12 +471,12 @@ def job_has_ended(m: OwnedMigration) -> Mapping[str, Any] | Verdict:
     return {}
 
 
-def post_live_migration_at_source(m: OwnedMigration) -> Verdict:
+def post_live_migration_at_source(m: MigrationContext) -> Verdict:
     """Remove what is left of the guest at the source."""
     return _post(m, m.source, 'post_live_migration_at_source')
 
 
-def post_live_migration_at_destination(m: OwnedMigration) -> Verdict:
+def post_live_migration_at_destination(m: MigrationContext) -> Verdict:
     """Make the guest the destination's own."""
     return _post(m, m.destination, 'post_live_migration_at_destination')
 
@@ -484,17 +484,17 @@ def post_live_migration_at_destination(m: OwnedMigration) -> Verdict:
 # --- 8, 9 the end ----------------------------------------------------------------------------------------------------
 
 
-def may_release(_m: OwnedMigration) -> Mapping[str, Any]:
+def may_release(_m: MigrationContext) -> Mapping[str, Any]:
     """Fix nothing: the step stands behind both post steps, so nothing is left at the source, or a debt says so."""
     return {}
 
 
-def release_source_allocation(m: OwnedMigration) -> Verdict:
+def release_source_allocation(m: MigrationContext) -> Verdict:
     """The source's allocation goes, by generation."""
     return allocations.release(m)
 
 
-def complete(m: OwnedMigration) -> Verdict:
+def complete(m: MigrationContext) -> Verdict:
     """The end, with the instance free for the next task."""
     verdict = 'completed: the guest had moved before the abort could be done' if m.row.abort_requested_at else None
     m.will(status=Status.COMPLETED.value, **({'abort_verdict': verdict} if verdict else {}))
@@ -504,7 +504,7 @@ def complete(m: OwnedMigration) -> Verdict:
 # --- shared by several -----------------------------------------------------------------------------------------------
 
 
-def _post(m: OwnedMigration, host: str | None, step: str) -> Verdict:
+def _post(m: MigrationContext, host: str | None, step: str) -> Verdict:
     record = m.record(step)
     assert host is not None
     assert record is not None
@@ -512,7 +512,7 @@ def _post(m: OwnedMigration, host: str | None, step: str) -> Verdict:
     return hosts.retry(m, host, step, record, instance=m.guest, migrate_data=data)
 
 
-def _undo(m: OwnedMigration, host: str | None, step: str, undone: str) -> Verdict:
+def _undo(m: MigrationContext, host: str | None, step: str, undone: str) -> Verdict:
     # What is undone is undone one after the other, so the newest record of an undo is this one's; two steps share one.
     record = next(record for record in reversed(m.journal.of_attempt(m.attempt)) if record.direction == 'undo')
     assert host is not None
@@ -525,5 +525,5 @@ def _migrate_data_of(report: protocol.Report) -> Done:
     return Done({'migrate_data': base.to_primitive(report.result)})
 
 
-def _migrate_data(m: OwnedMigration, step: str) -> Any:
+def _migrate_data(m: MigrationContext, step: str) -> Any:
     return base.from_primitive(m.result(step)['migrate_data'])

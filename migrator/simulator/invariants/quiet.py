@@ -122,11 +122,11 @@ def no_debris(world: World) -> Iterator[str]:
     migrations has named or tried. And at its own host there is nothing of a move left but the guest, which would
     survive a restart.
     """
-    for debt in world.debts:
-        if debt.alarm is None and debt.host in world.hosts and world.hosts[debt.host].alive:
+    for cleanup in world.cleanups:
+        if cleanup.alarm is None and cleanup.host in world.hosts and world.hosts[cleanup.host].alive:
             # A migration of the guest that is stuck has it in hand.
-            if not world.is_down(debt.host) and not world.in_progress(debt.instance_uuid):
-                yield f'{debt.host} is up, and still owes {debt.step} for migration {debt.migration_uuid}'
+            if not world.is_down(cleanup.host) and not world.in_progress(cleanup.instance_uuid):
+                yield f'{cleanup.host} is up, and still owes {cleanup.step} for migration {cleanup.migration_uuid}'
     for uuid in dict.fromkeys(one.instance_uuid for one in world.migrations.values()):
         newest = world.newest(uuid)
         if newest is None or newest.in_progress or newest.status == _S.ERROR:

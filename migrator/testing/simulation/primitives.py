@@ -8,7 +8,7 @@ import datetime
 from types import TracebackType
 from typing import Protocol
 
-from migrator.testing.simulation.scheduler import Baton
+from migrator.testing.simulation.scheduler import Scheduler
 from migrator.testing.simulation.sim_thread import Deadlock, SimThread
 
 #: When every simulation starts.
@@ -22,7 +22,7 @@ class SimProcess(Protocol):
 
     name: str
     alive: bool
-    baton: Baton
+    scheduler: Scheduler
 
     @property
     def is_world(self) -> bool:
@@ -41,12 +41,12 @@ class SimClock:
     def monotonic(self) -> float:
         """Return virtual seconds."""
         self._process.check()
-        return MONOTONIC_START + self._process.baton.time / 1_000_000
+        return MONOTONIC_START + self._process.scheduler.time / 1_000_000
 
     def now(self) -> datetime.datetime:
         """Return the virtual date, in UTC."""
         self._process.check()
-        return START + datetime.timedelta(microseconds=self._process.baton.time)
+        return START + datetime.timedelta(microseconds=self._process.scheduler.time)
 
 
 class SimLock:
@@ -59,20 +59,20 @@ class SimLock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock; False if it could not be had within ``timeout`` seconds (below 0: wait for ever)."""
-        baton = self._process.baton
-        me = baton.me()
+        scheduler = self._process.scheduler
+        me = scheduler.me()
         if not self._process.alive:
             self._process.check()
-        baton.cross(me, 'lock')
-        until = None if timeout < 0 else baton.time + timeout * 1_000_000
+        scheduler.cross(me, 'lock')
+        until = None if timeout < 0 else scheduler.time + timeout * 1_000_000
         while self._owner is not None:
-            left = None if until is None else (until - baton.time) / 1_000_000
+            left = None if until is None else (until - scheduler.time) / 1_000_000
             if not blocking or (left is not None and left <= 0):
                 return False
             if left is None:
                 self._look_for_a_ring(me)
                 me.wanted = self
-            baton.block(me, f'lock of {self._process.name}', self._waiters, left)
+            scheduler.block(me, f'lock of {self._process.name}', self._waiters, left)
             me.wanted = None
         self._owner = me
         return True
@@ -85,14 +85,14 @@ class SimLock:
         if self._owner is None:
             raise RuntimeError('release unlocked lock')
         self._owner = None
-        baton = process.baton
+        scheduler = process.scheduler
         # The world's locks are shared between processes: the one that is woken may be killed or paused before it has
         # the lock, and must not take the chance of the others with it.
         for _ in range(len(self._waiters) if process.is_world else min(1, len(self._waiters))):
-            baton.wake(self._waiters.pop(0))
+            scheduler.wake(self._waiters.pop(0))
         # A killed thread gives back the locks of others, such as the world's, without crossing anything.
-        if not baton.current.doomed:
-            baton.cross(baton.me(), 'unlock')
+        if not scheduler.current.doomed:
+            scheduler.cross(scheduler.me(), 'unlock')
 
     def locked(self) -> bool:
         """Whether somebody has it."""
@@ -112,11 +112,11 @@ class SimLock:
         lock: SimLock | None = self
         while lock is not None and lock._owner is not None:
             if lock._owner is me:
-                baton = self._process.baton
-                error = Deadlock(f'{me.home.name}/{me.name} waits for itself; {baton.dump()}')
-                if me is baton.main:
+                scheduler = self._process.scheduler
+                error = Deadlock(f'{me.home.name}/{me.name} waits for itself; {scheduler.dump()}')
+                if me is scheduler.main:
                     raise error
-                baton.fail(error)
+                scheduler.fail(error)
                 return
             lock = lock._owner.wanted
 
@@ -135,32 +135,32 @@ class SimEvent:
 
     def set(self) -> None:
         """Set it, and make all that wait ready."""
-        baton = self._process.baton
-        me = baton.me()
+        scheduler = self._process.scheduler
+        me = scheduler.me()
         if not self._process.alive:
             return
         self._set = True
         while self._waiters:
-            baton.wake(self._waiters.pop(0))
-        baton.cross(me, 'set')
+            scheduler.wake(self._waiters.pop(0))
+        scheduler.cross(me, 'set')
 
     def clear(self) -> None:
         """Unset it."""
-        self._process.baton.me()
+        self._process.scheduler.me()
         if self._process.alive:
             self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set, at most ``timeout`` seconds; return whether it is."""
         self._process.check()
-        baton = self._process.baton
-        me = baton.me()
+        scheduler = self._process.scheduler
+        me = scheduler.me()
         if not self._set and (timeout is None or timeout > 0):
             quiet = me.quiet_event is self
             me.background += quiet
             try:
-                return baton.block(me, f'event of {self._process.name}', self._waiters, timeout)
+                return scheduler.block(me, f'event of {self._process.name}', self._waiters, timeout)
             finally:
                 me.background -= quiet
-        baton.cross(me, 'wait')
+        scheduler.cross(me, 'wait')
         return self._set

@@ -51,7 +51,7 @@ def _bear(child: greenlet.greenlet) -> None:
         child = child.switch()
 
 
-class Baton:
+class Scheduler:
     """The scheduler. It has no thread of its own: whoever gives the baton up finds out who gets it.
 
     :param policy: who runs.

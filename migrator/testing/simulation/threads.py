@@ -23,7 +23,7 @@ from typing import Any
 
 from migrator import executors
 from migrator.testing.simulation.primitives import MONOTONIC_START, START, SimClock, SimEvent, SimLock
-from migrator.testing.simulation.scheduler import Baton
+from migrator.testing.simulation.scheduler import Scheduler
 from migrator.testing.simulation.sim_thread import Deadlock, InOrder, Livelock, Policy, ProcessKilled, Seeded, SimThread
 
 __all__ = ['MONOTONIC_START', 'START', 'Deadlock', 'Livelock', 'ProcessKilled', 'SimThreads', 'Simulation', 'TimedOut']
@@ -52,26 +52,26 @@ class Simulation:
         self.world = SimThreads(self, 'world')
         if policy is None:
             policy = InOrder() if seed is None else Seeded(seed)
-        self.baton = self.world.baton = Baton(policy, self.world)
+        self.scheduler = self.world.scheduler = Scheduler(policy, self.world)
         self.clock = self.world.clock
 
     @property
     def time(self) -> float:
         """Virtual seconds since the start."""
-        return self.baton.time / 1_000_000
+        return self.scheduler.time / 1_000_000
 
     def process(self, name: str) -> SimThreads:
         """Return a new process; one whose name was used before is its next life, with other uuids."""
         process = SimThreads(self, name)
-        process.baton = self.baton
-        self.baton.processes.append(process)
+        process.scheduler = self.scheduler
+        self.scheduler.processes.append(process)
         return process
 
     def kill(self, process: SimThreads) -> None:
         """Kill -9. Its threads unwind before this returns, and none of its crossings has an effect any more."""
         if process.alive:
             process.resume()
-            self.baton.kill(process)
+            self.scheduler.kill(process)
 
     def pause(self, process: SimThreads) -> None:
         """SIGSTOP: its threads stop at their next crossing; the clock and its timers go on."""
@@ -83,21 +83,21 @@ class Simulation:
 
     def run_ready(self) -> None:
         """Let everything run that can, without moving the clock."""
-        self.baton.drive(-1)
+        self.scheduler.drive(-1)
 
     def advance(self, seconds: float) -> None:
         """Run everything that is due within ``seconds`` from now; the clock then stands there."""
-        until = self.baton.time + round(seconds * 1_000_000)
-        self.baton.drive(until)
-        self.baton.time = until
+        until = self.scheduler.time + round(seconds * 1_000_000)
+        self.scheduler.drive(until)
+        self.scheduler.time = until
 
     def run(self, limit: float = 3600) -> None:
         """Run until only background timers are left (see :meth:`SimThreads.background`).
 
         :raises TimedOut: it did not come to rest within ``limit`` virtual seconds.
         """
-        self.baton.drive(self.baton.time + round(limit * 1_000_000), until_quiet=True)
-        if not self.baton.quiet:
+        self.scheduler.drive(self.scheduler.time + round(limit * 1_000_000), until_quiet=True)
+        if not self.scheduler.quiet:
             raise TimedOut(f'not at rest after {limit} s; {self.dump()}')
 
     def run_until(self, predicate: Callable[[], Any], timeout: float = 60) -> None:
@@ -105,14 +105,14 @@ class Simulation:
 
         :raises TimedOut: it was not, within ``timeout`` virtual seconds, or nothing is left that could change it.
         """
-        until = self.baton.time + round(timeout * 1_000_000)
-        self.baton.drive(-1)
+        until = self.scheduler.time + round(timeout * 1_000_000)
+        self.scheduler.drive(-1)
         while not predicate():
-            if not self.baton.tick(until):
-                why = f'not within {timeout} s' if self.baton.armed else 'nothing can run and no timer is left'
-                self.baton.time = until
+            if not self.scheduler.tick(until):
+                why = f'not within {timeout} s' if self.scheduler.armed else 'nothing can run and no timer is left'
+                self.scheduler.time = until
                 raise TimedOut(f'{why}; {self.dump()}')
-            self.baton.drive(-1)
+            self.scheduler.drive(-1)
 
     def yield_point(self, label: str) -> None:
         """Be a checkpoint of the world."""
@@ -120,7 +120,7 @@ class Simulation:
 
     def dump(self) -> str:
         """Return a line for each thread: where it waits."""
-        return self.baton.dump()
+        return self.scheduler.dump()
 
     def close(self) -> None:
         """Kill everything.
@@ -128,14 +128,14 @@ class Simulation:
         :raises AssertionError: a thread swallowed its death again and again.
         """
         # the world last: the main thread is one of its own
-        for process in [*self.baton.processes[1:], *self.baton.processes[:1]]:
+        for process in [*self.scheduler.processes[1:], *self.scheduler.processes[:1]]:
             process.paused = False
-            self.baton.kill(process)
-        self.baton.paused.clear()
-        if self.baton.given_up:
-            raise AssertionError(f'these threads did not die: {", ".join(self.baton.given_up)}')
-        if self.baton.failures:
-            raise self.baton.failures.pop(0)
+            self.scheduler.kill(process)
+        self.scheduler.paused.clear()
+        if self.scheduler.given_up:
+            raise AssertionError(f'these threads did not die: {", ".join(self.scheduler.given_up)}')
+        if self.scheduler.failures:
+            raise self.scheduler.failures.pop(0)
 
     def __enter__(self) -> Simulation:
         """Return itself."""
@@ -153,7 +153,7 @@ class SimThreads:
         life = simulation._births.get(name, 0) + 1
         simulation._births[name] = life
         self.simulation = simulation
-        self.baton: Baton
+        self.scheduler: Scheduler
         self.name = name
         self.alive = True
         self.paused = False
@@ -182,7 +182,7 @@ class SimThreads:
 
         :raises ProcessKilled: it is so.
         """
-        self.baton.me()
+        self.scheduler.me()
         if not self.alive:
             raise ProcessKilled(f'{self.name} has been killed')
 
@@ -197,14 +197,14 @@ class SimThreads:
         if simulation.on_checkpoint is not None:
             simulation.on_checkpoint(self, label)
             self.check()
-        self.baton.cross(self.baton.me(), label)
+        self.scheduler.cross(self.scheduler.me(), label)
         self.check()
 
     @contextlib.contextmanager
     def acting(self) -> Iterator[None]:
         """Let the calling thread act for this process: it dies and pauses with it, until the block ends."""
         self.check()
-        me = self.baton.me()
+        me = self.scheduler.me()
         before, me.acting = me.acting, self
         self.visitors.append(me)
         try:
@@ -219,7 +219,7 @@ class SimThreads:
 
         The pauses of a :class:`migrator.executors.Periodic` do so by themselves.
         """
-        me = self.baton.me()
+        me = self.scheduler.me()
         me.background += 1
         try:
             yield
@@ -231,14 +231,14 @@ class SimThreads:
         if self.alive and not self.paused:
             self.paused = True
             self._paused_at = self.simulation.time
-            self.baton.paused.append(self)
+            self.scheduler.paused.append(self)
 
     def resume(self) -> None:
         """See :meth:`Simulation.resume`."""
         if self.paused:
             self.paused = False
             self.paused_for += self.simulation.time - self._paused_at
-            self.baton.resume(self)
+            self.scheduler.resume(self)
 
     def new_uuid(self) -> str:
         """Return the next uuid of this process's seed, version 4 in form."""
@@ -263,11 +263,11 @@ class SimThreads:
     def sleep(self, seconds: float) -> None:
         """Wait ``seconds`` of virtual time."""
         self.check()
-        baton = self.baton
+        scheduler = self.scheduler
         if seconds > 0:
-            baton.block(baton.me(), f'sleep({seconds:g})', None, seconds)
+            scheduler.block(scheduler.me(), f'sleep({seconds:g})', None, seconds)
         else:
-            baton.cross(baton.me(), 'sleep(0)')
+            scheduler.cross(scheduler.me(), 'sleep(0)')
 
     def start(self, function: Callable[..., Any], *args: Any, name: str) -> None:
         """Run ``function(*args)`` in a new thread of this process.
@@ -277,10 +277,10 @@ class SimThreads:
         self.check()
         if self.threadless and not name.startswith('rpc-'):
             raise RuntimeError("can't start new thread")
-        baton = self.baton
-        thread = baton.spawn(lambda: function(*args), name, self)
+        scheduler = self.scheduler
+        thread = scheduler.spawn(lambda: function(*args), name, self)
         owner = getattr(function, '__self__', None)
         if isinstance(owner, executors.Periodic):
             # Its pauses are no work that is under way; a loop's wait on its own stop event is such a pause.
             thread.quiet_event = owner._stop
-        baton.cross(baton.me(), f'start({name})')
+        scheduler.cross(scheduler.me(), f'start({name})')

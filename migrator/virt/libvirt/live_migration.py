@@ -124,7 +124,7 @@ class Moves:
             self._kept.remove(records.INCOMING, instance_uuid)
             with self._connection.waker.listen(instance_uuid) as news:
                 self._threads.start(self._perform, instance_uuid, plan, move, name=f'move-{instance_uuid}')
-                self._shepherd(instance_uuid, plan, move, started, news)
+                self._monitor_job(instance_uuid, plan, move, started, news)
             verdict = self._judge(instance_uuid, move)
             if verdict is not None and not move.begun.is_set():
                 # It was over before it was first looked at.
@@ -269,7 +269,7 @@ class Moves:
             move.returned.set()
             self._connection.waker.wake(instance_uuid)
 
-    def _shepherd(
+    def _monitor_job(
         self, instance_uuid: str, plan: Plan, move: _Move, started: Callable[[], None], news: executors.Event
     ) -> None:
         clock = self._threads.clock

@@ -23,7 +23,7 @@ COMMAND = [sys.executable, '-m', 'tests.real.libvirt.demo']
 pytestmark = [pytest.mark.timeout(500), pytest.mark.slow]
 
 
-def grounds_of(pid):
+def backends_of(pid):
     """Where the labs are that a process has made."""
     found = set()
     for one in reaper.descendants(pid):
@@ -73,7 +73,7 @@ def test_interrupted_it_leaves_nothing(lab, when, number):
     before = of_the_machine()
     with subprocess.Popen(COMMAND, cwd=TREE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert any(when in line for line in child.stdout), child.stderr.read()
-        roots = grounds_of(child.pid)
+        roots = backends_of(child.pid)
         assert len(roots) == 1
         assert all(mounted(root) for root in roots)
         child.send_signal(number)
@@ -95,7 +95,7 @@ def test_ctrl_c_at_its_terminal_leaves_nothing_and_the_cursor_is_back(lab):
         said = b''
         while b'is aborted' not in said:
             said += os.read(own, 65536)
-        roots = grounds_of(child.pid)
+        roots = backends_of(child.pid)
         assert len(roots) == 1
         os.write(own, b'\x03')
         while True:

@@ -36,8 +36,8 @@ class Placement(process.Process):
     :param workers: how many processes serve it, of eight threads each.
     """
 
-    def __init__(self, ground: process.Ground, database: str | None = None, workers: int = 1) -> None:
-        super().__init__(ground, 'placement')
+    def __init__(self, backend: process.Backend, database: str | None = None, workers: int = 1) -> None:
+        super().__init__(backend, 'placement')
         self.port = process.free_port()
         self._workers = workers
         self._synchronized = False

@@ -81,7 +81,7 @@ def free_port() -> int:
     raise ServerError('no port is free')
 
 
-class Ground:
+class Backend:
     """One session's directory, its processes, and who ends them should the session be killed."""
 
     def __init__(self) -> None:
@@ -177,13 +177,13 @@ class Process:
     start_timeout = 60.0
     stop_timeout = 30.0
 
-    def __init__(self, ground: Ground, name: str) -> None:
-        self.ground = ground
+    def __init__(self, backend: Backend, name: str) -> None:
+        self.backend = backend
         self.name = name
-        self.directory = ground.directory(name)
+        self.directory = backend.directory(name)
         self.log = self.directory / 'log'
         self._child: subprocess.Popen[bytes] | None = None
-        ground.processes.append(self)
+        backend.processes.append(self)
 
     # --- what each kind says of itself -------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class Process:
                 list(self.command()), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 cwd=self.directory, env=self._environment(), start_new_session=True, **credentials(self.user()),
             )  # fmt: skip
-        self.ground.began(self)
+        self.backend.began(self)
         if wait:
             self.wait_ready()
 
@@ -329,7 +329,7 @@ class Process:
             reaper.send(pid, signal.SIGKILL)
         self._child.wait(timeout=10)
         wait_until(lambda: not alive(), f'the processes of {self.name} to end', 10)
-        self.ground.ended(self.pid)
+        self.backend.ended(self.pid)
 
     def _environment(self) -> dict[str, str]:
         ours = {key: os.environ[key] for key in ('PATH', 'LANG', 'PYTHONPATH', 'PYTHONWARNINGS') if key in os.environ}
@@ -337,7 +337,7 @@ class Process:
         common = {
             'HOME': str(self.directory),
             'TMPDIR': str(self.directory),
-            'MIGRATOR_TEST_ROOT': str(self.ground.root),
+            'MIGRATOR_TEST_ROOT': str(self.backend.root),
         }
         return ours | common | dict(self.environment())
 
@@ -354,13 +354,13 @@ class Script(Process):
 
     def __init__(
         self,
-        ground: Ground,
+        backend: Backend,
         name: str,
         arguments: Sequence[str],
         ready: Callable[[Script], bool] = lambda script: True,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(ground, name)
+        super().__init__(backend, name)
         self._arguments = arguments
         self._ready = ready
         self._more = dict(environment or {})

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from migrator.conductor.migration.settle import Host, Says
+from migrator.conductor.migration.settle import Host, Observed
 from tests.simulation.model import settling
 from tests.simulation.model.search import Step
 from tests.simulation.model.state import (
@@ -18,7 +18,7 @@ from tests.simulation.model.state import (
 from tests.simulation.model.story import Next, next_act
 from tests.simulation.model.teller import Steps, Teller
 
-_JOB = (Says.JOB, Says.CUTOVER_JOB)
+_JOB = (Observed.JOB, Observed.CUTOVER_JOB)
 
 
 class Asking(Teller):
@@ -96,7 +96,7 @@ class Asking(Teller):
 
     def _heard(self, me: Conductor, ask: str, name: str, word: Host, work: str = '') -> Step:
         down = word == settling.DOWN
-        label = f'(epoch {me.epoch}) asks {name}: {word.says}{" " + word.verdict if word.verdict else ""}'
+        label = f'(epoch {me.epoch}) asks {name}: {word.observed}{" " + word.verdict if word.verdict else ""}'
         run = me._replace(at=('run',))
         if ask == 'first':
             left = me.at[1].replace(name, '')
@@ -104,7 +104,7 @@ class Asking(Teller):
         if ask == 'once':
             return self.step(label, me._replace(at=('owe', *me.at[1:])) if down else run)
         if ask == 'job':
-            return self.step(label, run if word.says in _JOB else me._replace(at=('job ended',)))
+            return self.step(label, run if word.observed in _JOB else me._replace(at=('job ended',)))
         if ask == 'pre':
             return self.step(f'asks {name} for the preparation: {"down" if down else work}', self._pre(run, down, work))
         if name == 'S':

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from migrator.conductor.migration.settle import Act, Host, Says
+from migrator.conductor.migration.settle import Act, Host, Observed
 from migrator.objects.migration import MigrationStatus as Status
 from tests.simulation.model import placement, settling
 from tests.simulation.model.asking import Asking
@@ -38,8 +38,8 @@ from tests.simulation.model.state import (
     FORWARD,
     IDLE,
     NOBODY,
+    Cleanup,
     Conductor,
-    Debt,
     Message,
     Phase,
     Post,
@@ -50,7 +50,7 @@ from tests.simulation.model.state import (
 from tests.simulation.model.story import Next, next_act
 
 Steps = Iterator[Step]
-_JOB = (Says.JOB, Says.CUTOVER_JOB)
+_JOB = (Observed.JOB, Observed.CUTOVER_JOB)
 _DEBT = {('clean', 'D'): 'clean', ('restore', 'S'): 'restore', ('post', 'S'): 'post', ('post', 'D'): 'post'}
 
 
@@ -157,10 +157,10 @@ class Story(Asking, Ledger):
         kind, host = me.at[1:]
         yield self._done(me, row, kind, host, f'commits that {host} did {kind}')
 
-    def _owe(self, me: Conductor, row: Row) -> Steps:
+    def _defer(self, me: Conductor, row: Row) -> Steps:
         kind, host = me.at[1:]
-        debt = Debt(_DEBT[kind, 'S' if host == 'S' else 'D'], row.epoch)
-        owed = row._replace(debt_s=debt) if host == 'S' else row._replace(debt_d=debt)
+        cleanup = Cleanup(_DEBT[kind, 'S' if host == 'S' else 'D'], row.epoch)
+        owed = row._replace(debt_s=cleanup) if host == 'S' else row._replace(debt_d=cleanup)
         yield self._done(me, owed, kind, host, f'commits that {host} owes {kind}')
 
     def _done(self, me: Conductor, row: Row, kind: str, host: str, label: str) -> Step:
@@ -197,7 +197,7 @@ class Story(Asking, Ledger):
         again, source, destination = me.at[1:]
         where, against = settling.column(row), bool(row.abort) or me.against
         act = settling.decide(source, destination, where, against, again)
-        if Says.DOWN in (destination.says,) and source.says is Says.CUTOVER and not source.verdict:
+        if Observed.DOWN in (destination.observed,) and source.observed is Observed.CUTOVER and not source.verdict:
             act = Act.FORWARD if 'xf' in self.plants else Act.BACK if 'xb' in self.plants else act
         turning = act in (Act.BACK, Act.ABORT, Act.ERROR)
         if turning and not me.settling and 'a' not in self.plants:
@@ -211,9 +211,9 @@ class Story(Asking, Ledger):
         if act is acts.ASK:
             return self.step('asks both once more', me._replace(at=('settle', True)))
         if act is acts.STUCK:
-            return self.step('is stuck', run, stuck=f'{source.says}; {settling.column(row)}')
+            return self.step('is stuck', run, stuck=f'{source.observed}; {settling.column(row)}')
         if act is acts.FORWARD:
-            post = 0 if source.says in _JOB else Post.INTENDED
+            post = 0 if source.observed in _JOB else Post.INTENDED
             after, broken = moved(row, Status.POST_MIGRATING, outcome=FORWARD, host=row.destination, post=post)
             return self.step(label, run, after, broken)
         if act is acts.BACK:
@@ -222,7 +222,7 @@ class Story(Asking, Ledger):
             return self.step(label, self.order(me, row, 'pre', row.destination))
         if act is acts.QUEUE or (act is acts.GO_ON and row.phase == Phase.LIVE_INTENDED):
             return self.step(label, self.order(me, row, 'live', 'S'))
-        runs = source.says in _JOB and row.status == Status.QUEUED
+        runs = source.observed in _JOB and row.status == Status.QUEUED
         if act is acts.ABORT:
             after, broken = moved(row, Status.RUNNING) if runs else (row, '')
             return self.step(label, self.order(me, row, 'abort', 'S'), after, broken)
@@ -256,7 +256,7 @@ class Story(Asking, Ledger):
 
     def _next_attempt(self, me: Conductor, row: Row) -> tuple[Conductor, Row]:
         fresh = row._replace(attempt=row.attempt + 1, destination='', phase=Phase.NOTHING, undo=Undo.NONE)
-        return me._replace(at=('run',), against=False, ghost=False), fresh
+        return me._replace(at=('run',), against=False, orphan=False), fresh
 
     def _undo_next(self, me: Conductor, row: Row) -> Step:
         """Intend the next undo; what was never begun is left out, and what ends it is in the same commit."""
@@ -298,7 +298,7 @@ _AT_ROW: dict[str, Callable[[Story, Conductor, Row], Steps]] = {
     'prepared': Story._prepared,
     'pre again': Story._pre_again,
     'did': Story._did,
-    'owe': Story._owe,
+    'owe': Story._defer,
     'refused': Story._refused,
     'both': Story._both,
     'read': Story._read,

@@ -12,8 +12,8 @@ from tests.simulation.model.state import (
     IDLE,
     NOBODY,
     Budget,
+    Cleanup,
     Conductor,
-    Debt,
     Destination,
     Message,
     Row,
@@ -36,9 +36,9 @@ def user_aborts(row: Row, budget: Budget) -> Iterator[Step]:
         yield Step('PERSON aborts', changes, PERSON)
 
 
-def forget_debt(debt: Debt | None, index: int) -> Debt | None:
+def forget_cleanup(cleanup: Cleanup | None, index: int) -> Cleanup | None:
     """Return a debt as it stands when the life of its owner is over."""
-    return debt._replace(owner=NOBODY) if debt is not None and debt.owner == index else debt
+    return cleanup._replace(owner=NOBODY) if cleanup is not None and cleanup.owner == index else cleanup
 
 
 def conductor_fails(side: str, index: int) -> Callable[..., Iterator[Step]]:
@@ -54,8 +54,8 @@ def conductor_fails(side: str, index: int) -> Callable[..., Iterator[Step]]:
         if not budget.crashes or me.paused:
             return
         owner = NOBODY if row.owner == index else row.owner
-        debts = {'debt_s': forget_debt(row.debt_s, index), 'debt_d': forget_debt(row.debt_d, index)}
-        changes = {side: IDLE, 'row': row._replace(owner=owner, **debts), 'budget': _less(budget)}
+        cleanups = {'debt_s': forget_cleanup(row.debt_s, index), 'debt_d': forget_cleanup(row.debt_d, index)}
+        changes = {side: IDLE, 'row': row._replace(owner=owner, **cleanups), 'budget': _less(budget)}
         yield Step(f'FAULT {side} crashes', changes, FAULT)
         if me.at == ('read late',):
             # Planted: here, too, a pause is more than a crash.

@@ -228,12 +228,12 @@ def tell_stop(
     word = 'last' if not source.again or 'stop-last-word' in plants else 'wish'
     message = Message('stopping', 'C', source.boot, 0, word)
     if not (left.paused and right.paused):
-        wished = wish_by_stop(row, message, plants)
-        yield Step('S tells that it stops: the wish is committed', {'source': heard, 'row': wished})
+        requested = wish_by_stop(row, message, plants)
+        yield Step('S tells that it stops: the wish is committed', {'source': heard, 'row': requested})
         if budget.messages:
             less = budget._replace(messages=budget.messages - 1)
             label = 'FAULT S tells that it stops: the wish is committed, S does not hear so'
-            yield Step(label, {'source': after, 'row': wished, 'budget': less}, FAULT)
+            yield Step(label, {'source': after, 'row': requested, 'budget': less}, FAULT)
     less = budget._replace(messages=max(0, budget.messages - 1))
     if budget.messages or (left.paused and right.paused):
         yield Step('FAULT S tells that it stops, to nobody', {'source': after, 'budget': less}, FAULT)

@@ -66,7 +66,7 @@ class Ledger(Teller):
         if pair is not PairState.NOT_MOVED:
             return self._unknown(me)
         kind = 'take' if 'g' in self.plants else 'move'
-        message = Message(kind, 'P', instance, GHOST if me.ghost else ABSENT, row.destination)
+        message = Message(kind, 'P', instance, GHOST if me.orphan else ABSENT, row.destination)
         return self.step('moves', me._replace(at=('send', message)))
 
     def _read_back(self, me: Conductor, row: Row) -> Step:

@@ -159,8 +159,8 @@ def answered(me: Conductor, message: Message, answer: str) -> Conductor:
                 'revert': 'returned',
                 'rewrite': 'returned',
             }
-            return me._replace(at=(after.get(kind, 'run'),), ghost=False)
-        return run._replace(ghost=kind == 'move' and not me.ghost)
+            return me._replace(at=(after.get(kind, 'run'),), orphan=False)
+        return run._replace(orphan=kind == 'move' and not me.orphan)
     if answer.startswith('refused'):
         return me._replace(at=('refused',))
     if answer.startswith('seen'):
@@ -180,7 +180,7 @@ def answered(me: Conductor, message: Message, answer: str) -> Conductor:
 
 def timed_out(me: Conductor, message: Message, plants: frozenset[str]) -> Conductor:
     """Return the conductor when no answer comes."""
-    run = me._replace(at=('run',), ghost=False)
+    run = me._replace(at=('run',), orphan=False)
     if message.kind == 'check':
         return run._replace(against=True)
     if message.kind == 'live' and 'e' in plants:
@@ -218,9 +218,9 @@ def arrive(take: Taker, part: str, to: str, side: str, plants: frozenset[str]) -
                 if to == 'P':
                     twice = {part: after, side: answered(me, message, answer), 'budget': less}
                     yield Step(f'FAULT {message}: {answer} -> {side}, a duplicate is on its way', twice, FAULT)
-        ghost = placement.leave_ghost(target, message) if to == 'P' and budget.messages else None
-        if ghost is not None:
-            left_over = {part: ghost, 'net': rest, side: timed_out(me, message, plants), 'budget': less}
+        orphan = placement.leave_orphan(target, message) if to == 'P' and budget.messages else None
+        if orphan is not None:
+            left_over = {part: orphan, 'net': rest, side: timed_out(me, message, plants), 'budget': less}
             yield Step(f'FAULT Placement dies over {message}, leaving an empty consumer', left_over, FAULT)
 
     return steps

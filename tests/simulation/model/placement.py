@@ -47,7 +47,7 @@ def write(books: Books, message: Message) -> tuple[Books, bool]:
     return books, False
 
 
-def leave_ghost(books: Books, message: Message) -> Books | None:
+def leave_orphan(books: Books, message: Message) -> Books | None:
     """Return the books if Placement dies over a move when it has made the migration's consumer; None: it cannot."""
     taken = write(books, message)[1]
     return (

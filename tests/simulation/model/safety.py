@@ -98,9 +98,9 @@ def at_rest(row: Row, net: tuple[Message, ...], source: Source, *destinations: D
         return 'nothing goes on, and it has not ended'
     if net:
         return 'a call is left'
-    for name, debt in (('S', row.debt_s), ('D', row.debt_d)):
-        if debt is not None:
-            return f'a debt is left at {name}: {debt.what}'
+    for name, cleanup in (('S', row.debt_s), ('D', row.debt_d)):
+        if cleanup is not None:
+            return f'a debt is left at {name}: {cleanup.what}'
     left = [name for name, host in zip('DE', destinations, strict=False) if host.guest != 'none' and name != row.host]
     if left:
         return f'something is left at {left}'

@@ -11,8 +11,8 @@ from migrator.objects.protocol import Entry, GuestState
 from tests.simulation.model.state import WORK_ENDS, Destination, Phase, Row, Source
 
 #: What a host says when it is down, and what a planned stop of the source has left in its place.
-DOWN = settle.Host(settle.Says.DOWN)
-CALLED_OFF = settle.Host(settle.Says.RETURNED)
+DOWN = settle.Host(settle.Observed.DOWN)
+CALLED_OFF = settle.Host(settle.Observed.RETURNED)
 
 _GUEST = {
     'here': GuestState.RUNNING,
@@ -45,14 +45,14 @@ def source_word(guest: str, work: str, hasty: bool = False) -> settle.Host:
     entry = Entry.RETURNED if work in WORK_ENDS else _ENTRY.get(work, Entry.NONE)
     if hasty and entry == Entry.STARTED:
         entry = Entry.NONE
-    says = settle.source_says(_GUEST[guest], guest in ('job', 'cutover'), entry)
-    return settle.Host(says, verdict=work if work in _VERDICTS else '')
+    observed = settle.source_observed(_GUEST[guest], guest in ('job', 'cutover'), entry)
+    return settle.Host(observed, verdict=work if work in _VERDICTS else '')
 
 
 @functools.cache
 def destination_word(guest: str, work: str) -> settle.Host:
     """Return what the destination's answer comes to."""
-    return settle.Host(settle.destination_says(_GUEST[guest], work == 'preparing'))
+    return settle.Host(settle.destination_observed(_GUEST[guest], work == 'preparing'))
 
 
 def of_source(source: Source, hasty: bool = False) -> settle.Host:

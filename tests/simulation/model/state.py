@@ -34,7 +34,7 @@ class Post:
     INTENDED, SOURCE_DONE, DESTINATION_DONE, RELEASE_INTENDED = 1, 2, 4, 8
 
 
-class Debt(NamedTuple):
+class Cleanup(NamedTuple):
     """A row of host_debts. ``what``: clean, restore, post."""
 
     what: str
@@ -62,8 +62,8 @@ class Row(NamedTuple):
     destination: str = ''
     boot_s: int = 1
     boot_d: int = 1
-    debt_s: Debt | None = None
-    debt_d: Debt | None = None
+    debt_s: Cleanup | None = None
+    debt_d: Cleanup | None = None
 
     @property
     def ended(self) -> bool:
@@ -185,7 +185,7 @@ class Conductor(NamedTuple):
     #: A failure or time-out that it remembers as a reason to turn back.
     against: bool = False
     #: The next move is written with GHOST_GENERATION.
-    ghost: bool = False
+    orphan: bool = False
 
 
 IDLE = Conductor()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from migrator.objects.migration import MigrationStatus as Status
-from tests.simulation.model import debt, faults, hosts, messages, safety
+from tests.simulation.model import cleanup, faults, hosts, messages, safety
 from tests.simulation.model.conductor import Story
 from tests.simulation.model.search import Rule, Step, System
 from tests.simulation.model.state import (
@@ -16,8 +16,8 @@ from tests.simulation.model.state import (
     NOBODY,
     Books,
     Budget,
+    Cleanup,
     Conductor,
-    Debt,
     Destination,
     Message,
     Phase,
@@ -143,7 +143,7 @@ def _conductor_rules(story: Story, variant: Variant) -> Iterator[Rule]:
     yield Rule((me, 'row', 'budget'), fails, lambda value: value.at != ('idle',))
     for name, part in (('S', 'source'), ('D', 'destination')):
         owes = (lambda row: row.debt_s is not None) if name == 'S' else (lambda row: row.debt_d is not None)
-        yield Rule(('row', part, me, other), debt.pay(story.index, name, variant.plants), owes)
+        yield Rule(('row', part, me, other), cleanup.run_one(story.index, name, variant.plants), owes)
 
 
 def _destinations(variant: Variant) -> list[tuple[str, str]]:
@@ -218,9 +218,9 @@ def exchanged(
     row: Row, left: Conductor, right: Conductor, source: Source, destination: Destination
 ) -> Mapping[str, Any]:
     """The same state with the names of the conductors exchanged."""
-    debts = {'debt_s': _swapped(row.debt_s), 'debt_d': _swapped(row.debt_d)}
+    cleanups = {'debt_s': _swapped(row.debt_s), 'debt_d': _swapped(row.debt_d)}
     return {
-        'row': row._replace(owner=_OTHER[row.owner], **debts),
+        'row': row._replace(owner=_OTHER[row.owner], **cleanups),
         'left': right,
         'right': left,
         'source': _mirrored(source),
@@ -231,8 +231,8 @@ def exchanged(
 _OTHER = (1, 0, NOBODY)
 
 
-def _swapped(debt: Debt | None) -> Debt | None:
-    return debt._replace(owner=_OTHER[debt.owner]) if debt is not None else None
+def _swapped(cleanup: Cleanup | None) -> Cleanup | None:
+    return cleanup._replace(owner=_OTHER[cleanup.owner]) if cleanup is not None else None
 
 
 def _mirrored(host: Any) -> Any:
@@ -243,5 +243,7 @@ def _mirrored(host: Any) -> Any:
 def sketch(world: Mapping[str, Any]) -> str:
     """What a quiet state or a trap is told by."""
     row, source, destination = world['row'], world['source'], world['destination']
-    debts = ''.join(f', {name} owes {debt.what}' for name, debt in (('S', row.debt_s), ('D', row.debt_d)) if debt)
-    return f'{row.status} {row.outcome or "unsettled"}: S {source.guest}, D {destination.guest}{debts}'
+    cleanups = ''.join(
+        f', {name} owes {cleanup.what}' for name, cleanup in (('S', row.debt_s), ('D', row.debt_d)) if cleanup
+    )
+    return f'{row.status} {row.outcome or "unsettled"}: S {source.guest}, D {destination.guest}{cleanups}'

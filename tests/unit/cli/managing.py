@@ -25,8 +25,8 @@ class Operator:
     :ivar err: what the last one said on stderr.
     """
 
-    def __init__(self, directory: pathlib.Path, backend: backends.Ground, capsys: Any, **options: Any) -> None:
-        self.cloud = SimulatedCloud(backend.directory, ground=backend, **options)
+    def __init__(self, directory: pathlib.Path, backend: backends.Backend, capsys: Any, **options: Any) -> None:
+        self.cloud = SimulatedCloud(backend.directory, backend=backend, **options)
         self._capsys = capsys
         self._placement = http_server.listen(self.cloud.placement.app, '127.0.0.1', 0)
         self.err = ''
@@ -55,7 +55,7 @@ class Operator:
         out, self.err = self._capsys.readouterr()
         return status, out
 
-    def says(self, *words: object) -> str:
+    def observed(self, *words: object) -> str:
         """Return what a command that is right says."""
         status, out = self.status(*words)
         assert (status, self.err) == (0, '')
@@ -63,11 +63,11 @@ class Operator:
 
     def rows(self, *words: object) -> list[dict[str, str]]:
         """Return the rows of the table that a command prints, by column."""
-        return table(self.says(*words).splitlines())
+        return table(self.observed(*words).splitlines())
 
     def json(self, *words: object) -> Any:
         """Return what a command that is right says in JSON."""
-        return json.loads(self.says(*words, '--json'))
+        return json.loads(self.observed(*words, '--json'))
 
     def close(self) -> None:
         self._placement.stop()

@@ -14,12 +14,12 @@ def blocked(operator):
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait()
     cloud.database.instances.update(instance.uuid, host='host1', node='host1')
-    cloud.simulation.run_until(lambda: cloud.database.debts.list()[0].alarm, timeout=60)
-    return cloud.database.debts.list()[0]
+    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
+    return cloud.database.cleanups.list()[0]
 
 
 def test_each_cleanup_has_its_host_step_state_and_reason(operator, blocked):
-    text = operator.says('cleanup', 'list')
+    text = operator.observed('cleanup', 'list')
     for word in (str(blocked.id), 'host1', 'post_live_migration_at_source', 'blocked', 'would remove the guest'):
         assert word in text, text
     (document,) = operator.json('cleanup', 'list', '--blocked')['cleanups']
@@ -28,12 +28,12 @@ def test_each_cleanup_has_its_host_step_state_and_reason(operator, blocked):
 
 
 def test_discard_tells_first_and_then_takes_it_off_the_list(operator, blocked):
-    text = operator.says('cleanup', 'discard', blocked.id)
+    text = operator.observed('cleanup', 'discard', blocked.id)
     assert 'Nothing was changed.' in text
     assert 'would never be told to do post_live_migration_at_source' in text
-    assert operator.cloud.database.debts.list() == [blocked]
+    assert operator.cloud.database.cleanups.list() == [blocked]
     assert operator.pastes(text.splitlines()[-1].strip())[0] == 0
-    assert operator.cloud.database.debts.list() == []
+    assert operator.cloud.database.cleanups.list() == []
     status, out = operator.status('cleanup', 'discard', blocked.id, '--yes')
     assert (status, out) == (1, '')
     assert 'there is none with this id' in operator.err
@@ -41,12 +41,12 @@ def test_discard_tells_first_and_then_takes_it_off_the_list(operator, blocked):
 
 def test_retry_tells_first_and_then_has_it_run_again(operator, blocked):
     cloud = operator.cloud
-    assert 'observes first' in operator.says('cleanup', 'retry', blocked.id, '--dry-run')
+    assert 'observes first' in operator.observed('cleanup', 'retry', blocked.id, '--dry-run')
     cloud.database.instances.update(blocked.instance_uuid, host='host2', node='host2')
-    assert cloud.database.debts.list() == [blocked]
+    assert cloud.database.cleanups.list() == [blocked]
     cloud.world.hypervisors['host1'].faults.clear()
-    operator.says('cleanup', 'retry', blocked.id)
-    cloud.simulation.run_until(lambda: not cloud.database.debts.list(), timeout=60)
+    operator.observed('cleanup', 'retry', blocked.id)
+    cloud.simulation.run_until(lambda: not cloud.database.cleanups.list(), timeout=60)
     assert cloud.world.hypervisors['host1'].residue(blocked.instance_uuid) == []
 
 
@@ -56,8 +56,8 @@ def test_one_that_is_not_blocked_is_left_to_its_conductor(operator):
     cloud.world.hypervisors['host1'].faults.fail('post_live_migration_at_source', 'the disk is busy', sticky=True)
     assert cloud.live_migrate(instance, 'host2').status_int == 202
     cloud.wait()
-    (cleanup,) = cloud.database.debts.list()
-    assert 'pending' in operator.says('cleanup', 'list', '--instance', instance.uuid)
+    (cleanup,) = cloud.database.cleanups.list()
+    assert 'pending' in operator.observed('cleanup', 'list', '--instance', instance.uuid)
     for words in (('retry', cleanup.id), ('discard', cleanup.id, '--yes')):
         assert operator.status('cleanup', *words) == (1, '')
         assert 'it is not blocked: a conductor runs it when host1 is up' in operator.err

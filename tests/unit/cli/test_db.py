@@ -23,7 +23,9 @@ def insert(operator, number):
 
 
 def test_where_nothing_is_to_be_done_it_says_so(operator):
-    assert operator.says('db', 'online_data_migrations') == 'Migrations without a uuid: 0 found, 0 filled, 0 left.\n'
+    assert (
+        operator.observed('db', 'online_data_migrations') == 'Migrations without a uuid: 0 found, 0 filled, 0 left.\n'
+    )
 
 
 def test_without_a_limit_all_is_done_at_once(operator):
@@ -40,7 +42,9 @@ def test_with_a_limit_it_goes_on_where_it_left_off_and_its_status_says_whether_s
         'Migrations without a uuid: 120 found, 70 filled, 50 left.'
         f' Run migrator-manage --config-file {operator.file} db online_data_migrations again.\n',
     )
-    assert operator.says('db', 'online_data_migrations', '--max-count', 70).startswith('Migrations without a uuid: 50')
+    assert operator.observed('db', 'online_data_migrations', '--max-count', 70).startswith(
+        'Migrations without a uuid: 50'
+    )
 
 
 def test_the_greatest_limit_that_is_taken_is_one_that_the_database_takes(operator):

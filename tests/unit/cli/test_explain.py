@@ -9,7 +9,7 @@ import dataclasses
 import pytest
 
 from migrator.cli import explain
-from migrator.db import cleanups
+from migrator.db.cleanups import Cleanup
 from tests.unit.cli.test_timeline import LIFE, OVER, back, service, step, story
 
 
@@ -139,10 +139,10 @@ class TestWhatHappensNext:
 
     def test_one_that_has_ended_with_an_alarm_of_where_its_guest_is_to_be_has_something_left(self):
         for status, host in (('completed', 'dst'), ('failed', 'src')):
-            owed = cleanups.Debt(
+            owed = Cleanup(
                 host=host, migration_uuid='m', instance_uuid='i', step='s', reason='it failed', epoch=1, alarm='look',
             )  # fmt: skip
-            (line,) = self.next_(status=status, debts=[owed])
+            (line,) = self.next_(status=status, cleanups=[owed])
             assert line.startswith('What is owed with an alarm is not touched until somebody has looked.')
 
     def test_one_that_is_abandoned_tells_what_is_left_of_that(self):
@@ -156,12 +156,12 @@ class TestWhatHappensNext:
         assert self.next_(lives=[OVER], owner='life-0')[0] == 'Nothing, until a conductor is started.'
 
     def test_a_debt_with_an_alarm_gives_the_command(self):
-        debt = cleanups.Debt('src', 'm', 'i', 'post_live_migration_at_source', 'r', 1, alarm='look', created_at=back(9))
-        lines = self.next_(status='completed', debts=[debt])
+        cleanup = Cleanup('src', 'm', 'i', 'post_live_migration_at_source', 'r', 1, alarm='look', created_at=back(9))
+        lines = self.next_(status='completed', cleanups=[cleanup])
         assert lines[-1].endswith('migrator-manage migration retry m')
-        calm = dataclasses.replace(debt, alarm=None)
+        calm = dataclasses.replace(cleanup, alarm=None)
         down = [service('src', seen=500), service('dst')]
-        assert self.next_(status='completed', debts=[calm], services=down)[-1] == (
+        assert self.next_(status='completed', cleanups=[calm], services=down)[-1] == (
             'src does post_live_migration_at_source when its compute service is back; '
             'until then it is no destination for this instance.'
         )

@@ -66,7 +66,7 @@ def test_a_host_that_cannot_be_asked_gets_no_guest_unless_forced(operator, books
 
 def test_a_guest_that_its_host_has_is_registered_listed_migrated_and_forgotten(operator, books):
     spawn(operator)
-    said = operator.says('instance', 'create', '--uuid', UUID, '--name', 'web', '--host', 'host1', *SIZE, *WHOSE)
+    said = operator.observed('instance', 'create', '--uuid', UUID, '--name', 'web', '--host', 'host1', *SIZE, *WHOSE)
     assert said == (
         f'Instance {UUID} (web) is registered on host1, which now holds VCPU 2, MEMORY_MB 256, DISK_GB 1 for it.\n'
     )
@@ -86,7 +86,7 @@ def test_a_guest_that_its_host_has_is_registered_listed_migrated_and_forgotten(o
     cloud.wait()
     assert books() == (['host2'], {'host2': claim})
 
-    assert 'Its guest is untouched' in operator.says('instance', 'delete', UUID)
+    assert 'Its guest is untouched' in operator.observed('instance', 'delete', UUID)
     assert books() == ([], {})
     assert UUID in cloud.world.hypervisors['host2'].guests
 
@@ -106,11 +106,11 @@ def test_what_is_not_given_has_its_default_and_what_is_given_is_kept(operator, b
 
 def test_lists_are_filtered_and_say_when_there_is_more(operator):
     for host, project in (('host1', 'blue'), ('host1', 'red'), ('host2', 'red')):
-        operator.says('instance', 'create', '--host', host, *SIZE, '--project', project, '--user', 'ada', '--force')
+        operator.observed('instance', 'create', '--host', host, *SIZE, '--project', project, '--user', 'ada', '--force')
     assert [row['HOST'] for row in operator.rows('instance', 'list')] == ['host2', 'host1', 'host1']
     assert [row['PROJECT'] for row in operator.rows('instance', 'list', '--host', 'host1')] == ['red', 'blue']
     assert [row['HOST'] for row in operator.rows('instance', 'list', '--project', 'red')] == ['host2', 'host1']
-    assert operator.says('instance', 'list', '--limit', 2).splitlines()[-1] == 'and more: --limit shows 2 of them'
+    assert operator.observed('instance', 'list', '--limit', 2).splitlines()[-1] == 'and more: --limit shows 2 of them'
     assert operator.json('instance', 'list', '--limit', 2)['more'] is True
     assert operator.json('instance', 'list', '--limit', 3)['more'] is False
 
@@ -123,7 +123,7 @@ def test_while_placement_is_away_neither_is_made_and_neither_is_deleted(operator
     assert operator.err.count('\n') == 1
     assert books() == ([], {})
     operator.configure()
-    operator.says(*create)
+    operator.observed(*create)
     operator.configure(placement_url=f'http://127.0.0.1:{unused_port}')
     assert operator.status('instance', 'delete', UUID)[0] == 3
     assert operator.cloud.database.instances.get(UUID).task_state is None
@@ -163,9 +163,9 @@ def test_what_must_be_given_is_asked_for(operator, left_out):
 
 
 def test_one_that_is_there_is_refused_and_one_that_is_not_is_said(operator):
-    operator.says('instance', 'create', '--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE, '--force')
+    operator.observed('instance', 'create', '--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE, '--force')
     assert operator.status('instance', 'create', '--uuid', UUID, '--host', 'host1', *SIZE, *WHOSE, '--force')[0] == 1
     assert f'Instance {UUID} already exists' in operator.err
-    operator.says('instance', 'delete', UUID.upper())
+    operator.observed('instance', 'delete', UUID.upper())
     assert operator.status('instance', 'delete', UUID)[0] == 1
     assert f'Instance {UUID} could not be found' in operator.err

@@ -56,8 +56,8 @@ def test_what_a_host_owes_is_remarked_and_so_is_an_alarm(operator):
     assert (row['STATUS'], row['REMARK']) == ('completed', f'host1 owes {step}')
     (host1,) = operator.rows('service', 'list', '--host', 'host1')
     assert host1['REMARK'] == 'debts: 1'
-    (debt,) = cloud.database.debts.list()
-    cloud.database.debts.raise_alarm(debt, 'look first')
+    (cleanup,) = cloud.database.cleanups.list()
+    cloud.database.cleanups.raise_alarm(cleanup, 'look first')
     (row,) = operator.rows('migration', 'list', '--host', 'host1')
     assert row['REMARK'] == f'host1 owes {step}, alarm: look first'
     (host1, host2) = (operator.rows('service', 'list', '--host', name)[0] for name in ('host1', 'host2'))
@@ -92,13 +92,13 @@ def test_the_list_of_one_instance_and_what_does_not_fit(operator, three):
     instance, migration = three[1]
     (row,) = operator.rows('migration', 'list', '--instance', instance.uuid)
     assert row['UUID'] == migration.uuid
-    assert operator.says('migration', 'list', '--limit', 2).splitlines()[-1] == 'and more: --limit shows 2 of them'
+    assert operator.observed('migration', 'list', '--limit', 2).splitlines()[-1] == 'and more: --limit shows 2 of them'
     assert operator.json('migration', 'list', '--limit', 2)['more'] is True
 
 
 def test_a_story_says_first_what_it_waits_for_and_then_everything(operator, three):
     instance, migration = three[2]
-    text = operator.says('migration', 'show', migration.uuid)
+    text = operator.observed('migration', 'show', migration.uuid)
     lines = text.splitlines()
     assert lines[0] == f'Migration {migration.uuid} (id 3): queued'
     assert lines[1] == f'live-migration of instance {instance.uuid} (third), from host1 to host3'
@@ -132,7 +132,7 @@ def test_a_story_says_first_what_it_waits_for_and_then_everything(operator, thre
     assert (request['ACTION'], request['REQUEST']) == ('live-migration', migration.request_id)
     assert 'Debts' not in found
     # By its id it is the same.
-    assert operator.says('migration', 'show', migration.id) == text
+    assert operator.observed('migration', 'show', migration.id) == text
 
 
 def test_a_story_in_json_is_the_same_story(operator, three):
@@ -147,7 +147,7 @@ def test_a_story_in_json_is_the_same_story(operator, three):
     assert prepared['result']['migrate_data']['data']['destination']['ready'] is True
     assert [line['what'] for line in found['story']][-1] == 'status running'
     assert found['next'][0].startswith('When the move has ended')
-    assert found['waits'] == [line.removeprefix('* ') for line in operator.says(
+    assert found['waits'] == [line.removeprefix('* ') for line in operator.observed(
         'migration', 'show', migration.uuid).splitlines() if line.startswith('* ')]  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def test_a_failed_attempt_and_its_undoing_are_in_the_story(operator):
     operator.cloud.world.hypervisors['host2'].faults.fail('pre_live_migration', reason='no such bridge')
     _instance, migration = asked(operator, 'one')
     operator.cloud.wait()
-    found = sections(operator.says('migration', 'show', migration.uuid))
+    found = sections(operator.observed('migration', 'show', migration.uuid))
     told = [row['WHAT'] for row in found['The story (UTC)']]
     why = 'host2 could not prepare for the guest: The hypervisor of host2 failed in pre_live_migration: no such bridge'
     first = told.index('pre_live_migration at host2: begun')
@@ -172,9 +172,9 @@ def test_a_debt_is_in_the_story(operator):
     operator.cloud.simulation.run_until(lambda: operator.cloud.migrations()[0].status == 'running')
     operator.cloud.kill('host1')
     operator.cloud.wait(900)
-    text = operator.says('migration', 'show', migration.uuid)
-    (debt,) = sections(text)['Debts']
-    assert (debt['HOST'], debt['STEP'], debt['ALARM']) == ('host1', 'post_live_migration_at_source', '-')
+    text = operator.observed('migration', 'show', migration.uuid)
+    (cleanup,) = sections(text)['Debts']
+    assert (cleanup['HOST'], cleanup['STEP'], cleanup['ALARM']) == ('host1', 'post_live_migration_at_source', '-')
     (line,) = [line for line in text.splitlines() if line.startswith('* host1 owes')]
     assert 'post_live_migration_at_source' in line
     assert '* host1 pays it when its compute service is back.' in text
@@ -218,6 +218,6 @@ def test_a_name_cannot_write_on_the_operators_terminal(operator):
     assert operator.cloud.live_migrate(instance).status_int == 202
     operator.cloud.wait()
     for words in (('instance', 'list'), ('migration', 'show', '1')):
-        text = operator.says(*words)
+        text = operator.observed(*words)
         assert '\x1b' not in text
         assert r'a\x1b[2Jb\nc' in text

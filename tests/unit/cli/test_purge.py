@@ -31,7 +31,7 @@ def soon(operator):
 
 
 def test_a_dry_run_tells_how_many_and_changes_nothing(operator, history):
-    text = operator.says('migration', 'purge', '--before', '10m', '--dry-run')
+    text = operator.observed('migration', 'purge', '--before', '10m', '--dry-run')
     assert '2 migrations that ended before' in text
     assert '1 more is kept' in text
     assert 'Nothing was changed.' in text
@@ -51,7 +51,7 @@ def test_what_ended_before_is_purged_and_counted(operator, history):
     assert document == {'dry_run': False, 'found': 2, 'purged': 2, 'left': 0, 'kept': 1, 'instance_actions': 2}
     assert left(operator) == history[2:]
     assert operator.json('migration', 'purge', '--before', soon(operator))['found'] == 0
-    assert 'completed' in operator.says('migration', 'show', history[2])
+    assert 'completed' in operator.observed('migration', 'show', history[2])
 
 
 @pytest.mark.parametrize('before', ['1970-01-01', '2h', '400d', '2000-01-01T00:00:00Z'])
@@ -61,7 +61,7 @@ def test_what_ended_after_stays(operator, history, before):
 
 
 def test_no_more_than_max_rows_go_at_a_time(operator, history):
-    text = operator.says('migration', 'purge', '--before', '10m', '--max-rows', '1')
+    text = operator.observed('migration', 'purge', '--before', '10m', '--max-rows', '1')
     assert '1 migration that ended before' in text
     assert '1 more can be purged' in text
     assert left(operator) == history[1:]

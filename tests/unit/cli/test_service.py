@@ -120,7 +120,7 @@ def test_a_compute_that_is_gone_for_good_is_forgotten_with_its_providers(operato
     cloud = operator.cloud
     cloud.kill('host3')
     cloud.simulation.advance(70)
-    assert operator.says('service', 'delete', 'host3') == 'nova-compute of host3 is deleted.\n'
+    assert operator.observed('service', 'delete', 'host3') == 'nova-compute of host3 is deleted.\n'
     assert [row['HOST'] for row in operator.rows('service', 'list')] == ['host1', 'host2', 'conductor1']
     assert [node.host for node in cloud.database.services.list_nodes()] == ['host1', 'host2']
     assert providers_of(cloud) == ['host1', 'host2']
@@ -133,7 +133,7 @@ def test_one_that_comes_back_after_all_is_there_again(operator):
     cloud = operator.cloud
     cloud.kill('host3')
     cloud.simulation.advance(70)
-    operator.says('service', 'delete', 'host3')
+    operator.observed('service', 'delete', 'host3')
     cloud.start_compute('host3')
     cloud.simulation.run_until(cloud.up)
     assert providers_of(cloud) == ['host1', 'host2', 'host3']
@@ -178,9 +178,9 @@ def test_one_that_was_declared_down_takes_its_debts_with_it(operator):
     needed(cloud, 'debt')
     (service,) = cloud.database.services.list(host='host1')
     cloud.database.services.update(service.id, forced_down=True)
-    assert len(cloud.database.debts.list()) == 1
-    operator.says('service', 'delete', 'host1')
-    assert cloud.database.debts.list() == []
+    assert len(cloud.database.cleanups.list()) == 1
+    operator.observed('service', 'delete', 'host1')
+    assert cloud.database.cleanups.list() == []
 
 
 def test_one_on_which_placement_has_something_allocated_is_not_deleted(operator):
@@ -231,7 +231,7 @@ def test_one_that_lives_though_it_was_declared_down_registers_again_by_itself(op
     cloud = operator.cloud
     (service,) = cloud.database.services.list(host='host3')
     cloud.database.services.update(service.id, forced_down=True)
-    operator.says('service', 'delete', 'host3')
+    operator.observed('service', 'delete', 'host3')
     assert providers_of(cloud) == ['host1', 'host2']
     cloud.simulation.advance(30)
     (again,) = cloud.database.services.list(host='host3')
@@ -244,5 +244,5 @@ def test_a_conductor_that_is_gone_is_forgotten_too(operator):
     cloud.start_conductor('conductor2')
     cloud.kill('conductor1')
     cloud.simulation.advance(100)
-    operator.says('service', 'delete', 'conductor1', '--binary', 'nova-conductor')
+    operator.observed('service', 'delete', 'conductor1', '--binary', 'nova-conductor')
     assert [row['HOST'] for row in operator.rows('service', 'list', '--binary', 'nova-conductor')] == ['conductor2']

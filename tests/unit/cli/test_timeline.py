@@ -10,8 +10,8 @@ import datetime
 import pytest
 
 from migrator.cli import timeline
-from migrator.db import cleanups as debts
 from migrator.db import conductors
+from migrator.db.cleanups import Cleanup
 from migrator.objects import Migration, Service
 from migrator.saga import log
 
@@ -38,14 +38,14 @@ def step(name, state='intent', direction='do', tries=1, **fields):
 BOTH_UP = (service('src'), service('dst'))
 
 
-def story(steps=(), debts=(), lives=(LIFE,), services=BOTH_UP, before=0, running=0, **fields):
+def story(steps=(), cleanups=(), lives=(LIFE,), services=BOTH_UP, before=0, running=0, **fields):
     values = {
         'uuid': 'm', 'instance_uuid': 'i', 'project_id': 'p', 'user_id': 'u', 'source_compute': 'src',
         'source_node': 'src', 'dest_compute': 'dst', 'status': 'running', 'owner': 'life-1', 'epoch': 1,
         'history': [{'status': 'accepted', 'at': back(60).isoformat(), 'owner': None, 'epoch': 0}], **fields,
     }  # fmt: skip
     return timeline.Story(
-        now=NOW, migration=Migration(**values), instance=None, steps=steps, debts=debts,
+        now=NOW, migration=Migration(**values), instance=None, steps=steps, cleanups=cleanups,
         requests=(), services=services, lives=lives, lease=60, before=before, running=running,
     )  # fmt: skip
 
@@ -136,15 +136,15 @@ class TestWhatItWaitsFor:
         ]
 
     def test_one_that_is_being_abandoned_does_not_go_on_with_anything_else(self):
-        wish = {'abandon_requested_at': back(5), 'abandon_requested_by': 'ada', 'abandon_guest_on': 'src'}
+        request = {'abandon_requested_at': back(5), 'abandon_requested_by': 'ada', 'abandon_guest_on': 'src'}
         first = {'at': back(40).isoformat(), 'stuck': 'split brain.', 'owner': 'life-1', 'epoch': 1}
         steps = [step('live_migration'), step('stuck', result={'events': [first]})]
-        assert waits(stuck_reason='split brain.', steps=steps, **wish) == [
+        assert waits(stuck_reason='split brain.', steps=steps, **request) == [
             'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
             'That has not begun yet. It is stuck: split brain.',
         ]
         steps.append(step('abandon', first_epoch=2))
-        assert waits(stuck_reason='split brain.', steps=steps, **wish) == [
+        assert waits(stuck_reason='split brain.', steps=steps, **request) == [
             'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
             'It was stuck: split brain.',
         ]
@@ -152,7 +152,7 @@ class TestWhatItWaitsFor:
         # By the epochs: those who write of it have not one clock.
         later['at'] = back(6).isoformat()
         steps[1] = step('stuck', result={'events': [first, later]})
-        assert waits(stuck_reason='no room.', steps=steps, **wish) == [
+        assert waits(stuck_reason='no room.', steps=steps, **request) == [
             'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
             'It is stuck in that, and somebody is needed: no room.',
             'It is tried again with each sweep, and ends as soon as that is mended.',
@@ -250,18 +250,18 @@ class TestItsEnd:
 
     def test_where_a_host_that_is_to_have_the_guest_has_an_alarm_nobody_says_that_the_guest_is_there(self):
         def owes(host):
-            return debts.Debt(
+            return Cleanup(
                 host=host, migration_uuid='m', instance_uuid='i', step='s', reason='it failed', epoch=1, alarm='look',
                 created_at=back(60),
             )  # fmt: skip
 
-        assert self.ended('completed', debts=[owes('dst')])[0] == (
+        assert self.ended('completed', cleanups=[owes('dst')])[0] == (
             'It ended completed 2 min ago: the guest had moved to dst.'
         )
-        assert self.ended('completed', debts=[owes('src')])[0] == (
+        assert self.ended('completed', cleanups=[owes('src')])[0] == (
             'It ended completed 2 min ago: the guest runs at dst.'
         )
-        assert self.ended('failed', debts=[owes('src')])[1:2] == ['The guest was at src then.']
+        assert self.ended('failed', cleanups=[owes('src')])[1:2] == ['The guest was at src then.']
 
     def test_one_in_error_says_that_somebody_is_needed(self):
         first, second = self.ended('error', failure='the guest is gone')
@@ -280,14 +280,14 @@ class TestItsEnd:
         )
 
     def test_what_is_owed_for_it_is_said_after_its_end(self):
-        debt = debts.Debt('src', 'm', 'i', 'post_live_migration_at_source', 'src is down', 1, created_at=back(90))
+        cleanup = Cleanup('src', 'm', 'i', 'post_live_migration_at_source', 'src is down', 1, created_at=back(90))
         down = [service('src', seen=500), service('dst')]
-        assert self.ended('completed', debts=[debt], services=down)[1:] == [
+        assert self.ended('completed', cleanups=[cleanup], services=down)[1:] == [
             'src owes post_live_migration_at_source, since 90 s ago: src is down',
             'src pays it when its compute service is back.',
         ]
-        alarm = dataclasses.replace(debt, alarm='the guest is there')
-        assert self.ended('completed', debts=[alarm])[2:] == [
+        alarm = dataclasses.replace(cleanup, alarm='the guest is there')
+        assert self.ended('completed', cleanups=[alarm])[2:] == [
             'That cannot be paid without a person: the guest is there'
         ]
 

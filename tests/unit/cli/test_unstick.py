@@ -49,7 +49,7 @@ def test_what_is_not_stuck_says_what_it_is_instead(operator):
 
 
 def test_a_dry_run_tells_of_both_allocations_of_the_other_host_and_of_the_end(operator, stuck):
-    text = operator.says('migration', 'abandon', stuck.uuid, '--guest-on', 'host1')
+    text = operator.observed('migration', 'abandon', stuck.uuid, '--guest-on', 'host1')
     amounts = 'VCPU 1, MEMORY_MB 4096, DISK_GB 1'
     assert f'* Allocation of the instance in Placement: now {amounts} at host2; then {amounts} at host1.' in text
     assert f'* Allocation of the migration in Placement: now {amounts} at host1; then nothing.' in text
@@ -64,7 +64,7 @@ def test_a_dry_run_tells_of_both_allocations_of_the_other_host_and_of_the_end(op
 def test_the_commands_that_the_story_of_a_stuck_one_prints_can_be_pasted(operator, stuck, name):
     """They left out the configuration that had been given, and so asked another database, or none."""
     operator.file = operator.file.rename(operator.file.with_name(name))
-    text = operator.says('migration', 'show', stuck.uuid)
+    text = operator.observed('migration', 'show', stuck.uuid)
     retry, look, do = (line for line in text.splitlines() if line.startswith('  migrator-manage '))
     assert operator.json('migration', 'show', stuck.uuid)['next'].count(retry) == 1
     status, out = operator.pastes(retry)
@@ -80,17 +80,17 @@ def test_the_commands_that_the_story_of_a_stuck_one_prints_can_be_pasted(operato
 def test_the_command_for_an_alarm_can_be_pasted(operator, stuck):
     cloud = operator.cloud
     assert operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host2', '--yes')[0] == 0
-    (alarmed,) = cloud.database.debts.list()
+    (alarmed,) = cloud.database.cleanups.list()
     assert alarmed.alarm
     (line,) = (one for one in operator.json('migration', 'show', stuck.uuid)['next'] if 'retry' in one)
     status, out = operator.pastes(line[line.index('migrator-manage ') :])
     assert (status, out.startswith('host1 is told with the next sweep')) == (0, True)
-    assert cloud.database.debts.list()[0].alarm is None
+    assert cloud.database.cleanups.list()[0].alarm is None
 
 
 def test_a_dry_run_works_without_placement(operator, stuck, unused_port):
     operator.configure(f'http://127.0.0.1:{unused_port}')
-    text = operator.says('migration', 'abandon', stuck.uuid, '--guest-on', 'host2')
+    text = operator.observed('migration', 'abandon', stuck.uuid, '--guest-on', 'host2')
     assert '* Allocation of the instance in Placement: not known now (Placement is not reachable' in text
     assert '* host1 removes what is left of the guest there, if host2 says that it runs the guest' in text
 
@@ -118,12 +118,12 @@ def test_where_nobody_can_be_woken_the_sweep_finds_it(operator, stuck, unheard):
 
 def test_who_does_not_wait_has_asked_and_nothing_is_wrong(operator, stuck):
     operator.cloud.kill('conductor1')
-    out = operator.says('migration', 'retry', stuck.uuid, '--wait', 0)
+    out = operator.observed('migration', 'retry', stuck.uuid, '--wait', 0)
     assert out == 'It is to be looked at anew, and no conductor has done so yet.\n'
     assert operator.cloud.migrations()[0].retry_requested_by == 'ada'
     status, out = operator.status('migration', 'retry', stuck.uuid, '--wait', 1)
     assert (status, 'no conductor has done so yet' in out) == (1, True)
-    out = operator.says('migration', 'abandon', stuck.uuid, '--guest-on', 'host1', '--yes', '--wait', 0)
+    out = operator.observed('migration', 'abandon', stuck.uuid, '--guest-on', 'host1', '--yes', '--wait', 0)
     assert 'has not ended yet' in out
     operator.cloud.start_conductor('conductor1')
     operator.cloud.wait()
@@ -141,11 +141,11 @@ def test_one_does_not_wait_longer_than_one_wants_to(operator, stuck):
     assert (status, out) == (1, '')
     assert re.search('it is being abandoned, as was asked for .* by ada: the guest is on host1', operator.err)
     # A dry run of the same tells that it was asked for, and nothing of its being stuck.
-    out = operator.says('migration', 'abandon', stuck.uuid, '--guest-on', 'host1')
+    out = operator.observed('migration', 'abandon', stuck.uuid, '--guest-on', 'host1')
     assert re.search(r'\* It is being abandoned already, as was asked for .* by ada: the guest is on host1\.', out)
     assert 'Nothing was changed, and nothing more need be asked for. To wait for it:' in out
     assert 'It is stuck' not in out
-    out = operator.says('migration', 'show', stuck.uuid)
+    out = operator.observed('migration', 'show', stuck.uuid)
     assert 'That has not begun yet. It is stuck: ' in out
     assert 'goes on by itself' not in out
     operator.cloud.start_conductor('conductor1')

@@ -13,7 +13,7 @@ from tests.unit.conductor.stage import Stage
 
 
 @pytest.fixture
-def build(new_backend: Callable[[], backends.SharedGround]) -> Iterator[Callable[..., Stage]]:
+def build(new_backend: Callable[[], backends.SharedBackend]) -> Iterator[Callable[..., Stage]]:
     made: list[Stage] = []
 
     def make(**options: Any) -> Stage:

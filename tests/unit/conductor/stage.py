@@ -11,7 +11,7 @@ from typing import Any
 
 from migrator import context
 from migrator.conductor import rpcapi, takeover
-from migrator.conductor.migration.context import OwnedMigration, Tools
+from migrator.conductor.migration.context import MigrationContext, Tools
 from migrator.db import requests
 from migrator.objects import IN_PROGRESS, Instance, Migration
 from migrator.placement_client import allocations
@@ -30,7 +30,7 @@ class Stage:
 
     def __init__(
         self,
-        backend: backends.Ground,
+        backend: backends.Backend,
         hosts: int = 3,
         dirty_rate: float = 10.0,
         seed: int | None = None,
@@ -38,7 +38,9 @@ class Stage:
         conductors: int = 1,
         **knobs: Any,
     ) -> None:
-        self.cloud = SimulatedCloud(backend.directory, hosts=hosts, seed=seed, options=options, ground=backend, **knobs)
+        self.cloud = SimulatedCloud(
+            backend.directory, hosts=hosts, seed=seed, options=options, backend=backend, **knobs
+        )
         assert self.cloud.simulation is not None
         self.simulation = self.cloud.simulation
         self.database = self.cloud.database
@@ -77,7 +79,7 @@ class Stage:
 
     def abort(self, migration: Migration, wake: bool = True) -> None:
         """Wish a migration aborted as the API does."""
-        wanted = requests.Wishes(self.cloud.engine)
+        wanted = requests.Requests(self.cloud.engine)
         assert wanted.request_abort(context.admin_context(), migration, [status.value for status in IN_PROGRESS])
         if wake:
             owner = self.row(migration).owner
@@ -91,10 +93,10 @@ class Stage:
         """What conductor1 tells its stories with."""
         return self.cloud.conductors['conductor1'].tools
 
-    def adopt(self, migration: Migration) -> OwnedMigration:
+    def adopt(self, migration: Migration) -> MigrationContext:
         """Have conductor1 adopt a migration, and leave the rest to the test."""
         subject = self.do(lambda: takeover.adopt(self.tools, migration.uuid, self.row(migration).epoch))
-        assert isinstance(subject, OwnedMigration)
+        assert isinstance(subject, MigrationContext)
         return subject
 
     def do(self, act: Callable[[], Any], seconds: float = 60) -> Any:
@@ -182,7 +184,7 @@ class Stage:
             assert row.uuid not in compute._waiting_live_migrations
         for conductor in cloud.conductors.values():
             assert not conductor.runner.holds(row.uuid)
-        owed = [debt.host for debt in self.database.debts.list(instance_uuid=uuid)]
+        owed = [cleanup.host for cleanup in self.database.cleanups.list(instance_uuid=uuid)]
         assert sorted(owed) == sorted(debris)
         assert cloud.world.violations == []
         assert cloud.recorder.compute_to_compute() == []
@@ -191,7 +193,7 @@ class Stage:
 
 
 @contextlib.contextmanager
-def on(backend: backends.Ground, **options: Any) -> Iterator[Stage]:
+def on(backend: backends.Backend, **options: Any) -> Iterator[Stage]:
     """Build a stage, and take it down."""
     stage = Stage(backend, **options)
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from migrator import exception
 from migrator.conductor import cleanups, instances
-from migrator.db.cleanups import Debt
+from migrator.db.cleanups import Cleanup
 from migrator.objects import protocol
 from tests.unit.conductor import stage as stages
 
@@ -16,27 +16,29 @@ Stage = stages.Stage
 STEP = 'rollback_live_migration_at_destination'
 
 
-def deferred(still: Stage, host: str) -> Debt:
+def deferred(still: Stage, host: str) -> Cleanup:
     """Return the cleanup that a host owes for a migration, and that conductor1 has told it to do."""
     m = still.adopt(still.accept())
-    m.owe(host, STEP, f'{host} was down')
+    m.defer(host, STEP, f'{host} was down')
     m.commit()
-    debt = still.database.debts.adopt(still.database.debts.list()[0], still.tools.owner)
-    assert debt is not None
-    return debt
+    cleanup = still.database.cleanups.adopt(still.database.cleanups.list()[0], still.tools.owner)
+    assert cleanup is not None
+    return cleanup
 
 
-def report(debt: Debt, **fields: Any) -> protocol.Report:
-    known = {'epoch': debt.epoch, 'boot_id': 'this boot', 'state': 'done'}
-    return protocol.Report(migration_uuid=debt.migration_uuid, host=debt.host, step=debt.step, **{**known, **fields})
+def report(cleanup: Cleanup, **fields: Any) -> protocol.Report:
+    known = {'epoch': cleanup.epoch, 'boot_id': 'this boot', 'state': 'done'}
+    return protocol.Report(
+        migration_uuid=cleanup.migration_uuid, host=cleanup.host, step=cleanup.step, **{**known, **fields}
+    )
 
 
 def test_a_report_from_before_it_was_deferred_does_not_end_a_cleanup(still: Stage) -> None:
-    debt = deferred(still, 'host2')
-    cleanups.take_report(still.tools, report(debt, epoch=debt.epoch - 1))
-    assert [kept.id for kept in still.database.debts.list()] == [debt.id]
-    cleanups.take_report(still.tools, report(debt))
-    assert still.database.debts.list() == []
+    cleanup = deferred(still, 'host2')
+    cleanups.take_report(still.tools, report(cleanup, epoch=cleanup.epoch - 1))
+    assert [kept.id for kept in still.database.cleanups.list()] == [cleanup.id]
+    cleanups.take_report(still.tools, report(cleanup))
+    assert still.database.cleanups.list() == []
 
 
 def test_an_instance_is_not_created_where_its_guest_is_just_being_removed(build: Any) -> None:
@@ -52,9 +54,9 @@ def test_an_instance_is_not_created_where_its_guest_is_just_being_removed(build:
     again = row.replace(host='host1', node='host1')
     with pytest.raises(exception.CleanupInProgress, match='host1 is just doing post_live_migration_at_source'):
         instances.create(stage.database, stage.cloud.placement_client, again)
-    assert stage.database.debts.list()[0].alarm is None
+    assert stage.database.cleanups.list()[0].alarm is None
     stall.release()
-    stage.until(lambda: not stage.database.debts.list())
+    stage.until(lambda: not stage.database.cleanups.list())
     assert instances.create(stage.database, stage.cloud.placement_client, again).host == 'host1'
 
 
@@ -63,19 +65,19 @@ def test_what_a_host_has_failed_in_does_not_keep_the_instance_from_being_created
     stage.host('host1').faults.fail('post_live_migration_at_source', sticky=True)
     migration = stage.begin('host2')
     stage.end(migration)
-    stage.until(lambda: 'planted' in stage.database.debts.list()[0].reason, 60)
+    stage.until(lambda: 'planted' in stage.database.cleanups.list()[0].reason, 60)
     stage.simulation.advance(20)
     row = stage.database.instances.get(migration.instance_uuid)
     instances.delete(stage.database, stage.cloud.placement_client, row.uuid)
     instances.create(stage.database, stage.cloud.placement_client, row.replace(host='host1', node='host1'))
-    (blocked,) = stage.database.debts.list()
+    (blocked,) = stage.database.cleanups.list()
     assert 'has been created at host1 since' in str(blocked.alarm)
 
 
 @pytest.mark.parametrize('host', ['host2', 'host3'])
 def test_a_guest_that_is_being_migrated_is_neither_gone_nor_lost(still: Stage, host: str) -> None:
-    debt = deferred(still, host)
-    assert still.database.instances.get(debt.instance_uuid).task_state == 'migrating'
-    cleanups.take_report(still.tools, report(debt, state='failed', reason='no guest', result={'gone': True}))
-    (kept,) = still.database.debts.list()
+    cleanup = deferred(still, host)
+    assert still.database.instances.get(cleanup.instance_uuid).task_state == 'migrating'
+    cleanups.take_report(still.tools, report(cleanup, state='failed', reason='no guest', result={'gone': True}))
+    (kept,) = still.database.cleanups.list()
     assert kept.alarm is None

@@ -97,15 +97,15 @@ def test_abandoned_for_a_step_that_does_not_end_its_host_pays_when_it_can(
     build: Callable[..., Stage], slow: bool
 ) -> None:
     stage, stall, migration = post_hangs(build)
-    stage.database.wishes.request_abandon(stage.row(migration), 'host2', 'an operator')
+    stage.database.requests.request_abandon(stage.row(migration), 'host2', 'an operator')
     if not slow:
         stage.simulation.advance(20)
         stall.release()
     assert stage.end(migration).status == 'error'
-    owed = stage.database.debts.list()
-    assert [(debt.host, debt.alarm) for debt in owed] == ([('host1', None)] if slow else [])
+    owed = stage.database.cleanups.list()
+    assert [(cleanup.host, cleanup.alarm) for cleanup in owed] == ([('host1', None)] if slow else [])
     stall.release()
-    stage.until(lambda: not stage.database.debts.list(), 60)
+    stage.until(lambda: not stage.database.cleanups.list(), 60)
     stage.check(migration, 'host2')
 
 
@@ -218,7 +218,7 @@ def test_one_of_which_nothing_has_been_done_is_abandoned(build: Callable[..., St
     assert stage.database.migrations.adopt(migration.uuid, 0, 'a life that has ended') is not None
     assert 'its hypervisor has long not told' in stage.until_stuck(migration, 150)
     assert stage.row(migration).status == 'accepted'
-    stage.database.wishes.request_abandon(stage.row(migration), 'host1', 'an operator')
+    stage.database.requests.request_abandon(stage.row(migration), 'host1', 'an operator')
     stall.release()
     assert stage.end(migration).status == 'error'
     stage.check(migration, 'host1')

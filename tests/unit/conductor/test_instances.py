@@ -55,8 +55,8 @@ NEITHER: tuple[bool, dict[str, dict[str, int]]] = (False, {})
 
 
 @pytest.fixture
-def books(backend: backends.Ground) -> Iterator[Books]:
-    cloud = SimulatedCloud(backend.directory, hosts=1, ground=backend)
+def books(backend: backends.Backend) -> Iterator[Books]:
+    cloud = SimulatedCloud(backend.directory, hosts=1, backend=backend)
     yield Books(cloud)
     cloud.stop()
 

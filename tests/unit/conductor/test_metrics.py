@@ -161,8 +161,8 @@ class TestAConductor:
         stage.end(stage.begin())
         stage.simulation.advance(6)
         assert told() == [1, 0]
-        (debt,) = stage.database.debts.list()
-        stage.database.debts.raise_alarm(debt, 'look first')
+        (cleanup,) = stage.database.cleanups.list()
+        stage.database.cleanups.raise_alarm(cleanup, 'look first')
         stage.simulation.advance(6)
         assert told() == [0, 1]
 

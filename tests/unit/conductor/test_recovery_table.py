@@ -12,30 +12,30 @@ from __future__ import annotations
 import pytest
 
 from migrator.conductor.migration import settle
-from migrator.conductor.migration.settle import Act, Column, Says
+from migrator.conductor.migration.settle import Act, Column, Observed
 from tests.unit.conductor.migration import test_settle
 
 COLUMNS = (Column.NOT_SENT, Column.QUEUED, Column.RUNNING, Column.FORWARD, Column.BACK)
 
 #: not sent | sent, row queued | sent, row running | forward | back
 SOURCE = {
-    Says.HERE: 'go on | queue | back | stuck | restore',
-    Says.RETURNED: 'go on | back | back | stuck | restore',
-    Says.WAITS: 'stuck | wait | wait | wait | abort',
-    Says.STARTED: 'stuck | wait | wait | wait | abort',
-    Says.JOB: 'stuck | see running | see running | wait | abort',
-    Says.CUTOVER_JOB: 'stuck | wait | wait | wait | abort',
-    Says.CUTOVER: 'stuck | back | back | post | restore',
-    Says.SHUT_OFF: 'back | back | back | post | restore',
-    Says.ABSENT: 'error | ask | ask | done | stuck',
-    Says.BROKEN: 'stuck | stuck | stuck | stuck | stuck',
+    Observed.HERE: 'go on | queue | back | stuck | restore',
+    Observed.RETURNED: 'go on | back | back | stuck | restore',
+    Observed.WAITS: 'stuck | wait | wait | wait | abort',
+    Observed.STARTED: 'stuck | wait | wait | wait | abort',
+    Observed.JOB: 'stuck | see running | see running | wait | abort',
+    Observed.CUTOVER_JOB: 'stuck | wait | wait | wait | abort',
+    Observed.CUTOVER: 'stuck | back | back | post | restore',
+    Observed.SHUT_OFF: 'back | back | back | post | restore',
+    Observed.ABSENT: 'error | ask | ask | done | stuck',
+    Observed.BROKEN: 'stuck | stuck | stuck | stuck | stuck',
 }
 DESTINATION = {
-    Says.WAITING: 'go on | go on | ask | stuck | clean',
-    Says.PREPARING: 'go on | wait | ask | stuck | clean',
-    Says.RUNS: 'stuck | forward | forward | post | stuck',
-    Says.ABSENT: 'go on | prepare | ask | stuck | done',
-    Says.BROKEN: 'stuck | stuck | stuck | stuck | stuck',
+    Observed.WAITING: 'go on | go on | ask | stuck | clean',
+    Observed.PREPARING: 'go on | wait | ask | stuck | clean',
+    Observed.RUNS: 'stuck | forward | forward | post | stuck',
+    Observed.ABSENT: 'go on | prepare | ask | stuck | done',
+    Observed.BROKEN: 'stuck | stuck | stuck | stuck | stuck',
 }
 BOTH = (('source', settle.SOURCE, SOURCE), ('destination', settle.DESTINATION, DESTINATION))
 
@@ -43,17 +43,17 @@ BOTH = (('source', settle.SOURCE, SOURCE), ('destination', settle.DESTINATION, D
 def cells() -> list[object]:
     """Return one parameter for each cell of the table as it is in the code."""
     return [
-        pytest.param(typed, says, place, act, id=f'{host}-{says.name}-{column.name}')
+        pytest.param(typed, observed, place, act, id=f'{host}-{observed.name}-{column.name}')
         for host, table, typed in BOTH
-        for says, acts in table.items()
+        for observed, acts in table.items()
         for place, (column, act) in enumerate(zip(COLUMNS, acts, strict=True))
     ]
 
 
 @pytest.mark.parametrize(('typed', 'says', 'place', 'act'), cells())
-def test_a_cell_is_what_the_protocol_says(typed: dict[Says, str], says: Says, place: int, act: Act) -> None:
-    assert says in typed, f'nobody has typed out what "{says}" asks for'
-    wanted = typed[says].split(' | ')
+def test_a_cell_is_what_the_protocol_says(typed: dict[Observed, str], observed: Observed, place: int, act: Act) -> None:
+    assert observed in typed, f'nobody has typed out what "{observed}" asks for'
+    wanted = typed[observed].split(' | ')
     assert len(wanted) == len(Column)
     assert act is Act[wanted[place].upper().replace(' ', '_')]
 
@@ -65,11 +65,11 @@ def test_no_row_and_no_column_is_missing() -> None:
 
 
 def test_each_row_is_tried_joined_with_others_too() -> None:
-    joined = [(says, other) for says, other, _ in test_settle.SOURCE_ROWS]
-    joined += [(other, says) for says, other, _ in test_settle.DESTINATION_ROWS]
+    joined = [(observed, other) for observed, other, _ in test_settle.SOURCE_ROWS]
+    joined += [(other, observed) for observed, other, _ in test_settle.DESTINATION_ROWS]
     assert {source for source, _ in joined} == set(settle.SOURCE)
     assert {destination for _, destination in joined} == set(settle.DESTINATION)
 
 
 def test_whatever_a_host_can_say_has_a_row_or_stands_for_no_answer() -> None:
-    assert set(settle.SOURCE) | set(settle.DESTINATION) | {Says.MISSING, Says.DOWN} == set(Says)
+    assert set(settle.SOURCE) | set(settle.DESTINATION) | {Observed.MISSING, Observed.DOWN} == set(Observed)

@@ -18,7 +18,7 @@ ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
 
 
 def force(stage, migration):
-    stage.database.wishes.request_force_complete(stages.context.admin_context(), stage.row(migration), ['running'])
+    stage.database.requests.request_force_complete(stages.context.admin_context(), stage.row(migration), ['running'])
     stage.door.wake(stages.context.admin_context(), migration.uuid, None)
 
 
@@ -46,12 +46,12 @@ def test_stuck_a_second_time_it_stays_stuck(build):
     migration = stage.begin('host2')
     stage.until(stall.reached.is_set)
     stage.until_stuck(migration, 400)
-    stage.database.wishes.request_retry(stage.row(migration), 'me')
+    stage.database.requests.request_retry(stage.row(migration), 'me')
     stage.until(lambda: stage.row(migration).stuck_reason is None)
     stage.until_stuck(migration, 500)
     stage.simulation.advance(60)
     assert stage.row(migration).stuck_reason
-    stage.database.wishes.request_abandon(stage.row(migration), 'host1', 'me')
+    stage.database.requests.request_abandon(stage.row(migration), 'host1', 'me')
 
 
 def test_a_post_copy_that_breaks_with_its_source_has_not_completed(build):
@@ -86,7 +86,7 @@ def test_a_post_copy_under_a_killed_service_has_not_completed(build):
     stall.release()
     stage.simulation.advance(120)
     # What is owed was to be paid when the last page had come: it is blocked, 'the guest is there and could run'.
-    assert ([debt.alarm for debt in stage.database.debts.list()], status) == ([], 'running (post-copy)')
+    assert ([cleanup.alarm for cleanup in stage.database.cleanups.list()], status) == ([], 'running (post-copy)')
 
 
 @pytest.mark.parametrize('kind', ['shuffled', 'alternating'])

@@ -7,15 +7,16 @@ import pytest
 
 from migrator import exception
 from migrator.db import cleanups
+from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
 from tests.unit.db import conftest
 
 Scene = conftest.Scene
 
 
-def owe(scene: Scene, host: str, step: str = 'post') -> cleanups.Debt:
+def defer(scene: Scene, host: str, step: str = 'post') -> Cleanup:
     known = scene.owned()
-    debt = cleanups.Debt(
+    cleanup = Cleanup(
         host=host,
         migration_uuid=known.uuid,
         instance_uuid=known.instance_uuid,
@@ -25,146 +26,146 @@ def owe(scene: Scene, host: str, step: str = 'post') -> cleanups.Debt:
         owner=known.owner,
         input={'migrate_data': {'a': 1}},
     )
-    scene.database.migrations.commit(known, Write(debts=[debt]))
-    return debt
+    scene.database.migrations.commit(known, Write(cleanups=[cleanup]))
+    return cleanup
 
 
 def test_a_debt_comes_back_as_it_went_in_with_its_owner_and_epoch(scene: Scene) -> None:
-    debt = owe(scene, 'host1')
-    found = scene.database.debts.list()[0]
+    cleanup = defer(scene, 'host1')
+    found = scene.database.cleanups.list()[0]
     assert found.created_at == conftest.START
     assert found.id > 0
-    assert cleanups.dataclasses.replace(found, id=0, created_at=None) == debt
+    assert cleanups.dataclasses.replace(found, id=0, created_at=None) == cleanup
 
 
 def test_they_are_found_by_host_and_by_instance_oldest_first(scene: Scene) -> None:
-    first, second, third = owe(scene, 'host1'), owe(scene, 'host2'), owe(scene, 'host1')
-    uuids = [debt.instance_uuid for debt in scene.database.debts.list(host='host1')]
+    first, second, third = defer(scene, 'host1'), defer(scene, 'host2'), defer(scene, 'host1')
+    uuids = [cleanup.instance_uuid for cleanup in scene.database.cleanups.list(host='host1')]
     assert uuids == [first.instance_uuid, third.instance_uuid]
-    found = scene.database.debts.list(instance_uuid=second.instance_uuid)
-    assert [debt.host for debt in found] == ['host2']
-    assert scene.database.debts.list(host='host2', instance_uuid=first.instance_uuid) == []
+    found = scene.database.cleanups.list(instance_uuid=second.instance_uuid)
+    assert [cleanup.host for cleanup in found] == ['host2']
+    assert scene.database.cleanups.list(host='host2', instance_uuid=first.instance_uuid) == []
 
 
 def test_a_host_owes_one_step_of_one_migration_once(scene: Scene) -> None:
-    debt = owe(scene, 'host1')
+    cleanup = defer(scene, 'host1')
     with scene.database.engine.writer() as session:
-        cleanups.write(session, cleanups.dataclasses.replace(debt, reason='it is slow'))
-    assert [found.reason for found in scene.database.debts.list()] == ['it is slow']
+        cleanups.write(session, cleanups.dataclasses.replace(cleanup, reason='it is slow'))
+    assert [found.reason for found in scene.database.cleanups.list()] == ['it is slow']
 
 
 def test_what_is_held_is_neither_taken_up_nor_paid_by_who_had_taken_it_up_before(scene: Scene) -> None:
-    owe(scene, 'host9')
-    other = owe(scene, 'host9')
-    before = scene.database.debts.list()[0]
-    taken = scene.database.debts.adopt(before, str(before.owner))
+    defer(scene, 'host9')
+    other = defer(scene, 'host9')
+    before = scene.database.cleanups.list()[0]
+    taken = scene.database.cleanups.adopt(before, str(before.owner))
     assert taken is not None
     with scene.database.engine.writer() as session:
         cleanups.hold(session, before.instance_uuid, 'look first')
-    assert scene.database.debts.adopt(before, str(before.owner)) is None
-    assert scene.database.debts.raise_epoch(taken, 99) is None
-    scene.database.debts.forget(taken)
-    held, free = scene.database.debts.list()
+    assert scene.database.cleanups.adopt(before, str(before.owner)) is None
+    assert scene.database.cleanups.raise_epoch(taken, 99) is None
+    scene.database.cleanups.forget(taken)
+    held, free = scene.database.cleanups.list()
     assert (held.alarm, held.epoch) == ('look first', before.epoch + 1)
     assert (free.alarm, free.migration_uuid) == (None, other.migration_uuid)
 
 
 def test_a_living_owner_keeps_a_debt_until_its_lease_runs_out(scene: Scene) -> None:
-    owe(scene, 'host9')
-    (debt,) = scene.database.debts.list()
+    defer(scene, 'host9')
+    (cleanup,) = scene.database.cleanups.list()
     other = scene.conductor('other', lease=1000)
-    assert scene.database.debts.adopt(debt, other) is None
-    assert scene.database.debts.list() == [debt]
+    assert scene.database.cleanups.adopt(cleanup, other) is None
+    assert scene.database.cleanups.list() == [cleanup]
     scene.clock.seconds = 15
-    adopted = scene.database.debts.adopt(debt, other)
+    adopted = scene.database.cleanups.adopt(cleanup, other)
     assert adopted is not None
-    assert (adopted.owner, adopted.epoch) == (other, debt.epoch + 1)
-    assert scene.database.debts.list() == [adopted]
+    assert (adopted.owner, adopted.epoch) == (other, cleanup.epoch + 1)
+    assert scene.database.cleanups.list() == [adopted]
 
 
 def test_a_cleanup_takes_the_guest_in_hand_with_a_tenure_above_that_of_its_migration(scene: Scene) -> None:
-    owe(scene, 'host9')
-    (debt,) = scene.database.debts.list()
-    assert (debt.tenure, scene.database.instances.get(debt.instance_uuid).tenure) == (0, 1)
-    assert scene.database.debts.adopt(debt, 'another') is None, 'its owner lives'
+    defer(scene, 'host9')
+    (cleanup,) = scene.database.cleanups.list()
+    assert (cleanup.tenure, scene.database.instances.get(cleanup.instance_uuid).tenure) == (0, 1)
+    assert scene.database.cleanups.adopt(cleanup, 'another') is None, 'its owner lives'
     scene.clock.seconds = 100
-    taken = scene.database.debts.adopt(debt, 'another')
+    taken = scene.database.cleanups.adopt(cleanup, 'another')
     assert taken is not None
-    assert taken.tenure == scene.database.instances.get(debt.instance_uuid).tenure == 2
-    assert scene.database.migrations.get(debt.migration_uuid).tenure == 2
-    again = scene.database.debts.raise_epoch(taken, seen=7, seen_tenure=40)
+    assert taken.tenure == scene.database.instances.get(cleanup.instance_uuid).tenure == 2
+    assert scene.database.migrations.get(cleanup.migration_uuid).tenure == 2
+    again = scene.database.cleanups.raise_epoch(taken, seen=7, seen_tenure=40)
     assert again is not None
     assert (again.epoch, again.tenure) == (8, 41)
-    assert scene.database.instances.get(debt.instance_uuid).tenure == 41
+    assert scene.database.instances.get(cleanup.instance_uuid).tenure == 41
 
 
 @pytest.mark.parametrize('host', ['host1', 'host2'])
 def test_where_a_migration_has_the_guest_in_hand_no_cleanup_is_taken_up(scene: Scene, host: str) -> None:
-    debt = owe(scene, host)
-    known = scene.database.migrations.get(debt.migration_uuid)
+    cleanup = defer(scene, host)
+    known = scene.database.migrations.get(cleanup.migration_uuid)
     scene.database.migrations.commit(known, Write(fields={'dest_compute': 'host2'}))
-    (debt,) = scene.database.debts.list()
-    assert scene.database.debts.adopt(debt, str(debt.owner)) is None
-    assert scene.database.instances.get(debt.instance_uuid).tenure == 1, 'nothing was written'
+    (cleanup,) = scene.database.cleanups.list()
+    assert scene.database.cleanups.adopt(cleanup, str(cleanup.owner)) is None
+    assert scene.database.instances.get(cleanup.instance_uuid).tenure == 1, 'nothing was written'
 
 
 def test_a_host_that_compares_no_tenures_does_no_cleanup_beside_another_migration(scene: Scene) -> None:
-    debt = owe(scene, 'host9')
-    known = scene.database.migrations.get(debt.migration_uuid)
+    cleanup = defer(scene, 'host9')
+    known = scene.database.migrations.get(cleanup.migration_uuid)
     scene.database.migrations.commit(known, Write(fields={'status': 'failed'}))
-    (debt,) = scene.database.debts.list()
-    assert scene.database.debts.adopt(debt, str(debt.owner), beside=False) is not None
+    (cleanup,) = scene.database.cleanups.list()
+    assert scene.database.cleanups.adopt(cleanup, str(cleanup.owner), beside=False) is not None
     scene.migration(instance_uuid=known.instance_uuid)
-    assert scene.database.debts.adopt(debt, str(debt.owner), beside=False) is None
-    assert scene.database.debts.adopt(debt, str(debt.owner), beside=True) is not None
+    assert scene.database.cleanups.adopt(cleanup, str(cleanup.owner), beside=False) is None
+    assert scene.database.cleanups.adopt(cleanup, str(cleanup.owner), beside=True) is not None
 
 
 def test_an_instance_that_is_created_again_goes_on_from_the_tenure_of_what_is_left_of_it(scene: Scene) -> None:
-    debt = owe(scene, 'host9')
-    known = scene.database.migrations.get(debt.migration_uuid)
+    cleanup = defer(scene, 'host9')
+    known = scene.database.migrations.get(cleanup.migration_uuid)
     scene.database.migrations.commit(known, Write(fields={'status': 'failed'}))
-    (debt,) = scene.database.debts.list()
+    (cleanup,) = scene.database.cleanups.list()
     scene.clock.seconds = 100
-    taken = scene.database.debts.adopt(debt, 'another')
+    taken = scene.database.cleanups.adopt(cleanup, 'another')
     assert taken is not None
-    row = scene.database.instances.get(debt.instance_uuid)
+    row = scene.database.instances.get(cleanup.instance_uuid)
     scene.database.instances.delete(row.uuid)
     assert scene.database.instances.create(row).tenure == taken.tenure + 1
 
 
 def test_a_cleanup_that_would_remove_an_instance_from_where_it_is_created_is_blocked(scene: Scene) -> None:
-    debt = owe(scene, 'host9', step='post_live_migration_at_source')
-    owe(scene, 'host9', step='rollback_live_migration_at_source')
-    known = scene.database.migrations.get(debt.migration_uuid)
+    cleanup = defer(scene, 'host9', step='post_live_migration_at_source')
+    defer(scene, 'host9', step='rollback_live_migration_at_source')
+    known = scene.database.migrations.get(cleanup.migration_uuid)
     scene.database.migrations.commit(known, Write(fields={'status': 'failed'}))
-    row = scene.database.instances.get(debt.instance_uuid)
+    row = scene.database.instances.get(cleanup.instance_uuid)
     scene.database.instances.delete(row.uuid)
     with pytest.raises(exception.CleanupInProgress, match='is just doing post_live_migration_at_source'):
         scene.database.instances.create(row.replace(host='host9'))
-    assert [one.alarm for one in scene.database.debts.list()] == [None, None]
-    scene.database.debts.let_go(scene.database.debts.list()[0])
+    assert [one.alarm for one in scene.database.cleanups.list()] == [None, None]
+    scene.database.cleanups.let_go(scene.database.cleanups.list()[0])
     scene.database.instances.create(row.replace(host='host9'))
-    blocked, other = scene.database.debts.list()
+    blocked, other = scene.database.cleanups.list()
     assert 'has been created at host9 since' in str(blocked.alarm)
     assert other.alarm is None
 
 
 def test_what_an_owner_has_had_done_is_owed_no_more(scene: Scene) -> None:
-    debt, other = owe(scene, 'host1'), owe(scene, 'host1')
-    known = scene.database.migrations.get(debt.migration_uuid)
+    cleanup, other = defer(scene, 'host1'), defer(scene, 'host1')
+    known = scene.database.migrations.get(cleanup.migration_uuid)
     scene.database.migrations.commit(
-        known, Write(debts_paid=[(known.uuid, 'host1', 'another'), (known.uuid, 'host1', debt.step)])
+        known, Write(cleanups_run=[(known.uuid, 'host1', 'another'), (known.uuid, 'host1', cleanup.step)])
     )
-    assert [found.migration_uuid for found in scene.database.debts.list()] == [other.migration_uuid]
+    assert [found.migration_uuid for found in scene.database.cleanups.list()] == [other.migration_uuid]
 
 
 def test_only_the_alarms_that_somebody_has_seen_are_taken_away(scene: Scene) -> None:
-    owe(scene, 'host1'), owe(scene, 'host1'), owe(scene, 'host2')
-    for debt in scene.database.debts.list():
-        scene.database.debts.raise_alarm(debt, 'look')
-    one, other, _third = scene.database.debts.list()
+    defer(scene, 'host1'), defer(scene, 'host1'), defer(scene, 'host2')
+    for cleanup in scene.database.cleanups.list():
+        scene.database.cleanups.raise_alarm(cleanup, 'look')
+    one, other, _third = scene.database.cleanups.list()
     # Between the look and the command, something else has been found.
-    scene.database.debts.raise_alarm(other, 'look again')
-    assert scene.database.debts.try_again([one, other]) == 1
-    assert scene.database.debts.try_again([one, other]) == 0
-    assert [debt.alarm for debt in scene.database.debts.list()] == [None, 'look again', 'look']
+    scene.database.cleanups.raise_alarm(other, 'look again')
+    assert scene.database.cleanups.try_again([one, other]) == 1
+    assert scene.database.cleanups.try_again([one, other]) == 0
+    assert [cleanup.alarm for cleanup in scene.database.cleanups.list()] == [None, 'look again', 'look']

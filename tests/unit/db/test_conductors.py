@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime
 
-from migrator.db import cleanups
+from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
 from tests.unit.db import conftest
 
@@ -51,12 +51,12 @@ def test_lives_that_ended_long_ago_are_forgotten_unless_something_in_progress_na
     scene.owned(busy)
     ended = scene.owned(had)
     for owner, known in ((owing, scene.owned(owing)), (had, ended)):
-        debt = cleanups.Debt(
+        cleanup = Cleanup(
             host='host1', migration_uuid=known.uuid, instance_uuid=known.instance_uuid, step='post', reason='down',
             epoch=1, owner=owner,
         )  # fmt: skip
-        owed = [debt] if owner == owing else []
-        known, _ = scene.database.migrations.commit(known, Write(fields={'status': 'preparing'}, debts=owed))
+        owed = [cleanup] if owner == owing else []
+        known, _ = scene.database.migrations.commit(known, Write(fields={'status': 'preparing'}, cleanups=owed))
         scene.database.migrations.commit(known, Write(fields={'status': 'failed'}))
 
     def left() -> set[str]:

@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from migrator import context, exception
-from migrator.db import cleanups, models, types
+from migrator.db import models, types
+from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
 from migrator.objects import Migration, protocol
 from migrator.saga import log
@@ -202,8 +203,8 @@ class TestAdopt:
         owner = scene.conductor()
         first, second, third = scene.owned(owner), scene.owned(owner), scene.owned(owner)
         scene.owned()
-        scene.database.wishes.request_abort(CONTEXT, second, ['accepted'])
-        scene.database.wishes.request_force_complete(CONTEXT, third, ['accepted'])
+        scene.database.requests.request_abort(CONTEXT, second, ['accepted'])
+        scene.database.requests.request_force_complete(CONTEXT, third, ['accepted'])
         assert sorted(scene.database.migrations.owned_by(owner)) == sorted(
             [
                 (first.uuid, 1, (False, False, False, False)),
@@ -216,7 +217,7 @@ class TestAdopt:
 class TestCommit:
     def test_the_wish_to_abandon_refuses_whatever_is_written_without_knowing_of_it(self, scene: Scene) -> None:
         known = write(scene, scene.owned(), status='preparing', stuck_reason='odd')
-        scene.database.wishes.request_abandon(known, known.source_compute, 'ada')
+        scene.database.requests.request_abandon(known, known.source_compute, 'ada')
         for outcome in (None, 'back', 'forward'):
             with pytest.raises(exception.NotOwner):
                 write(scene, known.replace(outcome=outcome), stuck_reason=None)
@@ -225,7 +226,7 @@ class TestCommit:
 
     def test_fields_records_instance_and_debts_are_one_transaction(self, scene: Scene) -> None:
         known = scene.owned()
-        debt = cleanups.Debt(
+        cleanup = Cleanup(
             host='host1', migration_uuid=known.uuid, instance_uuid=known.instance_uuid, step='post', reason='down',
             epoch=1, owner=known.owner,
         )  # fmt: skip
@@ -233,7 +234,7 @@ class TestCommit:
             fields={'status': 'preparing', 'dest_compute': 'host2'},
             records=[record()],
             instance={'host': 'host2'},
-            debts=[debt],
+            cleanups=[cleanup],
         )
         fresh, _ = scene.database.migrations.commit(known, all_of_it)
         assert (fresh.status, fresh.dest_compute, fresh.epoch) == ('preparing', 'host2', 1)
@@ -241,13 +242,13 @@ class TestCommit:
         assert row.replace(updated_at=None) == fresh.replace(updated_at=None)
         assert scene.database.instances.get(known.instance_uuid).host == 'host2'
         assert [found.step for found in scene.database.migrations.steps(known.uuid)] == ['move_allocation']
-        assert [found.host for found in scene.database.debts.list()] == ['host1']
+        assert [found.host for found in scene.database.cleanups.list()] == ['host1']
 
     @pytest.mark.parametrize('change', ['owner', 'epoch', 'status', 'abort'])
     def test_whoever_does_not_know_the_present_row_writes_nothing(self, scene: Scene, change: str) -> None:
         known = scene.owned()
         if change == 'abort':
-            scene.database.wishes.request_abort(CONTEXT, known, ['accepted'])
+            scene.database.requests.request_abort(CONTEXT, known, ['accepted'])
         else:
             values = {'owner': scene.conductor('two'), 'epoch': 2, 'status': 'preparing'}
             with scene.database.engine.writer() as session:
@@ -268,7 +269,7 @@ class TestCommit:
 
     def test_an_owner_that_knows_of_the_wish_may_write(self, scene: Scene) -> None:
         known = scene.owned()
-        scene.database.wishes.request_abort(CONTEXT, known, ['accepted'])
+        scene.database.requests.request_abort(CONTEXT, known, ['accepted'])
         fresh = scene.database.migrations.get(known.uuid)
         assert write(scene, fresh, status='cancelled').status == 'cancelled'
 
@@ -276,7 +277,7 @@ class TestCommit:
         self, scene: Scene
     ) -> None:
         known = write(scene, scene.owned(), status='preparing', outcome='back')
-        scene.database.wishes.request_abort(CONTEXT, known, ['preparing'])
+        scene.database.requests.request_abort(CONTEXT, known, ['preparing'])
         known = write(scene, known, stuck_reason='odd')
         with pytest.raises(exception.NotOwner):
             write(scene, known, status='failed')
@@ -289,7 +290,7 @@ class TestCommit:
         known = write(scene, scene.owned(), status='preparing')
         known = write(scene, known, status='queued')
         known = write(scene, known, status='running', outcome='back')
-        scene.database.wishes.request_force_complete(CONTEXT, known, ['running'])
+        scene.database.requests.request_force_complete(CONTEXT, known, ['running'])
         with pytest.raises(exception.NotOwner):
             write(scene, known, status='failed')
         write(scene, scene.database.migrations.get(known.uuid), status='failed')
@@ -485,7 +486,7 @@ class TestStops:
     def test_a_wish_that_somebody_had_before_stays_theirs(self, scene: Scene) -> None:
         boot = scene.host('host1')
         known = sent(scene, boot)
-        scene.database.wishes.request_abort(context.RequestContext(user_id='ada'), known, ['accepted'])
+        scene.database.requests.request_abort(context.RequestContext(user_id='ada'), known, ['accepted'])
         assert stop(scene, 'host1', boot, [known.uuid]) == [known.uuid]
         row = scene.database.migrations.get(known.uuid)
         assert row.abort_requested_by == 'ada'

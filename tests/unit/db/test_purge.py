@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from migrator.db import cleanups, models
+from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
 from migrator.objects import Instance, Migration
 from migrator.saga import log
@@ -23,9 +24,9 @@ def at(seconds: float) -> datetime.datetime:
 def ended(scene: Scene, instance: Instance, *debts_: str, status: str = 'failed') -> Migration:
     """Have an instance migrated to an end, with one row in the journal, and these hosts with a cleanup pending."""
     one = scene.owned(instance=instance)
-    owed = [cleanups.Debt(host, one.uuid, instance.uuid, 'post_live_migration_at_source', 'x', 1) for host in debts_]
+    owed = [Cleanup(host, one.uuid, instance.uuid, 'post_live_migration_at_source', 'x', 1) for host in debts_]
     record = log.StepRecord(step='select_destination', direction=log.DO, state=log.StepState.DONE, attempt=1)
-    scene.database.migrations.commit(one, Write(fields={'status': status}, records=[record], debts=owed))
+    scene.database.migrations.commit(one, Write(fields={'status': status}, records=[record], cleanups=owed))
     return scene.database.migrations.get(one.uuid)
 
 
@@ -101,9 +102,7 @@ def test_a_cleanup_that_comes_between_the_look_and_the_deletion_is_respected(sce
     scene.clock.seconds += 60
     ids = scene.database.purge.next(at(60), 0, 100)
     with scene.database.engine.writer() as session:
-        cleanups.write(
-            session, cleanups.Debt('host2', one.uuid, instance.uuid, 'post_live_migration_at_source', 'x', 1)
-        )
+        cleanups.write(session, Cleanup('host2', one.uuid, instance.uuid, 'post_live_migration_at_source', 'x', 1))
     assert scene.database.purge.delete(at(60), ids).migrations == 0
     assert one.id in left(scene)
 

@@ -49,7 +49,7 @@ def set_status(database, one, status):
         session.query(models.Migration).filter_by(uuid=one.uuid).update({'status': status})
 
 
-WISHES = pytest.mark.parametrize(
+REQUESTS = pytest.mark.parametrize(
     ('method', 'column', 'action'),
     [
         ('request_abort', 'abort_requested_at', 'live_migration_cancel'),
@@ -58,43 +58,43 @@ WISHES = pytest.mark.parametrize(
 )
 
 
-@WISHES
+@REQUESTS
 def test_a_wish_is_written_once_and_its_action_with_it(database, ada, running, method, column, action):
-    wish = getattr(database.wishes, method)
-    assert wish(ada, running, RUNNING) is True
+    request = getattr(database.requests, method)
+    assert request(ada, running, RUNNING) is True
     first = getattr(database.migrations.get(running.uuid), column)
     assert first is not None
-    assert wish(ada, running, RUNNING) is False
+    assert request(ada, running, RUNNING) is False
     assert getattr(database.migrations.get(running.uuid), column) == first
     assert [each.action for each in database.actions.list(running.instance_uuid)] == [action, 'live-migration']
 
 
-@WISHES
+@REQUESTS
 @pytest.mark.parametrize('status', ['post-migrating', 'completed'])
 def test_a_status_that_has_moved_on_is_told_and_nothing_is_written(
     database, ada, running, method, column, action, status
 ):
     set_status(database, running, status)
     with pytest.raises(exception.InvalidMigrationState) as caught:
-        getattr(database.wishes, method)(ada, running, RUNNING)
+        getattr(database.requests, method)(ada, running, RUNNING)
     assert status in caught.value.message
     assert getattr(database.migrations.get(running.uuid), column) is None
     assert len(database.actions.list(running.instance_uuid)) == 1
 
 
-@WISHES
+@REQUESTS
 def test_what_was_asked_for_before_stays_asked_for_until_the_end(database, ada, running, method, column, action):
-    wish = getattr(database.wishes, method)
-    wish(ada, running, RUNNING)
+    request = getattr(database.requests, method)
+    request(ada, running, RUNNING)
     set_status(database, running, 'post-migrating')
-    assert wish(ada, running, RUNNING) is False
+    assert request(ada, running, RUNNING) is False
     set_status(database, running, 'cancelled')
     with pytest.raises(exception.InvalidMigrationState):
-        wish(ada, running, RUNNING)
+        request(ada, running, RUNNING)
 
 
 def test_an_abort_says_who_asked(database, ada, running):
-    database.wishes.request_abort(ada, running, RUNNING)
+    database.requests.request_abort(ada, running, RUNNING)
     assert database.migrations.get(running.uuid).abort_requested_by == 'ada'
 
 
@@ -104,7 +104,7 @@ def test_an_owner_that_has_not_seen_the_abort_cannot_write_past_it(database, ada
     with database.engine.writer() as session:
         session.query(models.Migration).filter_by(uuid=running.uuid).update({'owner': 'life', 'epoch': 1})
     known = database.migrations.get(running.uuid)
-    database.wishes.request_abort(ada, running, RUNNING)
+    database.requests.request_abort(ada, running, RUNNING)
     with pytest.raises(exception.NotOwner):
         database.migrations.commit(known, migrations.Write(fields={'attempt': 2}))
 
@@ -120,7 +120,7 @@ def stuck(database, running):
 
 
 def test_one_that_is_stuck_can_be_retried_and_says_by_whom(database, stuck):
-    database.wishes.request_retry(stuck, 'ada')
+    database.requests.request_retry(stuck, 'ada')
     found = database.migrations.get(stuck.uuid)
     assert found.retry_requested_at is not None
     assert (found.retry_requested_by, found.stuck_reason) == ('ada', 'odd')
@@ -128,37 +128,37 @@ def test_one_that_is_stuck_can_be_retried_and_says_by_whom(database, stuck):
 
 def test_one_that_is_stuck_can_be_abandoned_on_one_of_its_hosts_and_once_only(database, stuck):
     with pytest.raises(exception.NotStuck):
-        database.wishes.request_abandon(stuck, 'elsewhere', 'ada')
-    database.wishes.request_abandon(stuck, 'source', 'ada')
+        database.requests.request_abandon(stuck, 'elsewhere', 'ada')
+    database.requests.request_abandon(stuck, 'source', 'ada')
     first = database.migrations.get(stuck.uuid)
     assert (first.abandon_guest_on, first.abandon_requested_by) == ('source', 'ada')
-    database.wishes.request_abandon(stuck, 'source', 'bob')
+    database.requests.request_abandon(stuck, 'source', 'bob')
     assert database.migrations.get(stuck.uuid) == first
     with pytest.raises(
         exception.AbandonedOtherwise, match=r'on source already, as ada asked \d+ s ago: wait for it to end'
     ):
-        database.wishes.request_abandon(stuck, 'destination', 'bob')
+        database.requests.request_abandon(stuck, 'destination', 'bob')
     with pytest.raises(
         exception.NotStuck, match=r'it is being abandoned, with the guest on source, as was asked \d+ s ago'
     ):
-        database.wishes.request_retry(stuck, 'bob')
+        database.requests.request_retry(stuck, 'bob')
 
 
 @pytest.mark.parametrize(('status', 'words'), [('running', 'it is running'), ('error', r'it ended error \d+ s ago')])
 def test_what_is_not_stuck_by_now_is_refused_and_left_as_it_is(database, running, status, words):
     set_status(database, running, status)
     before = database.migrations.get(running.uuid)
-    for wish in (
-        lambda: database.wishes.request_retry(running, 'ada'),
-        lambda: database.wishes.request_abandon(running, 'source', 'ada'),
+    for request in (
+        lambda: database.requests.request_retry(running, 'ada'),
+        lambda: database.requests.request_abandon(running, 'source', 'ada'),
     ):
         with pytest.raises(exception.NotStuck, match=words):
-            wish()
+            request()
     assert database.migrations.get(running.uuid) == before
 
 
 def test_an_owner_that_has_looked_anew_for_one_wish_takes_no_later_one_away(database, stuck):
-    database.wishes.request_retry(stuck, 'ada')
+    database.requests.request_retry(stuck, 'ada')
     known = database.migrations.get(stuck.uuid)
     with database.engine.writer() as session:
         later = known.retry_requested_at + datetime.timedelta(seconds=1)

@@ -8,6 +8,7 @@ import datetime
 import pytest
 
 from migrator import exception
+from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
 from tests.unit.db import conftest
 
@@ -109,16 +110,15 @@ class TestPlaces:
         assert places == {'host1': 0, 'host2': 1, 'host3': 0}
 
     def test_a_host_owes_for_the_instance_that_its_debt_is_about(self, scene: Scene) -> None:
-        from migrator.db import cleanups
 
         scene.host('host1')
         scene.host('host2')
         known = scene.owned()
-        debt = cleanups.Debt(
+        cleanup = Cleanup(
             host='host1', migration_uuid=known.uuid, instance_uuid=known.instance_uuid, step='post', reason='down',
             epoch=1,
         )  # fmt: skip
-        scene.database.migrations.commit(known, Write(debts=[debt]))
+        scene.database.migrations.commit(known, Write(cleanups=[cleanup]))
         owes = {place.host: place.owes for place in scene.database.services.places(known.instance_uuid)}
         assert owes == {'host1': True, 'host2': False}
         assert not any(place.owes for place in scene.database.services.places('another'))

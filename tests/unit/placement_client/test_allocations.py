@@ -274,15 +274,15 @@ def test_a_consumer_left_empty_by_a_killed_placement_is_taken_over(client, owned
     assert owned.observe(pair).state is PairState.NOT_MOVED
     with pytest.raises(exception.PlacementConflict):
         owned.move(pair, instance_generation=FIRST)
-    owned.move(pair, instance_generation=FIRST, migration_generation=allocations.GHOST_GENERATION)
+    owned.move(pair, instance_generation=FIRST, migration_generation=allocations.ORPHAN_GENERATION)
     assert owned.observe(pair).state is PairState.MOVED
 
 
 def test_the_generation_for_a_leftover_hits_no_consumer_that_lives_and_none_that_is_gone(client, owned, pair):
     with pytest.raises(exception.PlacementConflict):
-        owned.move(pair, instance_generation=FIRST, migration_generation=allocations.GHOST_GENERATION)
+        owned.move(pair, instance_generation=FIRST, migration_generation=allocations.ORPHAN_GENERATION)
     with pytest.raises(exception.PlacementConflict):
-        owned.rewrite_source(pair, instance_generation=allocations.GHOST_GENERATION)
+        owned.rewrite_source(pair, instance_generation=allocations.ORPHAN_GENERATION)
     assert owned.observe(pair).state is PairState.NOT_MOVED
 
 

@@ -171,7 +171,7 @@ class Cloud(SimulatedCloud):
 @pytest.fixture
 def cloud(backend, log):
     logging.getLogger('migrator').setLevel(logging.DEBUG)
-    made = Cloud(backend.directory, hosts=2, ground=backend)
+    made = Cloud(backend.directory, hosts=2, backend=backend)
     yield made
     made.stop()
     logging.getLogger('migrator').setLevel(logging.NOTSET)
@@ -296,8 +296,8 @@ def test_what_a_migration_waits_for_and_a_debt_are_told_under_it(cloud, log):
     waiting = of(read(log[1]), 'conductor.periodics', 'has not answered since')
     all_are_about(waiting, instance, migration)
     cloud.wait(900)
-    assert cloud.database.debts.list(), 'a debt was to be paid'
+    assert cloud.database.cleanups.list(), 'a debt was to be paid'
     cloud.start_compute('host1')
-    cloud.simulation.run_until(lambda: not cloud.database.debts.list())
+    cloud.simulation.run_until(lambda: not cloud.database.cleanups.list())
     paid = of(read(log[1]), 'conductor.cleanups', 'has paid')
     assert {(line['migration'], line['instance']) for line in paid} == {(migration.uuid, instance.uuid)}

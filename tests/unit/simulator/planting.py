@@ -105,7 +105,7 @@ def fence_off(cloud, host):
     sql(cloud, "UPDATE services SET forced_down = 1 WHERE host = ? AND binary = 'nova-compute'", host)
 
 
-def owe(cloud, host):
+def defer(cloud, host):
     sql(
         cloud,
         'INSERT INTO host_debts (host, migration_uuid, instance_uuid, step, reason, epoch, created_at)'

@@ -5,7 +5,7 @@ import collections
 import json
 
 from migrator.objects import protocol
-from migrator.simulator.epoch_check import Fence
+from migrator.simulator.epoch_check import EpochCheck
 
 
 def told(fence, epoch, refusal=None, seen=None, pending=None, arrives=True):
@@ -22,13 +22,13 @@ def told(fence, epoch, refusal=None, seen=None, pending=None, arrives=True):
 
 
 def test_an_older_epoch_that_is_taken_in_is_found():
-    fence = Fence()
+    fence = EpochCheck()
     assert told(fence, 2) == []
     assert told(fence, 1) == ['boot b took in epoch 1 of migration m, having seen 2']
 
 
 def test_an_older_epoch_that_is_refused_is_right_and_so_is_one_that_came_before():
-    fence, early = Fence(), object()
+    fence, early = EpochCheck(), object()
     assert told(fence, 2, pending=early) == []
     assert told(fence, 5) == []
     assert told(fence, 4, refusal='epoch', seen=5) == []

@@ -3,7 +3,7 @@
 
 import pytest
 
-from migrator.simulator.monitor import Watcher
+from migrator.simulator.monitor import Monitor
 from tests.unit.simulator import planting
 
 
@@ -11,28 +11,28 @@ from tests.unit.simulator import planting
 def watched(tmp_path):
     with planting.simulated(tmp_path) as cloud:
         cloud.instance = cloud.boot('one', 'host1')
-        cloud.watcher = Watcher(cloud)
+        cloud.monitor = Monitor(cloud)
         try:
             yield cloud
         finally:
-            cloud.watcher.close()
+            cloud.monitor.close()
 
 
 def seen(cloud):
-    return [violation.id for violation in cloud.watcher.violations]
+    return [violation.id for violation in cloud.monitor.violations]
 
 
 def test_the_watcher_looks_after_every_event_and_is_not_counted(watched):
-    watcher = watched.watcher
+    monitor = watched.monitor
     boot_requests = len(watched.placement.requests)
     assert watched.live_migrate(watched.instance).status_int == 202
     watched.wait()
     events = len(watched.recorder.messages) + len(watched.world.log)
-    assert watcher.looks > events
-    assert watcher.violations == []
+    assert monitor.looks > events
+    assert monitor.violations == []
     # What one migration costs: nothing of it is the watcher's.
     assert [one.method for one in watched.placement.requests[boot_requests:]] == ['GET', 'GET', 'POST', 'PUT']
-    assert any('completed' in line for line in watcher.logs)
+    assert any('completed' in line for line in monitor.logs)
 
 
 def test_the_watcher_sees_what_is_over_at_the_end_and_says_when(watched):
@@ -43,7 +43,7 @@ def test_the_watcher_sees_what_is_over_at_the_end_and_says_when(watched):
     other.delete(watched.instance.uuid)
     watched.world.violations.clear()
     assert planting.found(watched) == set()
-    assert [(one.id, one.at) for one in watched.watcher.violations if one.id == 'I1'] == [('I1', 1002.5)]
+    assert [(one.id, one.at) for one in watched.monitor.violations if one.id == 'I1'] == [('I1', 1002.5)]
     assert {'I1', 'I5'} == set(seen(watched))
 
 
@@ -53,7 +53,7 @@ def test_the_watcher_sees_an_outcome_that_is_taken_back(watched):
     watched.simulation.advance(5)
     assert watched.migrations()[0].outcome == 'forward'
     planting.sql(watched, "UPDATE migrations SET outcome = 'back'")
-    watched.watcher.look()
+    watched.monitor.look()
     assert seen(watched) == [], 'nobody has committed anything'
     # What is read again is what somebody has written to.
     watched.database.instances.update(watched.instance.uuid, locked_by=None)
@@ -75,7 +75,7 @@ def test_the_watcher_sees_a_queue_that_is_out_of_order(watched):
         hypervisor.jobs[others[1].uuid] = hypervisor.jobs.pop(watched.instance.uuid)
         watched.world.record('host1', 'job started', others[1].uuid, 'host1/1')
     assert seen(watched) == ['I10']
-    assert 'which came first' in watched.watcher.violations[0].what
+    assert 'which came first' in watched.monitor.violations[0].what
 
 
 def test_who_has_a_slot_keeps_it_when_the_limit_is_lowered_and_nobody_gets_another(watched):
@@ -122,6 +122,6 @@ def test_only_a_simulated_cloud_can_be_watched(cloud):
     simulation, cloud.simulation = cloud.simulation, None
     try:
         with pytest.raises(ValueError, match='stands still'):
-            Watcher(cloud)
+            Monitor(cloud)
     finally:
         cloud.simulation = simulation

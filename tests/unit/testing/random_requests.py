@@ -189,7 +189,7 @@ class Sequence:
             bodies = {other: self._body(self._wanted(), self._known(other)), consumer: body}
             status, _said = self.both.ask('POST', '/allocations', bodies)
         self.counts[f'a wrong write answered {status}'] += 1
-        if self._ghost(consumer):
+        if self._orphan(consumer):
             self.counts['an empty consumer left behind'] += 1
             small = {self.dice.choice(self.hosts): {'VCPU': 1, 'MEMORY_MB': 512}}
             status, _said = self._put(consumer, small, self.dice.choice((None, 0, 0)))
@@ -400,7 +400,7 @@ class Sequence:
     def _exists(self, consumer):
         return consumer in self.both.fake._consumers._consumers
 
-    def _ghost(self, consumer):
+    def _orphan(self, consumer):
         return self._exists(consumer) and self._known(consumer) is None
 
     def _room(self, provider, name):

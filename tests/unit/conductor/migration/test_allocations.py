@@ -24,7 +24,7 @@ from tests.unit.conductor import stage as stages
 Stage = stages.Stage
 
 
-def intended(stage: Stage) -> context.OwnedMigration:
+def intended(stage: Stage) -> context.MigrationContext:
     """Return a migration whose intent to move is committed."""
     m = stage.adopt(stage.accept())
     chosen = stage.do(lambda: live_migrate.choose_destination(m))
@@ -32,25 +32,25 @@ def intended(stage: Stage) -> context.OwnedMigration:
     return m
 
 
-def again(m: context.OwnedMigration) -> context.OwnedMigration:
+def again(m: context.MigrationContext) -> context.MigrationContext:
     """Have it forget, as an adopter would, that it has not sent anything yet."""
     m._first_tries.clear()
     return m
 
 
-def moved(stage: Stage) -> context.OwnedMigration:
+def moved(stage: Stage) -> context.MigrationContext:
     m = intended(stage)
     assert stage.do(lambda: books.move(m)) == Done()
     return m
 
 
-def release_intended(stage: Stage) -> context.OwnedMigration:
+def release_intended(stage: Stage) -> context.MigrationContext:
     m = moved(stage)
     m.commit([log.StepRecord('release_source_allocation', 'do', 'intent', 1, input={})])
     return m
 
 
-def undo_intended(stage: Stage) -> context.OwnedMigration:
+def undo_intended(stage: Stage) -> context.MigrationContext:
     m = moved(stage)
     m.commit([log.StepRecord('move_allocation', 'undo', 'intent', 1)])
     return m
@@ -74,7 +74,7 @@ def write(stage: Stage, uuid: str, *hosts: str) -> None:
     allocations.claim(client, owner, wanted, generation=now.generation)
 
 
-def held(stage: Stage, m: context.OwnedMigration) -> tuple[list[str], list[str]]:
+def held(stage: Stage, m: context.MigrationContext) -> tuple[list[str], list[str]]:
     """Return on which hosts the instance and the migration hold something."""
     hosts = {driver.node_uuid(host): host for host in stage.cloud.world.hypervisors}
     read = [allocations.read(stage.cloud.placement_client, uuid) for uuid in (m.row.instance_uuid, m.row.uuid)]
@@ -243,7 +243,7 @@ class TestGiveBack:
 class TestAPlacementThatIsAway:
     """Each migration that waited for it asked it every second or two, and its story told of one try."""
 
-    ACTS: ClassVar[dict[str, tuple[Callable[[Stage], context.OwnedMigration], Any, str, str]]] = {
+    ACTS: ClassVar[dict[str, tuple[Callable[[Stage], context.MigrationContext], Any, str, str]]] = {
         'move': (intended, books.move, 'move_allocation', 'do'),
         'give back': (undo_intended, books.give_back, 'move_allocation', 'undo'),
         'release': (release_intended, books.release, 'release_source_allocation', 'do'),

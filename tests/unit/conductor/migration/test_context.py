@@ -32,18 +32,18 @@ class TestCommit:
         m.will(status='preparing', dest_compute='host2')
         m.will(dest_node='node2')
         m.change_instance(power_state=4)
-        m.owe('host2', 'post', 'it is down', {'a': 1})
+        m.defer('host2', 'post', 'it is down', {'a': 1})
         m.commit([intent()])
         row = still.row(m.row)
         assert (row.status, row.dest_compute, row.dest_node) == ('preparing', 'host2', 'node2')
         assert still.database.instances.get(row.instance_uuid).power_state == 4
         assert m.instance is not None
         assert m.instance.power_state == 4
-        debt = still.database.debts.list()[0]
-        assert (debt.host, debt.migration_uuid, debt.epoch) == ('host2', row.uuid, 1)
-        assert debt.owner is None, 'whoever pays it takes it, with an epoch of its own'
+        cleanup = still.database.cleanups.list()[0]
+        assert (cleanup.host, cleanup.migration_uuid, cleanup.epoch) == ('host2', row.uuid, 1)
+        assert cleanup.owner is None, 'whoever pays it takes it, with an epoch of its own'
         m.commit()
-        assert len(still.database.debts.list()) == 1
+        assert len(still.database.cleanups.list()) == 1
 
     def test_a_refused_one_writes_nothing_and_tells_the_journal_nothing(self, still: Stage) -> None:
         m = still.adopt(still.accept())
@@ -254,10 +254,10 @@ def test_in_a_new_epoch_nothing_that_was_believed_in_the_last_one_is(still: Stag
     """The restart of a host raises the epoch, and what the owner knew may be of the life before."""
     m = still.adopt(still.accept())
     m.settling, m.unsure, m.must_ask = True, {('host1', 'live_migration')}, {'host1'}
-    m.become(context.OwnedMigration(m.tools, migrations.Owned(m.row, m.instance, []), settling=False))
+    m.become(context.MigrationContext(m.tools, migrations.Owned(m.row, m.instance, []), settling=False))
     assert (m.settling, m.unsure, m.must_ask) == (True, {('host1', 'live_migration')}, {'host1'})
     newer = migrations.Owned(m.row.replace(epoch=m.row.epoch + 1), m.instance, [])
-    m.become(context.OwnedMigration(m.tools, newer, settling=False))
+    m.become(context.MigrationContext(m.tools, newer, settling=False))
     assert (m.settling, m.unsure, m.must_ask) == (False, set(), set())
 
 

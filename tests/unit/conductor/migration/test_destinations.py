@@ -123,7 +123,7 @@ class TestOfItsOwnChoice:
 
     def test_a_host_that_owes_a_cleanup_of_this_instance_is_passed_over(self, still: Stage) -> None:
         known = still.adopt(still.accept())
-        known.owe('host2', 'rollback_live_migration_at_destination', 'it is down')
+        known.defer('host2', 'rollback_live_migration_at_destination', 'it is down')
         known.commit()
         assert choose(still).host == 'host3'
 

@@ -18,25 +18,25 @@ CLEAN = 'rollback_live_migration_at_destination'
 LIVE = 'live_migration'
 
 
-def report(m: context.OwnedMigration, host: str, step: str, **fields: Any) -> protocol.Report:
+def report(m: context.MigrationContext, host: str, step: str, **fields: Any) -> protocol.Report:
     known = {'boot_id': 'this boot', 'epoch': m.row.epoch, 'state': 'failed', 'reason': 'because'}
     return protocol.Report(migration_uuid=m.row.uuid, host=host, step=step, **{**known, **fields})
 
 
-def observation(m: context.OwnedMigration, **fields: Any) -> protocol.Observation:
+def observation(m: context.MigrationContext, **fields: Any) -> protocol.Observation:
     guest = protocol.Guest(instance_uuid=m.row.instance_uuid, state='running')
     known = {'migration_uuid': m.row.uuid, 'host': 'host1', 'boot_id': 'this boot', 'epoch': m.row.epoch}
     return protocol.Observation(**{**known, 'guest': guest, **fields})
 
 
-@pytest.mark.parametrize(('ahead', 'says'), [(0, settle.Says.HERE), (1, settle.Says.MISSING)])
+@pytest.mark.parametrize(('ahead', 'says'), [(0, settle.Observed.HERE), (1, settle.Observed.MISSING)])
 def test_an_answer_that_was_given_to_a_newer_owner_decides_nothing(
-    still: Stage, monkeypatch: pytest.MonkeyPatch, ahead: int, says: settle.Says
+    still: Stage, monkeypatch: pytest.MonkeyPatch, ahead: int, observed: settle.Observed
 ) -> None:
     m = still.adopt(still.accept())
     said = [observation(m, epoch=m.row.epoch + ahead)]
     monkeypatch.setattr(m.tools.hosts, 'ask', lambda *args, **kwargs: said)
-    assert hosts.look_at(m, 'host1').says is says
+    assert hosts.look_at(m, 'host1').observed is observed
 
 
 def test_a_report_from_before_the_step_was_to_be_done_again_does_not_count(still: Stage) -> None:
@@ -51,13 +51,15 @@ def test_a_report_from_before_the_step_was_to_be_done_again_does_not_count(still
     assert still.do(lambda: hosts.carry_out(m, 'host2', CLEAN, again)) == new
 
 
-@pytest.mark.parametrize(('boot', 'says'), [('this boot', settle.Says.RETURNED), ('an earlier one', settle.Says.HERE)])
+@pytest.mark.parametrize(
+    ('boot', 'says'), [('this boot', settle.Observed.RETURNED), ('an earlier one', settle.Observed.HERE)]
+)
 def test_only_this_boot_of_the_source_can_say_that_its_call_has_returned(
-    still: Stage, boot: str, says: settle.Says
+    still: Stage, boot: str, observed: settle.Observed
 ) -> None:
     m = still.adopt(still.accept())
     m.take_report(report(m, 'host1', LIVE, boot_id=boot))
-    assert hosts.word_of(m, observation(m)).says is says
+    assert hosts.observed_in(m, observation(m)).observed is observed
 
 
 def test_when_the_epoch_rises_while_the_hosts_are_asked_each_is_asked_in_the_new_one(still: Stage) -> None:

@@ -17,12 +17,12 @@ from tests.unit.conductor import stage as stages
 Stage = stages.Stage
 ENDLESS = {'dirty_rate': 10000.0, 'auto_converge_after': 0}
 #: Seconds after which a migration that gets no further says why, and is stuck: with those of a sweep.
-SAYS, STUCK = 60 + 45, 300 + 60
+OBSERVED, STUCK = 60 + 45, 300 + 60
 
 
 def says_and_is_stuck(stage: Stage, migration: Any, whom: str) -> str:
     """Assert that a migration says within a minute what it waits for, and is stuck within five; return why."""
-    stage.until(lambda: stage.row(migration).waits_for or stage.row(migration).stuck_reason, SAYS)
+    stage.until(lambda: stage.row(migration).waits_for or stage.row(migration).stuck_reason, OBSERVED)
     why = stage.until_stuck(migration, STUCK)
     assert whom in why
     return why
@@ -73,7 +73,7 @@ def test_a_copy_goes_on_under_a_compute_service_that_was_killed(build: Callable[
     migration = stage.begin('host2')
     stage.until_status(migration, 'running')
     stage.kill('host1')
-    stage.until(lambda: 'declare it forced down' in (stage.row(migration).waits_for or ''), SAYS + 60)
+    stage.until(lambda: 'declare it forced down' in (stage.row(migration).waits_for or ''), OBSERVED + 60)
     why = stage.row(migration).waits_for
     assert why.startswith('host1 has not answered since ')
     assert 'start its compute service' in why
@@ -81,7 +81,7 @@ def test_a_copy_goes_on_under_a_compute_service_that_was_killed(build: Callable[
     assert (stage.row(migration).waits_for, stage.row(migration).stuck_reason) == (why, None)
     # Nobody is there to abort it.
     stage.abort(migration)
-    assert 'host1 is down' in stage.until_stuck(migration, SAYS)
+    assert 'host1 is down' in stage.until_stuck(migration, OBSERVED)
     stage.cloud.start_compute('host1')
     assert stage.end(migration).status == 'cancelled'
     stage.check(migration, 'host1')
@@ -107,7 +107,7 @@ def test_a_copy_that_would_have_ended_by_now_is_stuck_until_somebody_tells_of_it
     # 800 s for each GiB, and 2 GiB at least.
     stage.simulation.advance(1500)
     assert stage.row(migration).stuck_reason is None
-    assert 'host1 is down' in stage.until_stuck(migration, SAYS + 100)
+    assert 'host1 is down' in stage.until_stuck(migration, OBSERVED + 100)
     stage.cloud.start_compute('host1')
     # The service that is back has it aborted by its own time-out.
     assert stage.end(migration).status == 'cancelled'
@@ -118,9 +118,9 @@ def test_a_copy_whose_compute_service_is_started_again_waits_for_nothing(build: 
     migration = stage.begin('host2')
     stage.until_status(migration, 'running')
     stage.kill('host1')
-    stage.until(lambda: 'declare it forced down' in (stage.row(migration).waits_for or ''), SAYS + 60)
+    stage.until(lambda: 'declare it forced down' in (stage.row(migration).waits_for or ''), OBSERVED + 60)
     stage.cloud.start_compute('host1')
-    stage.until(lambda: stage.row(migration).waits_for is None, SAYS)
+    stage.until(lambda: stage.row(migration).waits_for is None, OBSERVED)
     assert (stage.row(migration).status, stage.row(migration).stuck_reason) == ('running', None)
 
 
@@ -135,13 +135,13 @@ def test_a_host_that_answers_again_and_does_not_tell_of_the_guest_is_not_said_to
         return 'lose' if message.target.server == 'host1' and message.method != 'compute_heartbeat' else None
 
     stage.cloud.bus.faults = lose
-    stage.until(lambda: 'host1 has not answered since' in (stage.row(migration).waits_for or ''), SAYS)
+    stage.until(lambda: 'host1 has not answered since' in (stage.row(migration).waits_for or ''), OBSERVED)
     stall = stage.host('host1').faults.stall('get_guest', sticky=True)
     stage.cloud.bus.faults = lambda message: None
     stage.until(lambda: 'host1 answers, but' in (stage.row(migration).waits_for or ''), 15)
     stage.host('host1').faults.clear('get_guest')
     stall.release()
-    stage.until(lambda: stage.row(migration).waits_for is None, SAYS)
+    stage.until(lambda: stage.row(migration).waits_for is None, OBSERVED)
 
 
 def test_its_turn_in_the_queue_may_take_as_long_as_it_likes(build: Callable[..., Stage]) -> None:
@@ -162,7 +162,7 @@ def test_a_place_among_the_calls_to_a_host_may_be_waited_for_and_is_named(build:
         for _ in range(CALLS_PER_HOST):
             places.enter_context(stage.tools.hosts._place('host2', None))
         migration = stage.begin('host2')
-        stage.until(lambda: stage.row(migration).waits_for, SAYS)
+        stage.until(lambda: stage.row(migration).waits_for, OBSERVED)
         assert 'for a free place among the calls to host2, since ' in str(stage.row(migration).waits_for)
         stage.simulation.advance(400)
         assert stage.row(migration).stuck_reason is None
@@ -174,7 +174,7 @@ def test_a_post_copy_whose_last_pages_never_come(build: Callable[..., Stage]) ->
     stall = stage.host('host1').faults.stall('postcopy', sticky=True)
     migration = stage.begin('host2')
     stage.until_status(migration, 'running')
-    stage.database.wishes.request_force_complete(stages.context.admin_context(), stage.row(migration), ['running'])
+    stage.database.requests.request_force_complete(stages.context.admin_context(), stage.row(migration), ['running'])
     stage.until(stall.reached.is_set, 120)
     assert 'the last pages to leave host1' in says_and_is_stuck(stage, migration, 'host1')
     stage.host('host1').faults.clear('postcopy')

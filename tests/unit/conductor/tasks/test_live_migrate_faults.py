@@ -339,7 +339,7 @@ def _at_each_boundary(stage: Stage, act: Callable[[Any], None]) -> None:
             act(process)
 
     def boundary(what: str) -> None:
-        stage.simulation.baton.me().acting.checkpoint(f'database {what}')
+        stage.simulation.scheduler.me().acting.checkpoint(f'database {what}')
 
     stage.simulation.on_checkpoint = on_checkpoint
     stage.cloud.engine.boundary = boundary

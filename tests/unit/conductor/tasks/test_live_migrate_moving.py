@@ -194,10 +194,14 @@ class TestAfterTheMove:
         migration = stage.begin()
         assert stage.end(migration, 900).status == 'completed'
         stage.check(migration, 'host2', debris=(host,))
-        debt = stage.database.debts.list()[0]
-        assert (debt.step, debt.migration_uuid, debt.epoch) == (step, migration.uuid, stage.row(migration).epoch)
-        assert 'busy' in debt.reason
-        assert (debt.input or {})['migrate_data']
+        cleanup = stage.database.cleanups.list()[0]
+        assert (cleanup.step, cleanup.migration_uuid, cleanup.epoch) == (
+            step,
+            migration.uuid,
+            stage.row(migration).epoch,
+        )
+        assert 'busy' in cleanup.reason
+        assert (cleanup.input or {})['migrate_data']
 
     def test_it_is_tried_as_often_as_the_option_says(self, build: Callable[..., Stage]) -> None:
         stage = build(options={'conductor.post_max_attempts': 3})
@@ -264,7 +268,7 @@ class TestBack:
         stage.host('host1').faults.fail(ROLLBACK_SOURCE, 'busy', sticky=True)
         migration = stage.begin()
         assert 'host1' in stage.until_stuck(migration, 900)
-        assert stage.database.debts.list() == []
+        assert stage.database.cleanups.list() == []
         stage.host('host1').faults.clear()
         assert stage.end(migration, 200).status == 'failed'
         stage.check(migration, 'host1')

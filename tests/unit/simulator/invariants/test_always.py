@@ -63,7 +63,7 @@ def test_i5_what_no_allocation_covers(cloud):
     assert planting.found(cloud, quiet=False) == planting.found(cloud) == {'I5'}
 
 
-@pytest.mark.parametrize('excuse', [planting.fence_off, planting.owe])
+@pytest.mark.parametrize('excuse', [planting.fence_off, planting.defer])
 def test_i5_a_host_that_is_down_or_owes_is_excused(cloud, excuse):
     planting.leave(cloud, 'host3', 'check file')
     excuse(cloud, 'host3')

@@ -7,7 +7,7 @@ import pytest
 
 from migrator.simulator.invariants import check
 from migrator.simulator.invariants.check import When
-from migrator.simulator.monitor import Watcher
+from migrator.simulator.monitor import Monitor
 from migrator.simulator.world import World
 from tests.unit.simulator import planting
 
@@ -35,7 +35,7 @@ def test_what_was_planted_is_put_back(cloud, copying):
 @pytest.mark.parametrize('phase', ['check_can_live_migrate_source', 'pre_live_migration', 'copying', 'cutover'])
 def test_after_a_migration_that_was_rolled_back_nothing_is_wrong(tmp_path, phase):
     with planting.simulated(tmp_path) as cloud:
-        watcher = Watcher(cloud)
+        monitor = Monitor(cloud)
         instance = cloud.boot('one', 'host1')
         for hypervisor in cloud.world.hypervisors.values():
             hypervisor.faults.fail(phase, sticky=True)
@@ -43,9 +43,9 @@ def test_after_a_migration_that_was_rolled_back_nothing_is_wrong(tmp_path, phase
         cloud.wait()
         cloud.simulation.run()
         assert cloud.migrations()[0].status == 'failed'
-        world = watcher.snapshot()
-        watcher.close()
-        check.assert_holds(world, seen=watcher.violations)
+        world = monitor.snapshot()
+        monitor.close()
+        check.assert_holds(world, seen=monitor.violations)
 
 
 def test_reading_a_world_leaves_no_trace(cloud):

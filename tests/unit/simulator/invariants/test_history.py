@@ -62,8 +62,8 @@ def test_i9_completed_long_after_the_abort_was_asked_for(cloud):
         seconds=cloud.world_threads.clock.monotonic() - moved.time
     )
     for before, expected in ((100.0, set()), (200.0, {'I9'})):
-        wished = when - datetime.timedelta(seconds=before)
-        planting.sql(cloud, f"{verdict} '{wished:%Y-%m-%d %H:%M:%S.%f}'")
+        requested = when - datetime.timedelta(seconds=before)
+        planting.sql(cloud, f"{verdict} '{requested:%Y-%m-%d %H:%M:%S.%f}'")
         assert planting.found(cloud, quiet=False) == expected
 
 

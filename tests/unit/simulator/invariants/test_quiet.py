@@ -83,13 +83,13 @@ def test_i18_debris_at_the_source(cloud):
 
 def test_i18_unless_a_debt_says_so(cloud):
     planting.leave(cloud, 'host1', 'directory')
-    planting.owe(cloud, 'host1')
+    planting.defer(cloud, 'host1')
     planting.fence_off(cloud, 'host1')
     assert planting.found(cloud) == set()
 
 
 def test_i18_a_debt_of_a_host_that_is_up_is_paid_or_has_an_alarm(cloud):
-    planting.owe(cloud, 'host1')
+    planting.defer(cloud, 'host1')
     assert planting.found(cloud) == {'I18'}
     assert planting.found(cloud, quiet=False) == set()
     planting.sql(cloud, "UPDATE host_debts SET alarm = 'look at host1'")

@@ -107,7 +107,7 @@ def test_going_round_in_circles_without_time_passing_is_found(simulation, proces
 @pytest.mark.parametrize('pause', [0.001, 0])
 def test_who_knows_better_says_how_much_may_happen_at_one_moment(pause):
     with Simulation(1) as simulation:
-        simulation.baton.most_passes = 40
+        simulation.scheduler.most_passes = 40
         process = simulation.process('a')
         for name in ('1', '2'):
             process.start(lambda: [process.sleep(pause) for _ in range(5000)], name=name)

@@ -54,7 +54,7 @@ def story(seed):
             pool.submit(work, a, name)
             b.start(work, b, name.upper(), name=name)
         simulation.run()
-        return simulation.trace, order, simulation.baton.passes
+        return simulation.trace, order, simulation.scheduler.passes
 
 
 def test_the_same_seed_gives_the_same_run_and_other_seeds_other_runs():

@@ -88,7 +88,7 @@ class Defined:
         return {}
 
 
-def says(driver, monkeypatch, *guests):
+def observed(driver, monkeypatch, *guests):
     """Let libvirt say one thing after the other, and the last again and again."""
     left = list(guests)
     monkeypatch.setattr(driver, '_guest', lambda *_: left.pop(0) if len(left) > 1 else left[0])
@@ -103,14 +103,14 @@ def a_guest(state, **facts):
 
 def test_that_it_left_once_is_no_verdict_about_a_job_that_another_has_begun_since(driver, monkeypatch):
     driver.connection._moved.add(UUID)
-    says(driver, monkeypatch, a_guest('running', job=True), a_guest('running'))
+    observed(driver, monkeypatch, a_guest('running', job=True), a_guest('running'))
     assert driver.moves.attach(UUID) is Verdict.FAILED
 
 
 @pytest.mark.parametrize('how', ['attach', 'run'])
 def test_that_it_left_once_does_not_tell_where_it_is_now(driver, monkeypatch, how):
     driver.connection._moved.add(UUID)
-    says(driver, monkeypatch, a_guest('running', job=True), a_guest('shutdown'))
+    observed(driver, monkeypatch, a_guest('running', job=True), a_guest('shutdown'))
     if how == 'attach':
         assert driver.moves.attach(UUID) is None
     else:
@@ -120,7 +120,7 @@ def test_that_it_left_once_does_not_tell_where_it_is_now(driver, monkeypatch, ho
 
 @pytest.mark.parametrize('state', ['paused for cut-over', 'absent'])
 def test_a_guest_that_a_job_has_just_left_or_taken_is_not_told_as_failed(driver, monkeypatch, state):
-    says(driver, monkeypatch, a_guest(state))
+    observed(driver, monkeypatch, a_guest(state))
     with pytest.raises(exception.MoveUnsettled):
         driver.moves.run(UUID, lambda _guest: PLAN, lambda: None)
 
@@ -132,10 +132,10 @@ def test_a_guest_that_has_come_to_run_since_it_was_looked_at_is_not_ended(driver
     ended = []
     monkeypatch.setattr(drivers, '_remove', lambda *_: ended.append(1))
     data = LiveMigrateData()
-    says(driver, monkeypatch, a_guest('waiting', incoming=True), a_guest('running'))
+    observed(driver, monkeypatch, a_guest('waiting', incoming=True), a_guest('running'))
     with pytest.raises(exception.GuestStillHere):
         driver.rollback_live_migration_at_destination(instance, data)
-    says(driver, monkeypatch, a_guest('paused for cut-over'), a_guest('running'))
+    observed(driver, monkeypatch, a_guest('paused for cut-over'), a_guest('running'))
     with pytest.raises(exception.GuestStillHere):
         driver.post_live_migration_at_source(instance, data)
     assert ended == []
@@ -165,7 +165,7 @@ def test_a_rollback_resumes_what_was_paused_to_switch_over_and_not_what_its_user
     driver, instance, monkeypatch, reason, after
 ):
     domain = Domain(PAUSED, reason)
-    says(driver, monkeypatch, a_guest('paused for cut-over'))
+    observed(driver, monkeypatch, a_guest('paused for cut-over'))
     monkeypatch.setattr(drivers.guests, 'find', lambda *_: domain)
     driver.connection.call = lambda _phase, function: function(Host(domain))
     driver.rollback_live_migration_at_source(instance, None)
@@ -192,7 +192,7 @@ def test_to_complete_by_force_does_not_leave_a_guest_paused_whose_job_has_just_e
 
 def test_a_guest_that_goes_out_is_none_that_is_still_to_come(driver, monkeypatch):
     driver._kept.write(records.INCOMING, UUID, {'files': {}, 'directories': []})
-    says(driver, monkeypatch, a_guest('running'))
+    observed(driver, monkeypatch, a_guest('running'))
     asked = threading.Event()
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Defined()))
     monkeypatch.setattr(driver.connection, 'do', lambda *_, **__: asked.set())
@@ -204,7 +204,7 @@ def test_a_guest_that_goes_out_is_none_that_is_still_to_come(driver, monkeypatch
 
 def test_a_guest_that_comes_back_is_none_that_goes_out(driver, instance, monkeypatch):
     driver._kept.write(records.OUTGOING, UUID, {})
-    says(driver, monkeypatch, a_guest('absent'))
+    observed(driver, monkeypatch, a_guest('absent'))
     driver.pre_live_migration(instance, LiveMigrateData(), drivers.driver.NeverCancelled())
     assert driver._kept.read(records.OUTGOING, UUID) is None
     assert driver._kept.read(records.INCOMING, UUID) is not None
@@ -325,7 +325,7 @@ def moves(driver, monkeypatch, domain, failure=None):
 
 @pytest.mark.parametrize('starts', [True, False])
 def test_a_source_that_loses_its_power_does_not_start_a_second_time_what_has_just_gone(driver, monkeypatch, starts):
-    says(driver, monkeypatch, a_guest('running'))
+    observed(driver, monkeypatch, a_guest('running'))
     failure = exception.DriverError(host='alpha', phase='live_migration', reason='no luck')
     domain = Defined(starts=starts)
     assert moves(driver, monkeypatch, domain, failure) == [False]
@@ -337,7 +337,7 @@ def test_a_source_that_loses_its_power_does_not_start_a_second_time_what_has_jus
 
 def test_a_rollback_has_its_host_start_a_guest_as_before_whoever_had_begun_to_move_it(driver, monkeypatch, instance):
     domain = Defined(starts=True)
-    says(driver, monkeypatch, a_guest('running'))
+    observed(driver, monkeypatch, a_guest('running'))
     # it is not known how it has ended
     moves(driver, monkeypatch, domain, exception.ServiceUnreachable(service='libvirt', reason='it is away'))
     assert domain.starts is False
@@ -389,7 +389,7 @@ def test_nobody_waits_for_the_end_of_a_post_copy_that_has_broken_off(driver, mon
 def test_who_moves_a_guest_learns_that_its_post_copy_breaks_off(driver, monkeypatch):
     """The call itself never returns."""
     hangs, broke = threading.Event(), []
-    says(driver, monkeypatch, a_guest('running'))
+    observed(driver, monkeypatch, a_guest('running'))
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Broken('')))
     monkeypatch.setattr(driver.connection, 'do', lambda *_args, **_more: hangs.wait(30))
     with pytest.raises(exception.MoveUnsettled, match='has broken off'):
@@ -436,7 +436,7 @@ def test_each_check_leaves_a_file_of_its_own_name_and_all_are_cleaned_up(driver,
             return '<capabilities/>'
 
     driver.conf.set_override('instances_path', str(tmp_path / 'shared'))
-    says(driver, monkeypatch, a_guest('absent'))
+    observed(driver, monkeypatch, a_guest('absent'))
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, ask: ask(Daemon()))
     monkeypatch.setattr(driver, 'get_guest', lambda _uuid: a_guest('absent'))
     told = [driver.check_can_live_migrate_destination(instance, None, False) for _ in range(2)]

@@ -11,12 +11,12 @@ from typing import Any
 
 from tests.simulation.model import messages
 from tests.simulation.model.search import Step
-from tests.simulation.model.state import NOBODY, Conductor, Debt, Destination, Message, Row, Source, Up
+from tests.simulation.model.state import NOBODY, Cleanup, Conductor, Destination, Message, Row, Source, Up
 
 _KIND = {'clean': 'clean', 'restore': 'restore', 'post': 'post'}
 
 
-def pay(index: int, name: str, plants: frozenset[str]) -> Callable[..., Iterator[Step]]:
+def run_one(index: int, name: str, plants: frozenset[str]) -> Callable[..., Iterator[Step]]:
     """Return the rule by which a conductor has a host pay.
 
     :param name: S or D.
@@ -24,22 +24,22 @@ def pay(index: int, name: str, plants: frozenset[str]) -> Callable[..., Iterator
     side, part = ('left', 'right')[index], 'source' if name == 'S' else 'destination'
 
     def steps(row: Row, host: Any, me: Conductor, other: Conductor) -> Iterator[Step]:
-        debt = row.debt_s if name == 'S' else row.debt_d
-        if debt is None or host.up != Up.UP or me.paused:
+        cleanup = row.debt_s if name == 'S' else row.debt_d
+        if cleanup is None or host.up != Up.UP or me.paused:
             return
-        free = debt.owner == NOBODY or (debt.owner == 1 - index and other.paused)
-        if debt.owner != index and not free:
+        free = cleanup.owner == NOBODY or (cleanup.owner == 1 - index and other.paused)
+        if cleanup.owner != index and not free:
             return
-        mine = debt if debt.owner == index else Debt(debt.what, debt.epoch + 1, index)
-        order = Message(_KIND[debt.what], name, mine.epoch, host.boot)
+        mine = cleanup if cleanup.owner == index else Cleanup(cleanup.what, cleanup.epoch + 1, index)
+        order = Message(_KIND[cleanup.what], name, mine.epoch, host.boot)
         after, answer, broken = _take(host, order, row, index, plants)
         if answer.startswith('seen') and 'debt-epoch' not in plants:
             # The host has seen a newer epoch, or this one of the migration's owner: as for a migration, one above it.
             mine = mine._replace(epoch=max(mine.epoch, int(answer.split()[1])) + 1)
         left = None if answer == 'ok' else mine
         paid = row._replace(debt_s=left) if name == 'S' else row._replace(debt_d=left)
-        alarm = f'{name} is to pay {debt.what}, and says {answer}' if answer in ('here', 'gone') else ''
-        label = f'{side} has {name} pay {debt.what} in epoch {order.first}: {answer}'
+        alarm = f'{name} is to pay {cleanup.what}, and says {answer}' if answer in ('here', 'gone') else ''
+        label = f'{side} has {name} pay {cleanup.what} in epoch {order.first}: {answer}'
         yield Step(label, {'row': paid, part: after}, broken=broken, stuck=alarm)
 
     return steps

@@ -14,7 +14,7 @@ LONG = 600
 
 
 def owed(cloud):
-    return [(debt.host, debt.step) for debt in cloud.database.debts.list()]
+    return [(cleanup.host, cleanup.step) for cleanup in cloud.database.cleanups.list()]
 
 
 def completed_without_its_source(cloud):
@@ -63,7 +63,7 @@ def test_a_cleanup_that_failed_too_often_is_paid_once_it_can_be(cloud):
     assert owed(cloud) == [('host2', 'rollback_live_migration_at_destination')]
     cloud.simulation.advance(30)
     assert owed(cloud) == [('host2', 'rollback_live_migration_at_destination')], 'it still fails'
-    assert 'it will not go' in cloud.database.debts.list()[0].reason
+    assert 'it will not go' in cloud.database.cleanups.list()[0].reason
     fault.clear()
     cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
     assert not cloud.world.hypervisors['host2'].residue(instance.uuid)
@@ -76,8 +76,8 @@ def test_a_host_that_runs_the_guest_after_all_is_an_alarm_and_the_guest_lives(cl
     cloud.world.hypervisors['host1'].delete(instance.uuid)
     cloud.world.hypervisors['host1'].spawn(instance)
     seen.restart(cloud, 'host1')
-    cloud.simulation.run_until(lambda: cloud.database.debts.list()[0].alarm, timeout=60)
-    assert 'look which host runs it' in cloud.database.debts.list()[0].alarm
+    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
+    assert 'look which host runs it' in cloud.database.cleanups.list()[0].alarm
     cloud.simulation.advance(30)
     assert cloud.world.hypervisors['host1'].describe(instance.uuid).state == GuestState.RUNNING
     cloud.world.hypervisors['host1'].delete(instance.uuid)
@@ -104,16 +104,16 @@ def test_a_guest_that_is_lost_with_its_destination_after_the_move_is_an_alarm(cl
     instance = completed_at_a_host_that_died(cloud)
     cloud.world.hypervisors['host2'].delete(instance.uuid)
     seen.restart(cloud, 'host2')
-    cloud.simulation.run_until(lambda: cloud.database.debts.list()[0].alarm, timeout=60)
-    (debt,) = cloud.database.debts.list()
-    assert 'the guest is not there, where the books have it: look which host has it' in debt.alarm
-    assert instance.uuid in debt.reason, 'what the host said is there to be read'
+    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
+    (cleanup,) = cloud.database.cleanups.list()
+    assert 'the guest is not there, where the database has it: look which host has it' in cleanup.alarm
+    assert instance.uuid in cleanup.reason, 'what the host said is there to be read'
     told = count_told(cloud)
     cloud.simulation.advance(60)
     assert count_told(cloud) == told, 'it is left alone'
     # Whoever has looked has it started there, from its disk.
     cloud.world.hypervisors['host2'].spawn(instance)
-    assert cloud.database.debts.try_again([debt]) == 1
+    assert cloud.database.cleanups.try_again([cleanup]) == 1
     cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
 
 
@@ -138,8 +138,8 @@ def test_a_guest_that_its_source_was_to_restore_and_has_lost_is_an_alarm_unless_
     if deleted:
         cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
         return
-    cloud.simulation.run_until(lambda: cloud.database.debts.list()[0].alarm, timeout=60)
-    assert 'the guest is not there, where the books have it' in cloud.database.debts.list()[0].alarm
+    cloud.simulation.run_until(lambda: cloud.database.cleanups.list()[0].alarm, timeout=60)
+    assert 'the guest is not there, where the database has it' in cloud.database.cleanups.list()[0].alarm
 
 
 def count_told(cloud):
@@ -173,20 +173,20 @@ def test_what_was_to_be_done_for_a_guest_that_has_been_brought_up_elsewhere_is_f
 def test_a_host_that_has_seen_a_higher_epoch_than_its_debt_has_pays_all_the_same(cloud):
     """It refused for ever: each sweep told it in the same epoch again."""
     instance = completed_without_its_source(cloud)
-    (debt,) = cloud.database.debts.list()
+    (cleanup,) = cloud.database.cleanups.list()
     compute = cloud.start_compute('host1')
     cloud.simulation.run_until(lambda: compute._served)
     # As if another conductor had asked it in between.
     order = protocol.Command(
-        migration_uuid=debt.migration_uuid,
-        instance_uuid=debt.instance_uuid,
+        migration_uuid=cleanup.migration_uuid,
+        instance_uuid=cleanup.instance_uuid,
         step='poll',
-        epoch=debt.epoch + 3,
+        epoch=cleanup.epoch + 3,
         owner='another',
         reply_to='conductor1',
         boot_id=compute.boot_id,
     )
     hosts = cloud.conductors['conductor1'].tools.hosts
-    assert hosts.ask('host1', [order])[0].epoch == debt.epoch + 3
+    assert hosts.ask('host1', [order])[0].epoch == cleanup.epoch + 3
     cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
     assert not cloud.world.hypervisors['host1'].residue(instance.uuid)
