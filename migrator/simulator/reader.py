@@ -105,7 +105,7 @@ class Reader:
                 'migrations': migrations,
                 'marked': marked(database, known),
                 'journal': {uuid: database.migrations.steps(uuid) for uuid in migrations},
-                'debts': database.cleanups.list(),
+                'cleanups': database.cleanups.list(),
                 'services': database.services.list(),
                 'nodes': {node.host: node for node in database.services.list_nodes()},
                 'actions': [action for uuid in sorted(known) for action in database.actions.list(uuid)],

@@ -120,7 +120,7 @@ class Again:
             },
             'kept': {host.name: host.persistent for host in world.hosts.values()},
             'waiting': {host.name: host.waiting for host in world.hosts.values()},
-            'debts': [plain(one) for one in world.cleanups],
+            'cleanups': [plain(one) for one in world.cleanups],
         }
 
 
