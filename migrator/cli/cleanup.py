@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 from migrator import exception
 from migrator.cli import command as manage_command
 from migrator.cli.command import Asked, Verb
-from migrator.db.cleanups import Cleanup
 
 if TYPE_CHECKING:
-    Cleanup = Cleanup
+    from migrator.db.cleanups import Cleanup
 
 
 COLUMNS = ('ID', 'HOST', 'STEP', 'INSTANCE', 'MIGRATION', 'DEFERRED', 'STATE', 'REASON')

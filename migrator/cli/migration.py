@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from migrator.cli import command as manage_command
 from migrator.cli.command import Asked, Verb
-from migrator.db.cleanups import Cleanup
 from migrator.objects import Migration, MigrationStatus
 from migrator.runtime import concurrency
 
 if TYPE_CHECKING:
     from migrator.cli import timeline
+    from migrator.db.cleanups import Cleanup
 
-    Cleanup = Cleanup
     Story = timeline.Story
 
 

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 from migrator import exception
 from migrator.cli import command
 from migrator.cli.command import Asked
-from migrator.db.cleanups import Cleanup
 from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, Service
 
 if TYPE_CHECKING:
     from migrator.db import conductors
+    from migrator.db.cleanups import Cleanup
 
-    Cleanup = Cleanup
     Life = conductors.Life
 
 

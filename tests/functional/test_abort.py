@@ -133,7 +133,7 @@ def test_what_an_old_host_cannot_let_go_of_is_aborted_as_soon_as_it_runs(cloud):
     instance = cloud.boot('one', 'host1')
     first = actions.queued(cloud, instance)
     row = cloud.migrations(instance)[-1]
-    cloud.database.actions.request_abort(actions.context(), row, ['queued'])
+    cloud.database.requests.request_abort(actions.context(), row, ['queued'])
     cloud.simulation.advance(12)
     assert seen.migration(cloud, instance)['status'] == 'queued'
     sent = [message for message in cloud.recorder.messages if message.method == 'live_migration_abort']

@@ -19,7 +19,7 @@ from tests.functional.trouble import faults, migrate
 
 pytestmark = [
     pytest.mark.real_placement,
-    pytest.mark.simulated(reason='it writes wrong books by hand, and judges between two actions'),
+    pytest.mark.simulated(reason='it writes wrong books by hand, and judges between two requests'),
 ]
 
 STRANGER = '00000000-0000-4000-8000-00000000dead'

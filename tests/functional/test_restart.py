@@ -188,7 +188,7 @@ HARMED = {post_copy_broken_off}
 
 
 @pytest.mark.breaks('I1', 'I2', 'I3', 'I5', reason='in some of these the test takes a guest from its hypervisor')
-@pytest.mark.parametrize(('says', 'happens'), cases(settle.SOURCE, SOURCE))
+@pytest.mark.parametrize(('observed', 'happens'), cases(settle.SOURCE, SOURCE))
 def test_whatever_the_driver_of_a_source_says_at_its_restart_the_migration_goes_on_from_there(cloud, observed, happens):
     assert happens is not None, f'nobody says how a source comes to say "{observed}", and what becomes of it'
     instance, status = happens(cloud)
@@ -290,7 +290,7 @@ DESTINATION = {
 }
 
 
-@pytest.mark.parametrize(('says', 'happens'), cases(settle.DESTINATION, DESTINATION))
+@pytest.mark.parametrize(('observed', 'happens'), cases(settle.DESTINATION, DESTINATION))
 @pytest.mark.breaks('I1', 'I2', 'I3', 'I5', reason='in one of these the test breaks a guest')
 def test_whatever_the_driver_of_a_destination_says_at_its_restart_the_migration_goes_on_from_there(
     cloud, observed, happens

@@ -158,10 +158,10 @@ def test_a_source_that_could_not_be_restored_is_tried_again_from_the_start(cloud
 
 def test_a_retry_that_nobody_is_told_of_is_found_by_the_sweep_and_by_whoever_adopts_it(cloud):
     instance = lost_power(cloud)
-    cloud.database.actions.request_retry(row(cloud, instance), 'ada')
+    cloud.database.requests.request_retry(row(cloud, instance), 'ada')
     cloud.simulation.run_until(lambda: row(cloud, instance).retry_requested_at is None, timeout=30)
     assert row(cloud, instance).stuck_reason
-    cloud.database.actions.request_retry(row(cloud, instance), 'ada')
+    cloud.database.requests.request_retry(row(cloud, instance), 'ada')
     seen.kill(cloud, 'conductor1')
     cloud.start_conductor('conductor2')
     cloud.world.hypervisors['host1'].power_on()
@@ -228,7 +228,7 @@ def test_abandoned_after_the_move_the_host_that_has_lost_its_copy_is_cleaned(clo
     instance = split(cloud)
     other = 'host2' if host == 'host1' else 'host1'
     faults(cloud, 'host1').fail('get_guest')  # so that its end is not seen before it is abandoned
-    cloud.database.actions.request_abandon(row(cloud, instance), host, 'ada')
+    cloud.database.requests.request_abandon(row(cloud, instance), host, 'ada')
     cloud.world.hypervisors[other].delete(instance.uuid)
     cloud.wait(LONG)
     ended(cloud, instance, host)
@@ -287,7 +287,7 @@ def test_one_that_waits_in_a_queue_is_taken_out_of_it_first(cloud, operator):
     with cloud.engine.writer() as session:
         values = {'stuck_reason': 'the test says so'}
         session.execute(sa.update(models.Migration).where(models.Migration.uuid == found.uuid).values(**values))
-    cloud.database.actions.request_abandon(row(cloud, instance), 'host1', 'ada')
+    cloud.database.requests.request_abandon(row(cloud, instance), 'host1', 'ada')
     cloud.simulation.run_until(lambda: row(cloud, instance).ended, timeout=LONG)
     assert found.uuid not in cloud.waiting()['host1']
     assert (row(cloud, instance).status, seen.host_of(cloud, instance)) == ('error', 'host1')
@@ -380,7 +380,7 @@ def test_a_source_that_does_not_give_up_the_move_is_somebodys_to_look_at(cloud, 
         stuck = sa.update(models.Migration).where(models.Migration.uuid == row(cloud, instance).uuid)
         session.execute(stuck.values(stuck_reason='the test says so'))
     cloud.bus.faults = lambda message: 'lose' if message.method == 'live_migration_abort' else None
-    cloud.database.actions.request_abandon(row(cloud, instance), 'host1', 'ada')
+    cloud.database.requests.request_abandon(row(cloud, instance), 'host1', 'ada')
     cloud.simulation.advance(30)
     assert 'It waits: for host1 to abort the job' in operator.tells(instance)
     cloud.simulation.run_until(lambda: 'has not given up' in (row(cloud, instance).stuck_reason or ''), timeout=150)
@@ -393,7 +393,7 @@ def test_a_source_that_does_not_have_the_guest_leaves_the_destination_as_it_is(c
     """Whoever says that it is there has not looked: what the destination has may be all that is left."""
     instance = lost_power(cloud)
     cloud.bus.faults = lambda message: 'lose' if message.method == 'wake' else None
-    cloud.database.actions.request_abandon(row(cloud, instance), 'host1', 'ada')
+    cloud.database.requests.request_abandon(row(cloud, instance), 'host1', 'ada')
     cloud.world.hypervisors['host1'].power_on()
     cloud.world.hypervisors['host1'].delete(instance.uuid)
     before = seen.guests(cloud, instance)
@@ -438,7 +438,7 @@ COMMITS = range(1, 8)
 def test_a_conductor_that_dies_in_the_middle_is_followed_by_another_with_the_same_end(cloud, number, moment, host):
     instance = lost_power(cloud)
     at = AtCommit(cloud, number, moment, lambda: seen.kill(cloud, 'conductor1'))
-    cloud.database.actions.request_abandon(row(cloud, instance), host, 'ada')
+    cloud.database.requests.request_abandon(row(cloud, instance), host, 'ada')
     cloud.simulation.run_until(lambda: at.struck or row(cloud, instance).ended, timeout=60)
     assert at.struck or number > COMMITS[-1] - 1, 'there are fewer commits than are tried'
     cloud.engine.boundary = lambda what: None
@@ -454,7 +454,7 @@ def test_an_owner_that_does_not_know_of_the_wish_writes_nothing_more(cloud):
     """It was stuck when that was asked for; what has become a known case since is not gone on with."""
     instance = lost_power(cloud)
     cloud.bus.faults = lambda message: 'lose' if message.method == 'wake' else None
-    cloud.database.actions.request_abandon(row(cloud, instance), 'host2', 'ada')
+    cloud.database.requests.request_abandon(row(cloud, instance), 'host2', 'ada')
     seen.force_down(cloud, 'host1')
     cloud.wait(LONG)
     ended(cloud, instance, 'host2')

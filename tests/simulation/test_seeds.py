@@ -56,8 +56,8 @@ def digest(seed, hash_seed):
     code = (
         'from migrator.simulator import matrix, runs, workloads\n'
         'runs.hurry()\n'
-        'with matrix.ground() as ground:\n'
-        f'    print(runs.run(ground, workloads.of({seed})).digest)\n'
+        'with matrix.backend() as backend:\n'
+        f'    print(runs.run(backend, workloads.of({seed})).digest)\n'
     )
     environment = {**os.environ, 'PYTHONHASHSEED': hash_seed, 'PYTHONWARNINGS': 'ignore'}
     done = subprocess.run([sys.executable, '-c', code], env=environment, capture_output=True, text=True, check=True)

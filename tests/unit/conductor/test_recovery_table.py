@@ -50,7 +50,7 @@ def cells() -> list[object]:
     ]
 
 
-@pytest.mark.parametrize(('typed', 'says', 'place', 'act'), cells())
+@pytest.mark.parametrize(('typed', 'observed', 'place', 'act'), cells())
 def test_a_cell_is_what_the_protocol_says(typed: dict[Observed, str], observed: Observed, place: int, act: Act) -> None:
     assert observed in typed, f'nobody has typed out what "{observed}" asks for'
     wanted = typed[observed].split(' | ')

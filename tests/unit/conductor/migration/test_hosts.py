@@ -29,7 +29,7 @@ def observation(m: context.MigrationContext, **fields: Any) -> protocol.Observat
     return protocol.Observation(**{**known, 'guest': guest, **fields})
 
 
-@pytest.mark.parametrize(('ahead', 'says'), [(0, settle.Observed.HERE), (1, settle.Observed.MISSING)])
+@pytest.mark.parametrize(('ahead', 'observed'), [(0, settle.Observed.HERE), (1, settle.Observed.MISSING)])
 def test_an_answer_that_was_given_to_a_newer_owner_decides_nothing(
     still: Stage, monkeypatch: pytest.MonkeyPatch, ahead: int, observed: settle.Observed
 ) -> None:
@@ -52,7 +52,7 @@ def test_a_report_from_before_the_step_was_to_be_done_again_does_not_count(still
 
 
 @pytest.mark.parametrize(
-    ('boot', 'says'), [('this boot', settle.Observed.RETURNED), ('an earlier one', settle.Observed.HERE)]
+    ('boot', 'observed'), [('this boot', settle.Observed.RETURNED), ('an earlier one', settle.Observed.HERE)]
 )
 def test_only_this_boot_of_the_source_can_say_that_its_call_has_returned(
     still: Stage, boot: str, observed: settle.Observed

@@ -247,7 +247,7 @@ class TestDestinationDown:
         assert decide(Observed.JOB, FENCED, column) == ABORT
 
     @pytest.mark.parametrize('column', SENT)
-    @pytest.mark.parametrize('says', [Observed.CUTOVER, Observed.SHUT_OFF])
+    @pytest.mark.parametrize('observed', [Observed.CUTOVER, Observed.SHUT_OFF])
     def test_paused_or_shut_off_without_a_verdict_is_stuck(self, column: Column, observed: Observed) -> None:
         assert decide(observed, Observed.DOWN, column) == STUCK
         assert decide(observed, FENCED, column) == STUCK
@@ -336,7 +336,7 @@ class TestTotality:
 
 class TestWords:
     @pytest.mark.parametrize(
-        ('state', 'job', 'entry', 'says'),
+        ('state', 'job', 'entry', 'observed'),
         [
             ('running', False, '', Observed.HERE),
             ('paused', False, '', Observed.HERE),
@@ -361,7 +361,7 @@ class TestWords:
         assert settle.source_observed(state, job, entry) == observed
 
     @pytest.mark.parametrize(
-        ('state', 'preparing', 'says'),
+        ('state', 'preparing', 'observed'),
         [
             ('running', False, Observed.RUNS),
             ('paused', False, Observed.RUNS),
