@@ -29,6 +29,7 @@ html_theme_options = {
 }
 html_sidebars = {'**': ['about.html', 'searchfield.html', 'navigation.html']}
 html_title = 'migrator'
+html_static_path = ['_static']
 html_show_sourcelink = False
 
 highlight_language = 'text'
