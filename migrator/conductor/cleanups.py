@@ -201,12 +201,8 @@ def take_report(tools: Tools, report: protocol.Report) -> None:
     A lost event costs a sweep: told again, a host answers that it is done, or tries again.
     """
     for cleanup in tools.database.cleanups.list(host=report.host):
-        same = (cleanup.migration_uuid, cleanup.step, cleanup.epoch) == (
-            report.migration_uuid,
-            report.step,
-            report.epoch,
-        )
-        if same and cleanup.owner == tools.owner:
+        same_step = (cleanup.migration_uuid, cleanup.step) == (report.migration_uuid, report.step)
+        if same_step and cleanup.epoch == report.epoch and cleanup.owner == tools.owner:
             _take(tools, cleanup, report)
 
 

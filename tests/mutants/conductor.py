@@ -199,8 +199,8 @@ MUTANTS = (
     Mutant(
         'older-report-ends-a-cleanup',
         DEBTS,
-        '(cleanup.migration_uuid, cleanup.step, cleanup.epoch) == (report.migration_uuid, report.step, report.epoch)',
-        '(cleanup.migration_uuid, cleanup.step) == (report.migration_uuid, report.step)',
+        'if same_step and cleanup.epoch == report.epoch and cleanup.owner == tools.owner:',
+        'if same_step and cleanup.owner == tools.owner:',
         'A deferred cleanup counts as done by a report from before it was deferred.',
     ),
     Mutant(
