@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What this host says of its migrations when it is polled.
+"""The host's replies to polls of a conductor.
 
-The order matters. First the epoch is raised, so that nothing of an older one can still be taken; then it is looked at
-where the driver call stands; and only then is the driver asked. So "here, no job" of a guest whose call has returned,
-or was never made, cannot be older than the return, and no call can come after it.
+The order of a poll matters:
+
+1. The host raises the epoch, so that it refuses every command of an older epoch.
+2. It reads the state of the driver call.
+3. It polls the driver for the guest.
+
+If the driver call has returned or was never made, then the observation "the guest is here and has no job" is newer than
+the return, and no call can follow it.
 """
 
 from __future__ import annotations
@@ -22,14 +27,14 @@ from migrator.virt.driver import ComputeDriver
 LOG = logging.getLogger(__name__)
 
 
-#: Seconds after which a driver that has not told of a guest is not asked for it again until it has.
+#: Seconds after which a query for a guest counts as hung. The guest gets no other query until the driver replies.
 HANGS = 1.0
 
 
 class Observer:
-    """Answers polls in time, whatever the driver does.
+    """The reader that answers each poll in time, even if the driver hangs.
 
-    :param pool: where the driver is asked, one guest at a time each.
+    :param pool: runs the driver's queries, each in its own thread.
     """
 
     def __init__(
@@ -48,64 +53,69 @@ class Observer:
         self._orders = orders
         self._pool = pool
         self._lock = threads.lock()
-        #: Guest -> since when the driver owes an answer about it, in monotonic seconds.
-        self._asked: dict[str, float] = {}
+        #: Guest -> when its pending driver query began, in monotonic seconds.
+        self._queried_at: dict[str, float] = {}
 
     def poll(self, commands: Sequence[Command], acks: Sequence[dict[str, Any]], wait: float) -> list[Observation]:
-        """Return what is known of some migrations.
+        """Return the observations of some migrations.
 
-        :param acks: reports to forget, each ``{'migration_uuid', 'step', 'epoch'}``.
-        :param wait: seconds in which the driver has to answer; guests of which it does not are left out.
+        :param acks: reports to drop, each ``{'migration_uuid', 'step', 'epoch'}``.
+        :param wait: seconds to wait for the driver; guests for which it has not replied by then are left out.
         """
         for ack in acks:
             self._orders.acknowledge(ack['migration_uuid'], ack['step'], ack['epoch'])
         answers: list[Observation] = []
-        left = len(commands)
-        all_there = self._threads.event()
+        remaining = len(commands)
+        all_done = self._threads.event()
 
-        def ask(command: Command) -> None:
-            nonlocal left
+        def observe(command: Command) -> None:
+            nonlocal remaining
             with context.about(None, command.migration_uuid, command.instance_uuid):
                 observation = self._observe(command)
             with self._lock:
-                left -= 1
+                remaining -= 1
                 if observation is not None:
                     answers.append(observation)
-                if left:
+                if remaining:
                     return
-            all_there.set()
+            all_done.set()
 
         for command in commands:
-            self._pool.submit(ask, command)
+            self._pool.submit(observe, command)
         if commands:
-            all_there.wait(wait)
+            all_done.wait(wait)
         with self._lock:
             return list(answers)
 
     def _observe(self, command: Command) -> Observation | None:
-        """Return what is known of one migration; None if the driver does not say."""
+        """Return the observation of one migration, or None if the driver did not reply."""
         uuid = command.instance_uuid
         seen = self._orders.observe(command)
         if seen.refusal is not None:
             return self._observation(command, seen, Guest(instance_uuid=uuid), {})
         now = self._threads.clock.monotonic()
         with self._lock:
-            # One question that hangs is enough: the next poll must not leave another thread in the driver.
-            if now - self._asked.setdefault(uuid, now) > HANGS:
+            # While a query hangs, a later poll must not block another thread in the driver.
+            if now - self._queried_at.setdefault(uuid, now) > HANGS:
                 return None
         try:
             guest = self._driver.get_guest(uuid)
             progress = self._driver.get_progress(uuid) if guest.job else {}
-            odd = base.cannot_travel(progress)
-            if odd is not None:
-                # It would be in the way of the answer about every other guest.
-                raise exception.DriverError(f'get_progress returned {odd}: what JSON can carry would do')
-        except Exception as error:  # noqa: BLE001 -- the host is silent about this guest, then
-            LOG.warning('The hypervisor of %s does not tell of guest %s: %s', self._host, uuid, exception.told(error))
+            unserializable = base.cannot_travel(progress)
+            if unserializable is not None:
+                # The reply about every other guest would fail with it.
+                raise exception.DriverError(
+                    f'get_progress returned {unserializable}: correct the driver to return serializable data'
+                )
+        except Exception as error:  # noqa: BLE001 -- the reply to the poll leaves this guest out
+            LOG.warning(
+                'Could not poll the hypervisor of %(host)s for guest %(guest)s: %(error)s',
+                {'host': self._host, 'guest': uuid, 'error': exception.told(error)},
+            )
             return None
         finally:
             with self._lock:
-                self._asked.pop(uuid, None)
+                self._queried_at.pop(uuid, None)
         return self._observation(command, seen, guest, progress)
 
     def _observation(self, command: Command, seen: Seen, guest: Guest, progress: dict[str, Any]) -> Observation:

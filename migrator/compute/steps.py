@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What this host does for each step of a live migration, in the order of the story.
+"""The bodies of the steps of a live migration on this host, in the order of the saga.
 
-Every body observes before it acts, may be run twice, and never destroys a guest that is active here: it raises
-:class:`~migrator.exception.GuestStillHere` then, and has done nothing. None of them knows who asked, or whether
-another host took part.
+Every body observes before it acts, and may run twice. A body never destroys a guest that is active here: it raises
+:class:`~migrator.exception.GuestStillHere` and changes nothing. No body depends on which conductor sent the command, or
+on another host.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from migrator.virt.driver import CancelToken, ComputeDriver, Verdict
 LOG = logging.getLogger(__name__)
 
 
-#: Seconds between two attempts to ask a hypervisor that failed to tell of its job.
+#: Seconds between two attempts to attach to a job, while the driver fails.
 ASK_AGAIN = 1.0
-#: A guest in one of these states is somebody's running guest, whatever the books say.
+#: States in which a guest is in use here and must not be destroyed, even if the allocations are elsewhere.
 _IN_USE = (GuestState.RUNNING, GuestState.PAUSED, GuestState.POSTCOPY_BROKEN)
 _MOVABLE = (GuestState.RUNNING, GuestState.PAUSED)
 _STATE_OF = {
@@ -38,12 +38,12 @@ _STATE_OF = {
 def pre_live_migration(
     driver: ComputeDriver, instance: Instance, migrate_data: LiveMigrateData, token: CancelToken
 ) -> LiveMigrateData:
-    """Make this host ready to receive the guest (destination).
+    """Prepare this host to receive the guest (destination).
 
-    :returns: the data that the source is to be given, as it is.
-    :raises migrator.exception.Cancelled: the token said so; a rollback cleans up.
+    :returns: the data for the source, unchanged.
+    :raises migrator.exception.Cancelled: the work was cancelled; a rollback cleans up.
     """
-    # What the check left would be in the way, and nobody else comes by to remove it.
+    # What the check has left would obstruct the preparation, and no other step removes it.
     driver.cleanup_live_migration_destination_check(instance)
     token.raise_if_cancelled()
     return checks.returned('pre_live_migration', driver.pre_live_migration(instance, migrate_data, token))
@@ -59,47 +59,51 @@ def live_migration(
     token: CancelToken,
     started: Callable[[], None],
 ) -> Outcome:
-    """Move the guest (source), or attach to the job that moves it; blocks until the job has ended.
+    """Migrate the guest or attach to its running job, and wait until the job has ended (source).
 
     :param started: called when the hypervisor has the job.
-    :returns: with the driver's verdict; ``gone`` without one if the guest is not here.
-    :raises migrator.exception.Cancelled: it was no longer wanted, and the driver was not called.
+    :returns: the outcome with the driver's verdict; failed with ``gone`` and no verdict if the guest is not here.
+    :raises migrator.exception.Cancelled: the work was cancelled, and the driver was not called.
     """
     guest = driver.get_guest(instance.uuid)
     if not guest.present:
-        return Outcome(WorkState.FAILED, {'gone': True}, 'gone')
+        return Outcome(WorkState.FAILED, {'gone': True}, f'{host} has no guest {instance.uuid}')
     if not guest.job:
         token.raise_if_cancelled()
         if guest.state not in _MOVABLE:
-            # No verdict: where a guest that is paused for cut-over runs is for the destination to say.
-            reason = f'guest {instance.uuid} is {guest.state}: running or paused would do'
+            # No verdict: if the guest is paused for cut-over, only the destination knows whether it runs there.
+            reason = f'guest {instance.uuid} cannot be migrated while it is {guest.state}: start it or resume it'
             return Outcome(WorkState.FAILED, {'verdict': ''}, reason, returned=True)
-    begun = False
+    job_started = False
 
-    def has_begun() -> None:
-        nonlocal begun
-        begun = True
+    def on_started() -> None:
+        nonlocal job_started
+        job_started = True
         started()
 
     try:
-        return outcome(driver.live_migration(instance, destination, migrate_data, has_begun))
+        return outcome(driver.live_migration(instance, destination, migrate_data, on_started))
     except exception.LiveMigrationFailed as error:
         return outcome(Verdict.FAILED, str(error))
     except Exception as error:  # noqa: BLE001 -- the connection may have failed while the job goes on
-        told = exception.told(error)
+        reason = exception.told(error)
         if not isinstance(error, exception.MigratorException):
-            told = f'{host} failed in live_migration: {told}'
-        LOG.warning('Live migration of instance %s: the driver failed: %s', instance.uuid, told)
+            reason = f'{host} failed in live_migration: {reason}'
+        LOG.warning(
+            'The driver failed in the live migration of instance %(instance)s: %(reason)s',
+            {'instance': instance.uuid, 'reason': reason},
+        )
         verdict = outlast(driver, threads, instance.uuid)
-        if verdict is None and not begun and isinstance(error, exception.DriverError):
-            verdict = Verdict.FAILED  # by its promise no job was started
-        return outcome(verdict, told)
+        if verdict is None and not job_started and isinstance(error, exception.DriverError):
+            verdict = Verdict.FAILED  # a DriverError guarantees that no job was started
+        return outcome(verdict, reason)
 
 
 def outcome(verdict: Verdict | None, reason: str | None = None) -> Outcome:
-    """Return what a job came to, by the driver's word.
+    """Return the outcome of a job, given the driver's verdict.
 
-    :param verdict: None: nobody saw its end. That is no verdict: the destination may run the guest.
+    :param verdict: None if the end of the job was not observed. The outcome then has no verdict either, because the
+        destination may run the guest.
     """
     if verdict is None:
         return Outcome(WorkState.FAILED, {'verdict': ''}, reason or 'the end of the job was not seen', returned=True)
@@ -114,20 +118,21 @@ def outlast(
     driver: ComputeDriver,
     threads: executors.Threads,
     instance_uuid: str,
-    about: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    log_context: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> Verdict | None:
-    """Wait for the end of a job that runs already, however often the driver fails meanwhile.
+    """Wait for the end of a running job, and retry as often as the driver fails.
 
-    :param about: asked, for each line that is logged, what it is about.
-    :returns: None: there is no job, or nobody saw its end.
+    :param log_context: called for each log line; returns the context that names what the line is about.
+    :returns: the verdict; None if there is no job, or if its end was not observed.
     """
     while True:
         try:
             return driver.attach_live_migration(instance_uuid)
-        except Exception as error:  # noqa: BLE001 -- until its end is known it holds its slot
-            with about():
+        except Exception as error:  # noqa: BLE001 -- the job holds its slot until its end is known
+            with log_context():
                 LOG.warning(
-                    'The job of guest %s cannot be asked for, and will be: %s', instance_uuid, exception.told(error)
+                    'Could not attach to the job of guest %(guest)s, trying again: %(error)s',
+                    {'guest': instance_uuid, 'error': exception.told(error)},
                 )
             threads.sleep(ASK_AGAIN)
 
@@ -135,10 +140,10 @@ def outlast(
 def post_live_migration_at_source(
     driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData | None
 ) -> None:
-    """Remove what is left of a guest that has gone.
+    """Remove what is left of a guest that has moved away.
 
-    :param migrate_data: None: the migration was abandoned before its checks were answered.
-    :raises migrator.exception.GuestStillHere: it is active here, or its job has not ended.
+    :param migrate_data: None if the migration was abandoned before its checks replied.
+    :raises migrator.exception.GuestStillHere: the guest is in use here, or its job has not ended.
     """
     guest = driver.get_guest(instance.uuid)
     if guest.job or guest.state in _IN_USE:
@@ -149,10 +154,10 @@ def post_live_migration_at_source(
 def post_live_migration_at_destination(
     driver: ComputeDriver, instance: Instance, migrate_data: LiveMigrateData | None
 ) -> None:
-    """Make the guest that has arrived this host's own.
+    """Make the guest that has arrived persistent on this host.
 
-    :param migrate_data: None: the migration was abandoned before its checks were answered.
-    :raises migrator.exception.GuestNotFound: it is not here.
+    :param migrate_data: None if the migration was abandoned before its checks replied.
+    :raises migrator.exception.GuestNotFound: the guest is not here.
     """
     driver.post_live_migration_at_destination(instance, migrate_data or LiveMigrateData())
 
@@ -160,10 +165,10 @@ def post_live_migration_at_destination(
 def rollback_live_migration_at_source(
     driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData | None
 ) -> Outcome | None:
-    """Restore the guest as it was before the move.
+    """Restore the guest to its state before the migration.
 
-    :returns: None when it is; failed as ``busy`` if a job of it still runs, which has been asked to end.
-    :raises migrator.exception.GuestNotFound: it is not here.
+    :returns: None if the guest is restored; failed with ``busy`` if its job still runs, after an abort of the job.
+    :raises migrator.exception.GuestNotFound: the guest is not here.
     """
     guest = driver.get_guest(instance.uuid)
     if guest.job:
@@ -178,7 +183,7 @@ def rollback_live_migration_at_source(
 def rollback_live_migration_at_destination(
     driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData | None
 ) -> None:
-    """Remove everything that was made here for the guest.
+    """Remove everything that the migration has created on this host.
 
     :raises migrator.exception.GuestStillHere: the guest itself is here.
     """

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What this host has been asked to do, per guest and migration.
+"""The work that conductors have requested from this host, for each guest and migration.
 
-The fence: a command of another boot is refused. So is one whose tenure is lower than one seen for the guest, or equal
-and another migration's; within a tenure, one of a lower epoch than one seen, and one of the same epoch from another
-owner. Work that was taken in an earlier epoch may go on, and counts as the newest epoch's.
+*Epoch check.* The host refuses a command for another boot. It refuses a tenure that is lower than one seen for the
+guest, or equal to the tenure of another migration. Within a tenure it refuses a lower epoch, and an equal epoch from
+another owner. Work that was accepted in an earlier epoch may go on. It then counts as work of the newest epoch.
 
-The line: on this host the work for one guest is done one step after the other, whichever migration it is for. The same
-command again re-attaches to the work, or gets the stored answer; it is never done twice at once. A rollback first
-cancels the work of its own migration before it in the line, and waits for it by standing in line itself. The work of a
-migration also waits for the driver calls (abort, force-complete) that an earlier migration has left in the driver.
+*One guest, one sequence.* The host does the steps for one guest one after the other, whichever migrations they belong
+to. A repeated command re-attaches to its work or gets the stored report. The same work never runs twice at once. A
+rollback cancels the earlier pending work of its own migration, and waits for that work to end, because it comes after
+it in the sequence. Work also waits for the driver calls (abort, force-complete) that another migration has left in the
+driver.
 
-The report of a step is kept until it is acknowledged; after that the step, its epoch and its state stay for the life
-of the process, so that a late duplicate does nothing. A live migration is made at most once in the life of a process.
-A post step or a rollback that failed is done again when asked again, for it observes first.
+*Reports.* The host keeps the report of a step until a conductor acknowledges it. The step, its epoch and its state
+stay until the process ends, so that a late duplicate does nothing. A live migration runs at most once per process. A
+post step or a rollback that failed runs again when a conductor sends it again, because it observes first.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ LOG = logging.getLogger(__name__)
 
 
 LIVE_MIGRATION = 'live_migration'
-#: Steps whose call is answered when they are done.
+#: Steps whose call returns when the step has ended. They send no event.
 ANSWERED = frozenset({'check_can_live_migrate_destination', 'check_can_live_migrate_source'})
-#: Steps that are done again when they failed and are asked for again, also within one epoch.
+#: Steps that run again if they failed and a conductor sends them again, even within one epoch.
 REPEATABLE = frozenset(
     {
         'post_live_migration_at_source',
@@ -50,13 +51,13 @@ REPEATABLE = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a step's work came to.
+    """The outcome of one step's work.
 
     :ivar state: done, failed or cancelled; see :class:`~migrator.objects.protocol.WorkState`.
-    :ivar result: what the step returned, or what is known of its failure; JSON-safe or an object.
-    :ivar reason: why it failed, for a person.
-    :ivar returned: the driver's move has returned, or cannot be called any more (live migration only).
-    :ivar verdict: what the driver said that its move came to; '' if it was not called, or nobody saw the end.
+    :ivar result: what the step returned, or the facts of its failure; JSON-safe or an object.
+    :ivar reason: why it failed, for operators.
+    :ivar returned: whether the driver's live_migration has returned, or can no longer be called (live migration only).
+    :ivar verdict: the verdict that the driver returned; '' if it was not called or did not observe the end of the job.
     """
 
     state: str
@@ -67,11 +68,11 @@ class Outcome:
 
 
 class Work(driver.CancelToken):
-    """One step's work for one migration; also the token by which its body learns that it is no longer wanted.
+    """One step's work for one migration, and the token that cancels it.
 
-    :ivar epoch: the newest in which it was asked for.
-    :ivar begun: its turn has come.
-    :ivar started: the hypervisor has the job (live migration only).
+    :ivar epoch: the newest epoch in which a conductor requested the work.
+    :ivar begun: whether the work is no longer pending behind other work of the guest.
+    :ivar started: whether the hypervisor has the job (live migration only).
     """
 
     __slots__ = (
@@ -111,18 +112,18 @@ class Work(driver.CancelToken):
         self.waiters: tuple[executors.Event, ...] = ()
 
     def about(self) -> contextlib.AbstractContextManager[None]:
-        """Let what this thread logs within the block name the migration, its instance, and the request behind them."""
-        # Made when it is needed, for thousands of works may wait.
+        """Return the log context of the work: its migration, its instance and the request behind them."""
+        # Created on demand, because thousands of works may wait.
         request = context.admin_context(self.request_id) if self.request_id is not None else None
         return context.about(request, self.uuid, self.instance_uuid)
 
     def raise_if_cancelled(self) -> None:
-        """Raise if the work is no longer wanted; see :meth:`driver.CancelToken.raise_if_cancelled`."""
+        """Raise Cancelled if the work was cancelled; see :meth:`driver.CancelToken.raise_if_cancelled`."""
         if self.cancelled:
             raise exception.Cancelled(what=f'{self.step} of migration {self.uuid}')
 
     def acknowledge(self) -> None:
-        """Keep only what a late duplicate has to be answered with."""
+        """Drop the report, and keep only what a late duplicate needs as an answer."""
         if self.outcome is not None:
             self.kept = False
             if self.step != LIVE_MIGRATION:
@@ -131,11 +132,11 @@ class Work(driver.CancelToken):
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What is known of a migration when it is polled.
+    """The state of one migration on this host, for a poll.
 
-    :ivar refusal: why the poll is not answered; None if it is.
-    :ivar epoch: the highest seen.
-    :ivar tenure: the highest seen for its guest.
+    :ivar refusal: why the host refuses the poll; None if it does not.
+    :ivar epoch: the highest epoch seen.
+    :ivar tenure: the highest tenure seen for the guest.
     """
 
     refusal: str | None
@@ -147,26 +148,26 @@ class Seen:
 
 
 class _Guest:
-    """What is known of one guest; it stays for the life of the process.
+    """The state of one guest, kept until the process ends.
 
-    :ivar tenure: the highest seen.
+    :ivar tenure: the highest tenure seen.
     :ivar holder: the migration of that tenure.
-    :ivar line: the works that have not ended, of every migration.
-    :ivar calls: what is asked of the driver beside the line, and for which migration.
+    :ivar pending: the works of every migration that have not ended, in sequence; the first one may be running.
+    :ivar calls: the driver calls that run beside the sequence, each with its migration.
     """
 
-    __slots__ = ('calls', 'holder', 'line', 'tenure')
+    __slots__ = ('calls', 'holder', 'pending', 'tenure')
 
     def __init__(self) -> None:
         self.tenure = 0
         self.holder = ''
-        self.line: list[Work] = []
-        # Most have none, and thousands may wait: a set would cost as much as their work.
+        self.pending: list[Work] = []
+        # A tuple, because a set for each of thousands of guests would cost as much memory as their works.
         self.calls: tuple[tuple[str, str], ...] = ()
 
     def next(self) -> Work | None:
-        """Return the work whose turn has come, and note that it has begun; None: there is none, or it has to wait."""
-        first = self.line[0] if self.line else None
+        """Return the first work and mark it as begun, or None if there is no work that can begin now."""
+        first = self.pending[0] if self.pending else None
         if first is None or first.begun or any(migration != first.uuid for _, migration in self.calls):
             return None
         first.begun = True
@@ -174,7 +175,7 @@ class _Guest:
 
 
 class _Record:
-    """What is known of one migration; it stays for the life of the process."""
+    """The state of one migration, kept until the process ends."""
 
     __slots__ = ('epoch', 'guest', 'owner', 'reply_to', 'tenure', 'works')
 
@@ -188,16 +189,16 @@ class _Record:
 
 
 class Orders:
-    """All that this host has been asked to do since it started.
+    """The work of every migration on this host since the service started.
 
     :param host: the name of this host.
-    :param boot_id: of this life.
-    :param threads: where its lock comes from.
-    :param events: whom to tell that a step has started or ended.
-    :param pool: where steps run, and messages are sent from.
-    :param foreign_boot: called when a command for another boot was refused.
-    :param compares_tenure: whether tenures are compared; a service capped at an earlier version compares epochs alone.
-    :ivar starting: the answer to compute_started has not been applied: nothing is taken.
+    :param boot_id: the boot of this service.
+    :param threads: makes the locks.
+    :param events: the client that reports to a conductor when a step has started or ended.
+    :param pool: runs steps and sends messages.
+    :param foreign_boot: called after a command for another boot was refused.
+    :param compares_tenure: whether tenures are compared. A service capped at an earlier version compares only epochs.
+    :ivar starting: True until the reply to compute_started has been applied; every command is refused until then.
     """
 
     def __init__(
@@ -236,19 +237,19 @@ class Orders:
         stop: Callable[[Work], None] | None = None,
         at_start: bool = False,
     ) -> Answer:
-        """Take a step, to be done when it is first in its migration's line; answer at once.
+        """Accept or refuse a step, which runs when all earlier work of its guest has ended.
 
-        :param body: called with its :class:`Work`; what it returns is the result, or the :class:`Outcome`.
-        :param submit: hands the work to who runs it, who has to call :meth:`run`; this object's pool if not given.
-        :param stop: given by a step that undoes: called for each work that it has cancelled.
-        :param at_start: it is in the answer to compute_started.
+        :param body: called with the :class:`Work`; returns the result or an :class:`Outcome`.
+        :param submit: hands the work to an executor that must call :meth:`run`; by default the pool of this object.
+        :param stop: given by a rollback; called for each work that the rollback has cancelled.
+        :param at_start: whether the step comes from the reply to compute_started.
         """
         stopped: list[Work] = []
         with self._lock:
             record, answer = self._admit(command, at_start)
             if record is not None:
                 work = record.works.get(command.step)
-                if work is None or self._anew(record, work, command):
+                if work is None or self._needs_new_work(record, work, command):
                     work = Work(command, body, submit or self._submit)
                     try:
                         stopped = self._enqueue(record, work, undoing=stop is not None)
@@ -264,7 +265,7 @@ class Orders:
         return answer
 
     def admit(self, command: Command) -> Answer:
-        """Return whether a command is taken that is no work of its own, such as an abort."""
+        """Accept or refuse a command that adds no work, such as an abort."""
         with self._lock:
             answer = self._admit(command, False)[1]
         if answer.refusal == Refusal.BOOT:
@@ -272,12 +273,12 @@ class Orders:
         return answer
 
     def adopt(self, command: Command) -> bool:
-        """Take over epoch and owner from the answer to compute_started; False if a newer epoch was seen."""
+        """Take epoch and owner from the reply to compute_started, and return whether no newer epoch was seen."""
         with self._lock:
             return self._admit(command, True)[0] is not None
 
     def wait(self, command: Command, seconds: float) -> Answer:
-        """Return the answer to a command when its work has ended, or as it stands after ``seconds``."""
+        """Wait until the work of a command ends, for at most ``seconds``, and return the answer."""
         with self._lock:
             record = self._records[command.migration_uuid]
             work = record.works[command.step]
@@ -291,10 +292,10 @@ class Orders:
             return self._answer(record, work)
 
     def cancel_live(self, command: Command) -> Work | None:
-        """Mark the live migration of a command's migration as no longer wanted; return it, or None if there is none.
+        """Mark the live migration of a command's migration as cancelled, and return its work if there is any.
 
-        Its body looks at that before it calls the driver, and when the hypervisor has the job, so that an abort in
-        between is not lost.
+        The body of the work checks the mark before it calls the driver, and again when the hypervisor has the job. An
+        abort between the two is therefore not lost.
         """
         with self._lock:
             work = self._records[command.migration_uuid].works.get(LIVE_MIGRATION)
@@ -303,22 +304,23 @@ class Orders:
             return work
 
     def may_run(self, command: Command) -> bool:
-        """Whether the hypervisor may have a job of the command's migration: one of this boot that has started and not
-        ended, or one of an earlier boot.
+        """Return whether the hypervisor may have a job of the command's migration.
+
+        That is a job of this boot that has started and not ended, or a job of an earlier boot.
         """
         with self._lock:
             work = self._records[command.migration_uuid].works.get(LIVE_MIGRATION)
             return work is None or (work.started and work.outcome is None)
 
     def begin_call(self, what: str, migration_uuid: str) -> bool:
-        """Note that the driver is about to be asked for something beside the line.
+        """Record that a driver call is about to run beside the sequence, if it may run.
 
-        :returns: False: it must not be. The last such call of this migration has not returned, or another migration's
-            work is in the driver.
+        :returns: False if the call must not run: the previous such call of this migration has not returned, or another
+            migration's work or call is in the driver.
         """
         with self._lock:
             guest = self._records[migration_uuid].guest
-            first = guest.line[0] if guest.line else None
+            first = guest.pending[0] if guest.pending else None
             others = {migration for _, migration in guest.calls} | ({first.uuid} if first and first.begun else set())
             if (what, migration_uuid) in guest.calls or others - {migration_uuid}:
                 return False
@@ -326,7 +328,7 @@ class Orders:
             return True
 
     def end_call(self, what: str, migration_uuid: str) -> None:
-        """Note that such a call has returned, and let the next work in line begin if it has waited for that."""
+        """Record that a driver call has returned, and begin the next work if it waited for the call."""
         with self._lock:
             guest = self._records[migration_uuid].guest
             guest.calls = tuple(call for call in guest.calls if call != (what, migration_uuid))
@@ -337,33 +339,33 @@ class Orders:
     # --- work ------------------------------------------------------------------------------------------------------
 
     def run(self, work: Work) -> None:
-        """Do a step's work, in the calling thread, and end it."""
+        """Run a step's work in the calling thread, and end it."""
         with self._lock:
             if work.entry == Entry.QUEUED:
                 work.entry = Entry.STARTED
         with work.about():
-            # A check is answered by the call itself; an event would tell its caller the same again.
-            self.end(work, self._outcome(work), tell=work.step not in ANSWERED)
+            # The caller of a check gets the report as the answer, so an event would only repeat it.
+            self.end(work, self._outcome(work), send_event=work.step not in ANSWERED)
 
     def attach(self, work: Work) -> None:
-        """Note that the job of a work runs already; called by who was to submit it."""
+        """Record that the job of a work already runs; its submit callable calls this instead of an executor."""
         work.entry = Entry.STARTED
         work.started = True
 
     def started(self, work: Work) -> bool:
-        """Note that the hypervisor has the job; return whether it is no longer wanted."""
+        """Record that the hypervisor has the job, report it, and return whether the work was cancelled."""
         with self._lock:
             work.started = True
             record = self._records[work.uuid]
             report = self._report(record, work)
             reply_to, cancelled = record.reply_to, work.cancelled
-        self._tell(reply_to, report, work)
+        self._send_later(reply_to, report, work)
         return cancelled
 
-    def end(self, work: Work, outcome: Outcome, tell: bool = True) -> None:
-        """Store what a work came to, let the next in line begin, and tell the owner.
+    def end(self, work: Work, outcome: Outcome, send_event: bool = True) -> None:
+        """Store the outcome of a work, begin the next work of the guest, and report to the owner.
 
-        :param tell: whether to send the event.
+        :param send_event: whether to send the report as an event.
         """
         with self._lock:
             if work.outcome is not None:
@@ -373,25 +375,25 @@ class Orders:
             work.body = work.submit = None
             work.entry = Entry.RETURNED if outcome.returned else Entry.NONE
             waiters, work.waiters = work.waiters, ()
-            record.guest.line.remove(work)
+            record.guest.pending.remove(work)
             report, reply_to = self._report(record, work), record.reply_to
             following = record.guest.next()
         for waiter in waiters:
             waiter.set()
         if following is not None:
             self._begin(following)
-        if tell:
-            self._tell(reply_to, report, work)
+        if send_event:
+            self._send_later(reply_to, report, work)
 
-    def cancelled_in_queue(self, migration_uuid: str, tell: bool = True) -> None:
-        """End a live migration whose Future has been cancelled: the driver was not called and never will be."""
+    def cancelled_in_queue(self, migration_uuid: str, send_event: bool = True) -> None:
+        """End a live migration whose Future was cancelled, so that the driver is never called."""
         work = self._records[migration_uuid].works[LIVE_MIGRATION]
-        self.end(work, _cancelled(exception.Cancelled(what=f'Migration {migration_uuid}, which waited,')), tell)
+        self.end(work, _cancelled(exception.Cancelled(what=f'Queued migration {migration_uuid}')), send_event)
 
     # --- polls -----------------------------------------------------------------------------------------------------
 
     def observe(self, command: Command) -> Seen:
-        """Return what is known of a migration; a poll raises the epoch, and changes nothing else."""
+        """Return the state of a migration; raise its epoch, and change nothing else."""
         with self._lock:
             record, answer = self._admit(command, False)
             if record is not None:
@@ -405,7 +407,7 @@ class Orders:
         return Seen(answer.refusal, answer.seen, answer.seen_tenure)
 
     def acknowledge(self, migration_uuid: str, step: str, epoch: int) -> None:
-        """Forget a report that is safely in the journal; one of an older epoch than the work's says nothing."""
+        """Drop a report that is in the journal, unless the work has a newer epoch than the acknowledgement."""
         with self._lock:
             record = self._records.get(migration_uuid)
             work = record.works.get(step) if record is not None else None
@@ -420,11 +422,13 @@ class Orders:
         if command.boot_id != self._boot_id:
             return None, self._refuse(command, Refusal.BOOT)
         if command.is_odd:
-            # Remembered, it would keep out whatever else comes for the guest.
-            text = (
-                'Refused %s of migration %s with epoch %d and tenure %d, out of range: look at its row in the database'
+            uuid = command.migration_uuid
+            # If the host stored such a number, it would refuse every later command for the guest.
+            LOG.error(
+                'Refused a command whose epoch or tenure is out of range: %(step)s of migration %(migration)s with '
+                'epoch %(epoch)d and tenure %(tenure)d; check the row of the migration in the database',
+                {'step': command.step, 'migration': uuid, 'epoch': command.epoch, 'tenure': command.tenure},
             )
-            LOG.error(text, command.step, command.migration_uuid, command.epoch, command.tenure)
             return None, self._refuse(command, Refusal.EPOCH)
         guest = self._guests.setdefault(command.instance_uuid, _Guest())
         tenure = command.tenure if self._compares_tenure else 0
@@ -441,7 +445,7 @@ class Orders:
         if tenure:
             guest.tenure, guest.holder, record.tenure = tenure, command.migration_uuid, tenure
         record.epoch = command.epoch
-        # There are few conductors, and every message brings their names anew.
+        # Interned, because every message has its own copy of the names of a few conductors.
         record.owner, record.reply_to = sys.intern(command.owner), sys.intern(command.reply_to)
         return record, Answer(seen=record.epoch, boot_id=self._boot_id, seen_tenure=guest.tenure)
 
@@ -454,7 +458,8 @@ class Orders:
             seen_tenure=guest.tenure if guest is not None else 0,
         )
 
-    def _anew(self, record: _Record, work: Work, command: Command) -> bool:
+    def _needs_new_work(self, record: _Record, work: Work, command: Command) -> bool:
+        """Return whether a command needs a new work although its step already has one."""
         if work.step == LIVE_MIGRATION:
             return False
         if command.epoch == work.epoch:
@@ -462,21 +467,22 @@ class Orders:
             return failed and work.step in REPEATABLE
         if work.outcome is not None:
             return True
-        # What runs counts as the newest epoch's, unless something that undoes it stands behind it.
-        mine = [other for other in record.guest.line if other.uuid == work.uuid]
-        return work.cancelled or mine[-1] is not work
+        # Running work counts as work of the newest epoch, unless a later step of the same migration is pending.
+        same_migration = [other for other in record.guest.pending if other.uuid == work.uuid]
+        return work.cancelled or same_migration[-1] is not work
 
     def _enqueue(self, record: _Record, work: Work, undoing: bool) -> list[Work]:
-        line = record.guest.line
-        before = [other for other in line if other.uuid == work.uuid]
-        line.append(work)
+        """Append a work to its guest's sequence, begin it if it is first, and return the works it has cancelled."""
+        pending = record.guest.pending
+        before = [other for other in pending if other.uuid == work.uuid]
+        pending.append(work)
         if record.guest.next() is work and work.submit is not None:
             try:
                 work.submit(work)
             except exception.QueueClosed:
-                line.remove(work)
+                pending.remove(work)
                 raise
-        # A later step is asked for by who has seen how the earlier ones ended.
+        # An owner that requests a later step has seen how the earlier ones ended.
         for other in record.works.values():
             other.acknowledge()
         record.works[work.step] = work
@@ -513,7 +519,7 @@ class Orders:
 
     def _begin(self, work: Work) -> None:
         try:
-            # As in accept, under the lock: who cancels it finds it not begun, or in the queue.
+            # Hold the lock, as accept() does, so that a concurrent cancel sees the work either not submitted or queued.
             with self._lock:
                 work.raise_if_cancelled()
                 if work.submit is not None:
@@ -525,21 +531,27 @@ class Orders:
         live = work.step == LIVE_MIGRATION
         try:
             if not live:
-                # A live migration looks for itself: the job that an earlier life has started has to be aborted.
+                # A live migration checks this itself: it may have to abort a job that an earlier boot has started.
                 work.raise_if_cancelled()
             result = work.body(work) if work.body is not None else None
-            odd = base.cannot_travel(result) if not isinstance(result, Outcome) else None
-            if odd is not None:
-                # Kept as it is, it would be in the way of every answer, and nobody would hear of the step's end.
-                raise exception.DriverError(f'{work.step} returned {odd}: what JSON can carry would do')
+            bad = base.cannot_travel(result) if not isinstance(result, Outcome) else None
+            if bad is not None:
+                # Such a result would make every reply fail, and the owner would never receive the end of the step.
+                raise exception.DriverError(
+                    f'{work.step} returned {bad}: correct the driver to return serializable data'
+                )
         except exception.Cancelled as error:
             return _cancelled(error)
-        except Exception as error:  # whatever it was, the owner has to hear of it
+        except Exception as error:  # every failure has to be reported to the owner
             known = isinstance(error, exception.MigratorException)
-            told = exception.told(error)
-            # No log can hold what no encoding has.
-            reason = base.text(told if known else f'{self._host} failed in {work.step}: {told}')
-            LOG.warning('%s of migration %s failed: %s', work.step, work.uuid, reason, exc_info=not known)
+            text = exception.told(error)
+            # base.text replaces characters that cannot be encoded, and so could not be logged.
+            reason = base.text(text if known else f'{self._host} failed in {work.step}: {text}')
+            LOG.warning(
+                'Step failed: %(step)s of migration %(migration)s: %(reason)s',
+                {'step': work.step, 'migration': work.uuid, 'reason': reason},
+                exc_info=not known,
+            )
             facts: dict[str, Any] = {'error': type(error).__name__}
             if isinstance(error, exception.GuestStillHere):
                 facts['here'] = True
@@ -550,9 +562,9 @@ class Orders:
             return Outcome(WorkState.FAILED, facts, reason, returned=live)
         return result if isinstance(result, Outcome) else Outcome(WorkState.DONE, result)
 
-    def _tell(self, reply_to: str, report: Report, work: Work) -> None:
-        # From the pool, so that a broker that does not answer holds up no slot and no line; by one sender, so that
-        # what is told of a step arrives in its order.
+    def _send_later(self, reply_to: str, report: Report, work: Work) -> None:
+        # The pool sends it, so that a broker that does not answer blocks neither a slot nor the work of a guest. One
+        # sender at a time sends all reports, so that the reports of a step arrive in order.
         with self._outbox_lock:
             self._outbox.append((reply_to, report, work))
             if self._sending:
@@ -571,7 +583,11 @@ class Orders:
                 try:
                     self._events.step_ended(reply_to, report)
                 except Exception as error:  # noqa: BLE001 -- the report is kept for the owner's poll
-                    LOG.warning('%s did not hear of %s of %s: %s', reply_to, report.step, report.migration_uuid, error)
+                    LOG.warning(
+                        'Could not send a report to %(conductor)s: %(step)s of migration %(migration)s: %(error)s; the '
+                        'next poll gets the report',
+                        {'conductor': reply_to, 'step': report.step, 'migration': work.uuid, 'error': error},
+                    )
 
 
 def _cancelled(error: exception.MigratorException) -> Outcome:

@@ -82,7 +82,7 @@ def test_what_a_driver_returns_that_cannot_travel_fails_its_step_and_is_told(clo
     monkeypatch.setattr(driver, phase, lambda *arguments: method(*arguments).replace(**odd))
     before = migrate(cloud, instance, 'host2')
     cloud.wait()
-    why = f"{phase} returned destination['x'] of type object: what JSON can carry would do"
+    why = f"{phase} returned destination['x'] of type object: correct the driver to return serializable data"
     seen.failed(cloud, instance, before, why)
 
 

@@ -115,12 +115,12 @@ def event_that_cannot_be_sent_holds_up_its_step() -> Iterator[object]:
     end."""
     end = Orders.end
 
-    def told_first(self: Any, work: Any, outcome: Any, tell: bool = True) -> None:
-        if tell and work.step != LIVE_MIGRATION:
+    def told_first(self: Any, work: Any, outcome: Any, send_event: bool = True) -> None:
+        if send_event and work.step != LIVE_MIGRATION:
             record = self._records[work.uuid]
             report = dataclasses.replace(self._report(record, work), state=str(outcome.state), result=outcome.result)
             self._events.step_ended(record.reply_to, report)
-        end(self, work, outcome, False if work.step != LIVE_MIGRATION else tell)
+        end(self, work, outcome, send_event and work.step == LIVE_MIGRATION)
 
     with patched(Orders, 'end', told_first) as there:
         yield there

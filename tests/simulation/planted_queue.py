@@ -134,7 +134,7 @@ def rollback_does_not_stop_what_it_undoes() -> Iterator[object]:
             return enqueue(self, record, work, undoing)
         work.begun = True
         work.submit(work)
-        record.guest.line.append(work)
+        record.guest.pending.append(work)
         record.works[work.step] = work
         return []
 

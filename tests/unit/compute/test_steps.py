@@ -103,7 +103,7 @@ class TestMove:
         host.call(LIVE)
         scene.until(lambda: host.events.states(LIVE) == ['failed'])
         report = host.events.ended[-1][1]
-        assert (report.result, report.reason) == ({'gone': True}, 'gone')
+        assert (report.result, report.reason) == ({'gone': True}, f'alpha has no guest {scene_module.uuid(1, 1)}')
         observation = host.poll()
         assert (observation.entry, observation.guest.state) == ('', 'absent')
 

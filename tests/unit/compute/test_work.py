@@ -54,7 +54,7 @@ class TestFence:
         assert (answer.refusal, answer.seen, answer.seen_tenure, answer.report) == ('epoch', 0, 0, None)
         assert (observation.refusal, observation.epoch) == ('epoch', 0)
         assert f'{field} {number}' in caplog.text
-        assert 'look at its row in the database' in caplog.text
+        assert 'check the row of the migration in the database' in caplog.text
         assert host.call(PRE, epoch=1, tenure=1).refusal is None
 
     def test_the_highest_epoch_that_a_database_can_hold_is_taken(self, scene: Scene) -> None:

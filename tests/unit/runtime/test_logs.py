@@ -259,7 +259,7 @@ def test_a_report_that_nobody_hears_is_told_under_the_migration(cloud, log):
     cloud.bus.faults = lambda message: 'refuse' if message.method == 'step_ended' else None
     instance, migration = moves(cloud, log)
     cloud.wait()
-    all_are_about(of(read(log[1]), 'compute.work', 'did not hear of'), instance, migration)
+    all_are_about(of(read(log[1]), 'compute.work', 'Could not send a report'), instance, migration)
 
 
 def test_a_poll_that_the_driver_does_not_answer_is_told_under_the_migration(cloud, log):
@@ -269,7 +269,7 @@ def test_a_poll_that_the_driver_does_not_answer_is_told_under_the_migration(clou
     cloud.simulation.advance(5)
     faults(cloud, 'host1').clear()
     cloud.wait()
-    for line in of(read(log[1]), 'compute.status', 'does not tell of guest'):
+    for line in of(read(log[1]), 'compute.status', 'Could not poll the hypervisor'):
         assert (line['migration'], line['instance']) == (migration.uuid, instance.uuid)
 
 
@@ -284,7 +284,7 @@ def test_a_job_that_outlived_its_service_is_told_under_the_migration_once_it_is_
     cloud.simulation.run_ready()
     stall.release()
     cloud.wait()
-    for line in of(read(log[1]), 'compute.steps', 'cannot be asked for'):
+    for line in of(read(log[1]), 'compute.steps', 'Could not attach to the job'):
         assert (line['migration'], line['instance']) == (migration.uuid, instance.uuid)
 
 
