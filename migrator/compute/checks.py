@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The two checks before a live migration: questions, answered when the driver has answered.
+"""The two checks before a live migration; each replies when the driver has replied.
 
-A refusal is a :class:`~migrator.exception.MigrationPreCheckError`, whose message says what would have to be otherwise.
+A check refuses with a :class:`~migrator.exception.MigrationPreCheckError`, whose message says what has to change.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from migrator.virt.driver import ComputeDriver
 def check_can_live_migrate_destination(
     driver: ComputeDriver, host: str, instance: Instance, block_migration: bool | None, disk_over_commit: bool
 ) -> LiveMigrateData:
-    """Return what the source needs to know, or refuse (destination).
+    """Return the data that the source needs for its check, or refuse the guest (destination).
 
-    What it leaves is removed by pre_live_migration, or by the rollback.
+    pre_live_migration or the rollback removes what the check leaves behind.
 
-    :raises migrator.exception.MigrationPreCheckError: this host cannot take the guest, and why.
+    :raises migrator.exception.MigrationPreCheckError: this host cannot take the guest; the message says why.
     """
     guest = driver.get_guest(instance.uuid)
     if guest.present and guest.state != GuestState.WAITING:
         raise exception.MigrationPreCheckError(
-            reason=f'{host} has a guest {instance.uuid} already: {guest.state}; if an earlier move has left it there, '
-            'it has to be removed first'
+            reason=f'{host} already has guest {instance.uuid}, which is {guest.state}: remove it there if an earlier '
+            'migration has left it behind'
         )
     found = driver.check_can_live_migrate_destination(instance, block_migration, disk_over_commit)
     return returned('check_can_live_migrate_destination', found)
@@ -34,9 +34,11 @@ def check_can_live_migrate_destination(
 def check_can_live_migrate_source(
     driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData
 ) -> LiveMigrateData:
-    """Return the data with the source's part filled in, or refuse (source). Leaves nothing behind.
+    """Return the data with the source's part filled in, or refuse to migrate the guest (source).
 
-    :raises migrator.exception.MigrationPreCheckError: the guest cannot go there, and why.
+    The check leaves nothing behind.
+
+    :raises migrator.exception.MigrationPreCheckError: the guest cannot migrate there; the message says why.
     """
     guest = driver.get_guest(instance.uuid)
     if not guest.present:
@@ -45,10 +47,11 @@ def check_can_live_migrate_source(
 
 
 def returned(method: str, found: object) -> LiveMigrateData:
-    """Return what a method of a driver has returned, if it is what the next step is to be given.
+    """Return the result of a driver's method if it is the LiveMigrateData that the next step needs.
 
-    :raises migrator.exception.DriverError: it is not; the next step, at the other host, could not say whose it was.
+    :raises migrator.exception.DriverError: the result has another type. The next step runs on the other host, which
+        could not name the driver at fault.
     """
     if not isinstance(found, LiveMigrateData):
-        raise exception.DriverError(f'{method} returned {found!r:.100}: a LiveMigrateData would do')
+        raise exception.DriverError(f'{method} returned {found!r:.100}: correct the driver to return a LiveMigrateData')
     return found

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a host reports of itself: its service, its hypervisor, its inventory, its guests."""
+"""The report of a host about itself: its service, its hypervisor, its inventory and its guests."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from migrator.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
 
-#: A driver that has not answered for so many seconds is told of; a question that ends by itself does so before.
+#: Seconds after which an unresponsive driver is logged. A query that has its own time-out ends earlier.
 PATIENCE = 30.0
 
 
 class HostInventory:
-    """Keeps what the driver last said of the host, so that a report never waits for a driver that hangs.
+    """The last state of the host that the driver returned, so that a report never waits for a hung driver.
 
     :param host: the name of this host.
-    :param boot_id: of this life.
+    :param boot_id: the boot of this service.
     :param version: the service version to report.
-    :param limit: asked for the present max_concurrent_live_migrations.
-    :param pool: where the driver is asked.
+    :param limit: returns the current max_concurrent_live_migrations.
+    :param pool: runs the driver's queries.
     """
 
     def __init__(
@@ -46,9 +46,10 @@ class HostInventory:
         self._pool = pool
         self._clock = threads.clock
         self._lock = threads.lock()
-        #: When the driver was asked that has not answered yet, by the clock; None: it has.
-        self._asking: float | None = None
-        self._silent = False
+        #: When the pending query of the driver began, in monotonic seconds; None if no query is pending.
+        self._querying_since: float | None = None
+        #: Whether a warning was logged since the last query that succeeded.
+        self._unresponsive = False
         self._node: compute_node.ComputeNode | None = None
 
     def report(
@@ -56,10 +57,10 @@ class HostInventory:
         guests: Sequence[Guest] = (),
         adoptable: Sequence[Instance] = (),
     ) -> HostReport:
-        """Return the host's report, with the node as last seen.
+        """Return the host's report, with the node as the driver last returned it.
 
         :param guests: every guest that the driver knows; only at start.
-        :param adoptable: those of them that the books are to take in if they do not know them.
+        :param adoptable: the guests of these that a conductor may adopt if the database does not have them.
         """
         return HostReport(
             host=self._host,
@@ -72,47 +73,50 @@ class HostInventory:
         )
 
     def refresh(self) -> None:
-        """Ask the driver for the node, now."""
+        """Query the driver for the node, and wait for the result."""
         self._node = self._driver.get_node()
 
     def refresh_later(self) -> None:
-        """Have the driver asked for the node, unless it has not answered the last time yet: one that hangs has one
-        thread of ours, and no more."""
+        """Query the driver for the node in the background, unless the previous query is still pending.
+
+        A driver that hangs therefore blocks one thread only.
+        """
         now = self._clock.monotonic()
         with self._lock:
-            asking = self._asking
-            if asking is None:
-                self._asking = now
-        if asking is None:
+            since = self._querying_since
+            if since is None:
+                self._querying_since = now
+        if since is None:
             try:
                 self._pool.submit(self._refresh)
-            except RuntimeError:  # there is no thread to be had
+            except RuntimeError:  # the process cannot start a thread
                 with self._lock:
-                    self._asking = None
+                    self._querying_since = None
                 raise
-        elif now - asking >= PATIENCE:
-            self._says_nothing(f'there has been no answer for {now - asking:.0f} s')
+        elif now - since >= PATIENCE:
+            self._warn_once(f'no reply for {now - since:.0f} s')
 
     def _refresh(self) -> None:
         try:
             self.refresh()
-        except Exception as error:  # noqa: BLE001 -- the next heartbeat asks again
-            self._says_nothing(exception.told(error))
+        except Exception as error:  # noqa: BLE001 -- the next heartbeat tries again
+            self._warn_once(exception.told(error))
         else:
             with self._lock:
-                silent, self._silent = self._silent, False
-            if silent:
-                LOG.info('The hypervisor of %s tells again what it has', self._host)
+                recovered, self._unresponsive = self._unresponsive, False
+            if recovered:
+                LOG.info('The hypervisor of %s reports its inventory again', self._host)
         finally:
             with self._lock:
-                self._asking = None
+                self._querying_since = None
 
-    def _says_nothing(self, why: str) -> None:
+    def _warn_once(self, reason: str) -> None:
+        """Log that the driver is unresponsive, unless this was logged since the last query that succeeded."""
         with self._lock:
-            known, self._silent = self._silent, True
+            known, self._unresponsive = self._unresponsive, True
         if not known:
             LOG.warning(
-                'The hypervisor of %s does not tell what it has; until it does, what it has told last is reported: %s',
-                self._host,
-                why,
+                'The hypervisor of %(host)s does not report its inventory; the last inventory is reported until it '
+                'does: %(reason)s',
+                {'host': self._host, 'reason': reason},
             )

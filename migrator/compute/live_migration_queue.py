@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The live migrations that wait on their source for a slot.
+"""The queue of live migrations that wait on their source for a slot.
 
-Registering an entry and submitting its work happen under one lock, and the work removes its entry first thing, under
-the same lock. Done without (a placeholder, submit, then store the Future) a worker may look for its entry before it
-is there: the entry then stays for ever, and an abort finds a Future that is not the one that runs.
+The queue stores an entry and submits its work under one lock. The work first removes its entry, under the same lock.
+Without the lock (store a placeholder, submit, then store the Future) a worker may look for its entry too early. The
+entry then stays forever, and an abort finds a Future that is not the one that runs.
 
-*Lock order*, for the whole of a compute host: :class:`~migrator.compute.work.Orders`, then this queue, then
-:class:`~migrator.executors.BoundedExecutor` (a Future's own lock is taken within any of them). Every other lock -- the
-manager's, the outbox's, the observer's, the time-outs' -- is held for a look at its own object, and nothing else is
-taken meanwhile. No driver call and no message is ever made while holding one of them.
+*Lock order* of a compute host: :class:`~migrator.compute.work.Orders`, then this queue, then
+:class:`~migrator.executors.BoundedExecutor`. A Future's own lock may be taken within any of them. Every other lock (of
+the manager, the outbox, the observer, the time-outs) protects only its own object, and no second lock is taken while it
+is held. A thread that holds one of these locks calls no driver and sends no message.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ Future = concurrent.futures.Future
 
 
 class LiveMigrationQueue:
-    """First in, first out, bounded; what waits can be cancelled.
+    """A first-in first-out queue with a bounded number of slots, whose waiting entries can be cancelled.
 
     :param host: the name of this host, for messages.
-    :param executor: runs what has got its slot.
-    :param waiting: migration uuid -> Future of what waits. It is the caller's dict: only this object writes to it.
-    :param threads: where its lock comes from.
+    :param executor: runs the entries that have a slot.
+    :param waiting: migration uuid -> Future of each waiting entry. The caller passes the dict; only this object writes
+        to it.
+    :param threads: makes the lock.
     """
 
     def __init__(
@@ -48,16 +49,16 @@ class LiveMigrationQueue:
 
     @property
     def limit(self) -> int:
-        """How many may run at once."""
+        """The number of live migrations that may run at once."""
         return self._executor.max_workers
 
     @property
     def running(self) -> int:
-        """How many run, those found running at start included."""
+        """The number of running live migrations, including those found running at the start of the service."""
         return self._executor.running
 
     def submit(self, migration_uuid: str, function: Callable[..., Any], /, *args: Any) -> None:
-        """Queue ``function(*args)``; it has to call :meth:`take` first thing.
+        """Queue ``function(*args)``, which must first call :meth:`take`.
 
         :raises migrator.exception.QueueClosed: the service is stopping.
         """
@@ -67,51 +68,51 @@ class LiveMigrationQueue:
             self._waiting[migration_uuid] = self._executor.submit(function, *args)
 
     def attach(self, function: Callable[..., Any], /, *args: Any) -> None:
-        """Give a job that was found running its slot, at once and above the limit if need be."""
+        """Give a slot to a job that was found running, at once and even above the limit."""
         self._executor.submit_now(function, *args)
 
     def take(self, migration_uuid: str) -> None:
-        """Remove the entry of what has got its slot: from now on it cannot be cancelled here."""
+        """Remove the entry of a live migration that has a slot, so that the queue can no longer cancel it."""
         with self._lock:
             self._waiting.pop(migration_uuid, None)
 
     def cancel(self, migration_uuid: str) -> bool:
-        """Cancel what waits.
+        """Cancel a waiting entry.
 
-        :returns: True: it will never run; also of what the closing has cancelled. False: it has started, or ended, or
-            was never here.
+        :returns: True if the entry will never run, including an entry that :meth:`close` has cancelled. False if it has
+            started or ended, or was never queued here.
         """
         with self._lock:
             if migration_uuid in self._cancelled_by_close:
                 return True
             future = self._waiting.get(migration_uuid)
             if future is None or not future.cancel():
-                # A Future that has started stays registered for the moment until its worker takes it.
+                # A Future that has just started keeps its entry until its worker calls take().
                 return False
             del self._waiting[migration_uuid]
             return True
 
     def resize(self, limit: int) -> None:
-        """Change how many may run at once; see :meth:`migrator.executors.BoundedExecutor.resize`.
+        """Change the number of slots; see :meth:`migrator.executors.BoundedExecutor.resize`.
 
         :param limit: 1 or more.
         """
         self._executor.resize(limit)
 
     def close(self) -> list[str]:
-        """Take nothing new, and cancel all that waits.
+        """Refuse new entries, and cancel all waiting ones.
 
-        :returns: the migration uuids of what was cancelled, in their order.
+        :returns: the migration uuids of the cancelled entries, in their order.
         """
         with self._lock:
             cancelled = [uuid for uuid, future in list(self._waiting.items()) if future.cancel()]
             self._cancelled_by_close.update(cancelled)
-            # What has got its slot, and has not taken its entry yet, will find it taken.
+            # This also removes entries whose worker has started and not yet called take(), which tolerates that.
             self._waiting.clear()
             self._closed = True
         self._executor.shutdown(wait=False)
         return cancelled
 
     def drain(self) -> None:
-        """Wait until nothing runs."""
+        """Wait until no live migration runs."""
         self._executor.shutdown(wait=True)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Objects that have to wait, kept small: as they travel, compressed."""
+"""Compression of objects that wait in memory; an object is stored in its wire format, compressed."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from migrator.objects import base, instance, migrate_data
 
 
 def pack(value: Any) -> bytes:
-    """Return a value in a form that takes a tenth of the room.
+    """Return a value in a compressed form that takes a tenth of the memory.
 
-    :param value: what may go over the wire; see :mod:`migrator.objects.base`.
+    :param value: a value that can be sent in a message; see :mod:`migrator.objects.base`.
     """
-    packer = zlib.compressobj(zdict=_known())
-    return packer.compress(_written(value)) + packer.flush()
+    packer = zlib.compressobj(zdict=_dictionary())
+    return packer.compress(_serialize(value)) + packer.flush()
 
 
 def unpack(packed: bytes) -> Any:
-    """Return the value that :func:`pack` was given."""
-    unpacker = zlib.decompressobj(zdict=_known())
+    """Return the value that :func:`pack` has compressed."""
+    unpacker = zlib.decompressobj(zdict=_dictionary())
     return base.from_primitive(json.loads(unpacker.decompress(packed) + unpacker.flush()))
 
 
-def _written(value: Any) -> bytes:
+def _serialize(value: Any) -> bytes:
     return json.dumps(base.to_primitive(value), separators=(',', ':')).encode()
 
 
 @functools.cache
-def _known() -> bytes:
-    """Return what most of them have in common, which needs not be kept with each."""
+def _dictionary() -> bytes:
+    """Return the compression dictionary: what most packed values have in common."""
     blank = instance.Instance(
         uuid='', name='', project_id='', user_id='', host='', node='', flavor=instance.Flavor(name='')
     )
-    return _written([blank, '', migrate_data.LiveMigrateData()])
+    return _serialize([blank, '', migrate_data.LiveMigrateData()])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How this host makes itself known: compute_started until it is answered, then a heartbeat."""
+"""The registration of this host: compute_started until a conductor replies, then a heartbeat."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from migrator.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds between two calls that no conductor answered.
+#: Seconds between two calls of compute_started if no conductor replied.
 CALL_AGAIN = 1.0
-#: For so many guests that do not answer a start waits as long as the driver does, before it leaves out the others.
+#: The number of unresponsive guests that a start waits for, each until the driver's time-out. It then skips the others.
 SILENT_GUESTS = 3
-#: So many guests are named in a line; where a driver cannot tell of any guest, they are all there are.
+#: The number of guests that a log line names. A driver without get_instance would have every guest listed.
 SHOWN = 5
 
 
 class Registration:
-    """Says that the host has started, and applies the answer; nothing is taken from a conductor before that.
+    """The caller of compute_started, which also applies the reply and sends the heartbeat.
 
-    :param orders: what is opened to commands when the answer has been applied.
-    :param apply: applies the answer.
+    The host accepts no command before the reply is applied.
+
+    :param orders: accepts commands once the reply has been applied.
+    :param apply: applies the reply.
     :param interval: seconds between two heartbeats.
-    :param pools: what waits in them for a thread is started with each heartbeat, if there is one then.
-    :param adopts: whether the books are to take in guests that they do not know.
+    :param pools: pools whose waiting work each heartbeat starts, if the process can then start a thread.
+    :param adopts: whether a conductor may adopt guests that the database does not have.
     """
 
     def __init__(
@@ -61,17 +63,20 @@ class Registration:
         self._heartbeat = executors.Periodic(threads, interval, self._beat, 'heartbeat')
 
     def start(self) -> None:
-        """Register, in a thread of its own, and start the heartbeat."""
+        """Register in the background, and start the heartbeat."""
         self.register()
         self._heartbeat.start()
 
     def stop(self) -> None:
-        """Let no further message begin; waits for none."""
+        """Send no further message, without waiting for the one that is being sent."""
         self._stopped.set()
         self._heartbeat.stop(wait=False)
 
     def register(self) -> None:
-        """Register, again if need be: a call of a boot before this one may have been committed late."""
+        """Register in the background, again if the host is registered.
+
+        The database may have an earlier boot of this host, whose call was committed late.
+        """
         with self._lock:
             if self._calling or self._stopped.is_set():
                 return
@@ -85,13 +90,13 @@ class Registration:
             try:
                 guests = self._driver.list_guests()
                 report = self._inventory.report(guests, self._adoptable(guests, left_out))
-                if self._stopped.is_set():  # guests that do not answer have taken their time
+                if self._stopped.is_set():  # the service may have stopped while it waited for unresponsive guests
                     return
                 self._apply(self._events.compute_started(report))
-            except Exception as error:  # noqa: BLE001 -- until a conductor has answered there is nothing else to do
-                # A call that is under way at the stop may lose its broker, and says anything then.
+            except Exception as error:  # noqa: BLE001 -- the host has nothing else to do until a conductor replies
+                # After a stop any error is possible, because the broker connection may be closed during the call.
                 if not self._stopped.is_set():
-                    LOG.warning('This host is not registered yet: %s', exception.told(error))
+                    LOG.warning('This host is not registered yet, trying again: %s', exception.told(error))
                     self._stopped.wait(CALL_AGAIN)
                 continue
             with self._lock:
@@ -100,55 +105,56 @@ class Registration:
             return
 
     def _adoptable(self, guests: Sequence[Guest], left_out: set[str]) -> list[Instance]:
-        """Return those of this host's guests that can be adopted, if they are to be.
+        """Return the guests of this host that a conductor may adopt; [] if adopt_guests is off.
 
-        :param left_out: the guests that are not asked any more in this registration; more are added.
+        :param left_out: the guests that this registration does not query again; the method adds to it.
         """
         if not self._adopts:
             return []
-        asked = [guest.instance_uuid for guest in guests if guest.instance_uuid not in left_out]
-        # What only waits for a guest is none yet, and no driver can describe it.
-        waits = {guest.instance_uuid for guest in guests if guest.state == GuestState.WAITING}
-        found, silent = [], 0
-        untold: list[str] = []
+        candidates = [guest.instance_uuid for guest in guests if guest.instance_uuid not in left_out]
+        # A host that only waits for a guest does not have it yet, and no driver can describe it.
+        awaited = {guest.instance_uuid for guest in guests if guest.state == GuestState.WAITING}
+        found, unresponsive = [], 0
+        undescribed: list[str] = []
         clock = self._threads.clock
-        for number, uuid in enumerate(asked):
-            if silent >= SILENT_GUESTS:
+        for number, uuid in enumerate(candidates):
+            if unresponsive >= SILENT_GUESTS:
                 LOG.warning(
-                    '%d more guests are not looked at, for %d have not answered: those that the books do not know are '
-                    'not adopted before this service registers again, as it does when it starts',
-                    len(asked) - number,
-                    silent,
+                    'Not querying %(skipped)d more guests, because %(unresponsive)d guests did not reply; those that '
+                    'the database does not have are not adopted until this service registers again, as it does when it '
+                    'starts',
+                    {'skipped': len(candidates) - number, 'unresponsive': unresponsive},
                 )
-                left_out.update(asked[number:])
+                left_out.update(candidates[number:])
                 break
-            asked_at = clock.monotonic()
+            began = clock.monotonic()
             try:
                 instance = self._driver.get_instance(uuid)
-            except Exception as error:  # one odd guest must not keep its host from registering
-                if isinstance(error, exception.ServiceUnreachable) and clock.monotonic() - asked_at < CALL_AGAIN:
-                    raise  # It is the hypervisor that is away, and will soon be back.
+            except Exception as error:  # one bad guest must not keep its host from registering
+                if isinstance(error, exception.ServiceUnreachable) and clock.monotonic() - began < CALL_AGAIN:
+                    raise  # The hypervisor itself is unreachable, so the whole registration is tried again.
                 LOG.warning(
-                    'What guest %s is cannot be seen: if the books do not know it, it is not adopted before this '
-                    'service registers again, as it does when it starts: %s',
-                    uuid,
-                    error,
+                    'Could not query guest %(guest)s; if the database does not have it, it is not adopted until this '
+                    'service registers again, as it does when it starts: %(error)s',
+                    {'guest': uuid, 'error': error},
                 )
                 left_out.add(uuid)
-                silent += isinstance(error, exception.ServiceUnreachable)
+                unresponsive += isinstance(error, exception.ServiceUnreachable)
             else:
                 if instance is not None:
                     found.append(instance)
-                elif uuid not in waits:
-                    untold.append(uuid)
-        if untold:
-            left_out.update(untold)
+                elif uuid not in awaited:
+                    undescribed.append(uuid)
+        if undescribed:
+            left_out.update(undescribed)
             LOG.warning(
-                'The driver does not tell what %d guests are (its get_instance returns None): those that the books do '
-                'not know are not adopted: %s%s',
-                len(untold),
-                ', '.join(untold[:SHOWN]),
-                ', ...' * (len(untold) > SHOWN),
+                'The driver cannot describe %(number)d guests (its get_instance returns None); those that the database '
+                'does not have are not adopted: %(guests)s%(more)s',
+                {
+                    'number': len(undescribed),
+                    'guests': ', '.join(undescribed[:SHOWN]),
+                    'more': ', ...' * (len(undescribed) > SHOWN),
+                },
             )
         return found
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tells the conductor of moves that take longer than they may. Nothing is aborted here: a time-out is a wish.
+"""The time-outs of running live migrations, which the source reports to a conductor.
 
-The source counts, by its own clock and options; a conductor commits the wish, with the time-out as who asks, and the
-migration's owner acts on it as on anybody's. So the verdict is found where that of every abort is, and a wish that
-comes when the guest has just moved changes nothing.
+The source measures the time with its own clock and options. It aborts nothing itself. A conductor commits a request to
+abort or to force-complete, with the time-out as the requester. The owner of the migration acts on it as on any other
+request, so the verdict is stored where the verdict of every abort is. A request that comes when the guest has just
+moved changes nothing.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from migrator.objects import EventClient, Instance, LiveMigrateData
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds between two looks at the moves that run.
+#: Seconds between two checks of the running migrations.
 LOOK = 1.0
-#: What a guest's memory, and each of its disks that is copied, counts as at least, in GiB; nova's number.
+#: The least size, in GiB, that the memory and each copied disk of a guest counts as; nova's number.
 LEAST = 2.0
 
 
 def data_gib(instance: Instance, migrate_data: LiveMigrateData) -> float:
-    """Return how much a move has to transfer, in GiB, as nova reckons it: what the time that it may take grows with.
+    """Return how much a migration has to transfer, in GiB, as nova calculates it.
 
-    A guest that nova has not made may have disks of which its flavor says nothing: what its driver's check has told of
-    those that will be copied comes first.
+    The time that a migration may take grows with this size. The disk sizes that the check of the driver returned take
+    precedence over the flavor, because a guest that nova did not create may have disks that its flavor does not name.
     """
     flavor = instance.flavor
     amounts = [flavor.memory_mb / 1024]
@@ -41,30 +42,32 @@ def data_gib(instance: Instance, migrate_data: LiveMigrateData) -> float:
 
 
 class _Running:
-    """A move that runs.
+    """A running live migration.
 
+    :ivar gib: how much it has to transfer.
     :ivar since: when it began, in monotonic seconds.
-    :ivar told: the actions that a conductor has been told to be due.
+    :ivar reporting: whether a report of its time-out is being sent.
+    :ivar reported: the actions that a conductor has received.
     """
 
-    __slots__ = ('gib', 'since', 'telling', 'told', 'work')
+    __slots__ = ('gib', 'reported', 'reporting', 'since', 'work')
 
     def __init__(self, work: Work, gib: float, since: float) -> None:
         self.work = work
         self.gib = gib
         self.since = since
-        self.telling = False
-        self.told: set[str] = set()
+        self.reporting = False
+        self.reported: set[str] = set()
 
 
 class Timeouts:
-    """Looks at the moves that run; while none does there is no thread.
+    """The periodic check of the running migrations; it has a thread only while a migration runs.
 
     :param host: the name of this host.
-    :param boot_id: of this life.
-    :param options: returns the options as they now are.
-    :param events: whom to tell.
-    :param pool: where messages are sent from, so that a broker that hangs holds up no look.
+    :param boot_id: the boot of this service.
+    :param options: returns the current options.
+    :param events: the client that reports a time-out to a conductor.
+    :param pool: sends the messages, so that a broker that hangs does not delay a check.
     """
 
     def __init__(
@@ -89,10 +92,10 @@ class Timeouts:
         self._stopped = False
 
     def begin(self, work: Work, gib: float, already: float = 0.0) -> None:
-        """Count from now on; until the work has its outcome.
+        """Measure the time of a migration from now on, until its work has an outcome.
 
         :param gib: how much it has to transfer; see :func:`data_gib`.
-        :param already: seconds for which it has run in an earlier life of this service.
+        :param already: seconds for which it ran before this service started.
         """
         running = _Running(work, gib, self._threads.clock.monotonic() - already)
         watch: executors.Periodic | None = None
@@ -105,13 +108,19 @@ class Timeouts:
         if watch is not None:
             try:
                 watch.start()
-            except RuntimeError as error:  # no thread is to be had; the next migration tries again
-                LOG.warning('The time-out of migration %s is not watched yet: %s', work.uuid, error)
+            except RuntimeError as error:  # the process cannot start a thread; the next migration tries again
+                LOG.warning(
+                    'The time-out of migration %(migration)s is not checked yet: %(error)s',
+                    {'migration': work.uuid, 'error': error},
+                )
                 with self._lock:
                     self._watch = None
 
     def stop(self) -> None:
-        """Look no more; waits for nothing. What runs is counted on by the next life."""
+        """Stop checking, without waiting.
+
+        The next start of the service continues to measure the migrations that run now.
+        """
         with self._lock:
             self._stopped = True
             self._running.clear()
@@ -123,7 +132,7 @@ class Timeouts:
         try:
             self._known = self._options()
         except exception.ConfigurationError as error:
-            LOG.error('%s What was said before stays.', error)
+            LOG.error('Keeping the previous time-out options: %s', error)
         action, now = self._known.action, self._threads.clock.monotonic()
         due: list[_Running] = []
         ended: executors.Periodic | None = None
@@ -132,29 +141,37 @@ class Timeouts:
                 if running.work.outcome is not None:
                     del self._running[uuid]
                 elif 0 < self._allowed(running) < now - running.since:
-                    if not running.telling and action not in running.told:
-                        running.telling = True
+                    if not running.reporting and action not in running.reported:
+                        running.reporting = True
                         due.append(running)
             if not self._running:
                 ended, self._watch = self._watch, None
         if ended is not None:
             ended.stop(wait=False)
         for running in due:
-            self._pool.submit(self._tell, running, action, self._allowed(running))
+            self._pool.submit(self._report, running, action, self._allowed(running))
 
     def _allowed(self, running: _Running) -> float:
-        """Return how many seconds a move may take; 0: for ever."""
+        """Return how many seconds a migration may take; 0 if there is no limit."""
         return self._known.per_gib * running.gib
 
-    def _tell(self, running: _Running, action: str, allowed: float) -> None:
+    def _report(self, running: _Running, action: str, allowed: float) -> None:
         uuid = running.work.uuid
         try:
             with running.work.about():
-                LOG.warning('Migration %s has not ended after the %.0f s that it may take: %s', uuid, allowed, action)
+                LOG.warning(
+                    'Live migration timed out: migration %(migration)s did not end within %(seconds).0f s; requesting '
+                    '%(action)s',
+                    {'migration': uuid, 'seconds': allowed, 'action': action},
+                )
                 try:
                     self._events.live_migration_timed_out(self._host, self._boot_id, uuid, action, allowed)
-                    running.told.add(action)
-                except Exception as error:  # noqa: BLE001 -- it is told again at the next look
-                    LOG.warning('No conductor heard of the time-out of migration %s: %s', uuid, error)
+                    running.reported.add(action)
+                except Exception as error:  # noqa: BLE001 -- the next check reports it again
+                    LOG.warning(
+                        'Could not report the time-out of migration %(migration)s to a conductor, trying again: '
+                        '%(error)s',
+                        {'migration': uuid, 'error': error},
+                    )
         finally:
-            running.telling = False
+            running.reporting = False

@@ -90,4 +90,7 @@ def test_a_driver_that_returns_nothing_is_told_so_at_the_step_that_did(
     scene.until(lambda: (report := host.kept(step)) is not None and report.state != 'running')
     report = host.kept(step)
     assert report is not None
-    assert (report.state, report.reason) == ('failed', f'{step} returned None: a LiveMigrateData would do')
+    assert (report.state, report.reason) == (
+        'failed',
+        f'{step} returned None: correct the driver to return a LiveMigrateData',
+    )

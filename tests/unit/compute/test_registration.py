@@ -188,6 +188,6 @@ def test_a_driver_that_cannot_tell_what_guests_are_is_named_once_where_they_are_
     told = [record.getMessage() for record in caplog.records if 'get_instance' in record.getMessage()]
     shown = ', '.join(scene_module.uuid(1, number) for number in range(1, 6))
     assert told == [
-        f'The driver does not tell what 6 guests are (its get_instance returns None): those that the books do not know '
+        'The driver cannot describe 6 guests (its get_instance returns None); those that the database does not have '
         f'are not adopted: {shown}, ...'
     ]
