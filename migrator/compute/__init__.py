@@ -1,3 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""One host's half of the story: it does one step when asked, and answers. Others may import only ``rpcapi``."""
+"""The compute service, which runs one step of a migration when a conductor sends it, and replies.
+
+Other services import only ``rpcapi``.
+"""

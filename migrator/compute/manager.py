@@ -2,10 +2,9 @@
 
 """The RPC endpoint of a compute host.
 
-It is told what to do by conductors, and only by them. A call is answered at once, except for the checks; the work is
-done by a pool, one step of a migration after the other, and its end is told by an event and by every poll until it is
-acknowledged (:mod:`migrator.compute.work`). Moves wait in a bounded queue
-(:mod:`migrator.compute.live_migration_queue`).
+Only conductors call it. A call returns at once, except for the checks. A pool does the work, one step of a guest after
+the other. An event reports the end of a step, and so does every poll until a conductor acknowledges it
+(:mod:`migrator.compute.work`). Live migrations wait in a bounded queue (:mod:`migrator.compute.live_migration_queue`).
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from oslo_log import log as logging
 from migrator import context as migrator_context
 from migrator import exception, executors
 from migrator import rpc as migrator_rpc
-from migrator.compute import checks, inventory, live_migration_queue, packing, registration, rpcapi, status, timeouts
-from migrator.compute import steps as live_migration
+from migrator.compute import checks, inventory, live_migration_queue, packing, registration, rpcapi, steps, timeouts
+from migrator.compute.status import Observer
 from migrator.compute.work import LIVE_MIGRATION, Orders, Outcome, Work
 from migrator.conf import compute
 from migrator.objects import (
@@ -45,26 +44,26 @@ LOG = logging.getLogger(__name__)
 
 Context = migrator_context.RequestContext
 
-#: How many driver calls and messages may be under way at once, moves aside: enough that calls which hang do not
-#: hold up the others, and few enough that a hypervisor which hangs altogether does not exhaust the process.
+#: The number of concurrent driver calls and messages, without live migrations. The pool is large enough that hung calls
+#: do not delay the others. It is small enough that a hypervisor that hangs in every call does not exhaust the process.
 POOL_SIZE = 1000
-#: Seconds that a stop gives to the message that tells of it, and to the end of listening.
+#: Seconds that a stop waits for its message to a conductor, and for the RPC server to stop.
 STOPPING_TIMEOUT = 1.0
 STOP_LISTENING_TIMEOUT = 0.5
 
 
 class _Inherited:
-    """A job that was found running when the service started."""
+    """A job that the service found running when it started."""
 
     def __init__(self) -> None:
         self.work: Work | None = None
         self.outcome: Outcome | None = None
-        #: Seconds for which it had run, by the conductor's word.
+        #: Seconds for which the job had run, as the conductor reported.
         self.running_for = 0.0
 
 
-class _Move:
-    """What a live migration will need when it has got its slot. Thousands may wait, so it is kept small: packed."""
+class _QueuedMigration:
+    """The data of a live migration that waits for a slot; packed, because thousands may wait."""
 
     __slots__ = ('manager', 'packed')
 
@@ -75,27 +74,27 @@ class _Move:
         self.packed = packing.pack([instance, destination, migrate_data])
 
     def unpack(self) -> tuple[Instance, str, LiveMigrateData]:
-        """Return the guest, where it is to go, and what the hosts know of each other."""
+        """Return the guest, the destination and the data of the hosts for each other."""
         instance, destination, migrate_data = packing.unpack(self.packed)
         return instance, destination, migrate_data
 
     def submit(self, work: Work) -> None:
-        """Queue it, or let it be the job that was found running at start."""
+        """Queue the live migration, or attach it to the job that was found running at start."""
         manager = self.manager
         inherited = manager._inherited.pop(work.instance_uuid, None)
         if inherited is None:
             manager._queue.submit(work.uuid, manager._do_live_migration, work)
         else:
-            # It has its slot already; in the queue it would wait for itself.
+            # The job already holds a slot. In the queue the live migration would wait for its own job.
             manager._orders.attach(work)
             manager._pool.submit(manager._take_over, work, self, inherited)
 
     def __call__(self, work: Work) -> Outcome:
-        """Do it: the body of the work."""
+        """Run the live migration, as the body of the work."""
         manager = self.manager
         instance, destination, migrate_data = self.unpack()
         manager._timeouts.begin(work, timeouts.data_gib(instance, migrate_data))
-        return live_migration.live_migration(
+        return steps.live_migration(
             manager.driver,
             manager.threads,
             manager.host,
@@ -108,17 +107,17 @@ class _Move:
 
 
 class ComputeManager:
-    """One compute host. Nothing is started and no message sent before :meth:`start`.
+    """A compute host, which starts no thread and sends no message before :meth:`start`.
 
-    :param conf: with the options of :mod:`migrator.conf.compute` registered.
+    :param conf: has the options of :mod:`migrator.conf.compute` registered.
     :param host: the name of this host.
-    :param driver: its hypervisor's.
-    :param threads: clock, locks, threads.
-    :param events: what tells conductors.
-    :param rpc: where to listen; may as well be given to :meth:`start`.
-    :param version: the service version to report; this release's own, or its cap in ``conf``, unless given.
-    :ivar boot_id: of this life; another life of the same host has another.
-    :raises migrator.exception.ConfigurationError: an option is not right.
+    :param driver: the driver of the host's hypervisor.
+    :param threads: makes clocks, locks and threads.
+    :param events: the client that reports to conductors.
+    :param rpc: the RPC to listen on; may be given to :meth:`start` instead.
+    :param version: the service version to report; by default the version of this release, or its cap in ``conf``.
+    :ivar boot_id: identifies this start of the service; each start of the same host has its own.
+    :raises migrator.exception.ConfigurationError: an option has an invalid value.
     """
 
     def __init__(
@@ -133,7 +132,7 @@ class ComputeManager:
     ) -> None:
         limit = compute.max_concurrent_live_migrations(conf)
         cap = compute.service_version(conf, CURRENT_VERSION)
-        # Those, too, that are read much later: a stop that finds one wrong would stop nothing.
+        # Also checks the options that are read later, because a stop that met an invalid one would fail.
         compute.check(conf)
         self.conf = conf
         self.host = host
@@ -155,7 +154,7 @@ class ComputeManager:
         )
         compares_tenure = self.version >= COMPARES_TENURE
         self._orders = Orders(host, self.boot_id, threads, events, self._pool, self._foreign_boot, compares_tenure)
-        self._observer = status.Observer(driver, host, self.boot_id, threads, self._orders, self._pool)
+        self._observer = Observer(driver, host, self.boot_id, threads, self._orders, self._pool)
         self._timeouts = timeouts.Timeouts(
             host, self.boot_id, lambda: compute.live_migration_timeout(conf), threads, events, self._pool
         )
@@ -174,29 +173,32 @@ class ComputeManager:
             adopts=conf.compute.adopt_guests,
         )
 
-    # --- life ------------------------------------------------------------------------------------------------------
+    # --- start and stop --------------------------------------------------------------------------------------------
 
     def init_host(self) -> None:
-        """Ask the driver for every guest and job; jobs that run take their slot, before anything else can."""
+        """Give every running job a slot before any other live migration can get one."""
         self.driver.init_host(self.host)
         for listed in self.driver.list_guests():
-            # What a call of an earlier life may still start has to be a job now, or never.
+            # After settle() no driver call of an earlier boot can start a job any more.
             try:
                 guest = self.driver.settle(listed.instance_uuid)
             except exception.MigratorException as error:
-                LOG.warning('What guest %s does is not known, and it is asked on: %s', listed.instance_uuid, error)
+                LOG.warning(
+                    'Could not determine whether guest %(guest)s has a job, assuming that it has one: %(error)s',
+                    {'guest': listed.instance_uuid, 'error': error},
+                )
                 guest = listed.replace(job=True)
-            # It is done again where it has failed: a job has one slot.
+            # A caller may repeat an init_host() that failed; a job still takes one slot only.
             if guest.job and guest.instance_uuid not in self._inherited:
                 inherited = self._inherited[guest.instance_uuid] = _Inherited()
                 self._queue.attach(self._outlast, guest.instance_uuid, inherited)
         self._inventory.refresh()
 
     def start(self, rpc: migrator_rpc.RPC | None = None) -> None:
-        """Take over what runs, listen, register with a conductor (in the background), and start the heartbeat."""
+        """Attach to running jobs, listen, register in the background, and start the heartbeat."""
         rpc = rpc or self._rpc
         if rpc is None:
-            raise ValueError('a compute host needs an RPC to listen on: give one to ComputeManager, or to start')
+            raise ValueError('a compute host needs an RPC to listen on: pass rpc to ComputeManager or to start()')
         self.init_host()
         self.conf.register_mutate_hook(self._conf_mutated)
         target = migrator_rpc.Target(rpcapi.TOPIC, self.host, rpcapi.served_by(self.version))
@@ -204,55 +206,61 @@ class ComputeManager:
         self._registration.start()
 
     def reset(self) -> None:
-        """Apply the options that may change while the service runs; nothing that runs or waits is disturbed.
+        """Apply the options that may change while the service runs, without interrupting any work.
 
-        :raises migrator.exception.ConfigurationError: an option is not right; the old value goes on.
+        :raises migrator.exception.ConfigurationError: an option has an invalid value; the old value stays.
         """
         self._queue.resize(compute.max_concurrent_live_migrations(self.conf))
 
     def cleanup_host(self) -> None:
-        """Stop as planned: take no new moves, treat those that wait and those that run as configured, and say so.
+        """Stop as planned: refuse new live migrations, treat the others as configured, and report the stop.
 
-        Within 2 s, plus ``stop_timeout`` where ``stop_running`` is wait, whatever the driver and the broker do.
+        The stop takes at most 2 s, plus ``stop_timeout`` if ``stop_running`` is wait, even if driver or broker hangs.
         """
         cancel = self.conf.compute.stop_queued == 'cancel'
         waiting = self._queue.close()
         self._registration.stop()
         self._timeouts.stop()
-        # No conductor that has not answered yet has given this host anything to do.
-        told = not self._registered or self._within(
+        # A host that is not registered has no work, so it has nothing to report.
+        reported = not self._registered or self._run_within(
             STOPPING_TIMEOUT,
             lambda: self.events.compute_stopping(self.host, self.boot_id, waiting if cancel else []),
             'compute-stopping',
         )
-        if not told:
-            LOG.warning('No conductor heard that %s stops: what waited is queued again at the next start', self.host)
+        if not reported:
+            LOG.warning('Could not report the stop of host %s; the next start queues its migrations again', self.host)
         elif cancel:
-            # Only now: an owner who polls must not find cancelled what nobody has wished aborted yet.
+            # Only after the report, so that a poll shows no work as cancelled before its abort request is committed.
             for migration_uuid in waiting:
-                self._orders.cancelled_in_queue(migration_uuid, tell=False)
+                self._orders.cancelled_in_queue(migration_uuid, send_event=False)
         if self.conf.compute.stop_running == 'wait':
-            self._within(self.conf.compute.stop_timeout, self._queue.drain, 'drain')
+            self._run_within(self.conf.compute.stop_timeout, self._queue.drain, 'drain')
         if self._served is not None:
-            self._within(STOP_LISTENING_TIMEOUT, self._served.stop, 'stop-listening')
+            self._run_within(STOP_LISTENING_TIMEOUT, self._served.stop, 'stop-listening')
 
-    def _within(self, seconds: float, function: Callable[[], Any], name: str) -> bool:
-        """Run a function in a thread of its own; return whether it has ended well within ``seconds``."""
+    def _run_within(self, seconds: float, function: Callable[[], Any], name: str) -> bool:
+        """Run a function in its own thread, and return whether it has succeeded within ``seconds``."""
         ended = self.threads.event()
         failures: list[Exception] = []
 
         def run() -> None:
             try:
                 function()
-            except Exception as error:  # noqa: BLE001 -- a stop goes on, whatever fails
+            except Exception as error:  # noqa: BLE001 -- a stop continues even if a part of it fails
                 failures.append(error)
-                LOG.warning('%s: %s: %s', self.host, name, exception.told(error))
+                LOG.warning(
+                    'A part of the stop failed: %(part)s on host %(host)s: %(error)s',
+                    {'part': name, 'host': self.host, 'error': exception.told(error)},
+                )
             ended.set()
 
         try:
             self.threads.start(run, name=name)
-        except RuntimeError as error:  # no thread is to be had
-            LOG.warning('%s: %s: %s', self.host, name, error)
+        except RuntimeError as error:  # the process cannot start a thread
+            LOG.warning(
+                'A part of the stop failed: %(part)s on host %(host)s: %(error)s',
+                {'part': name, 'host': self.host, 'error': error},
+            )
             return False
         return ended.wait(seconds) and not failures
 
@@ -260,14 +268,17 @@ class ComputeManager:
         try:
             self.reset()
         except exception.ConfigurationError as error:
-            LOG.error('%s The limit stays %d.', error, self._queue.limit)
+            LOG.error(
+                'Keeping max_concurrent_live_migrations at %(limit)d: %(error)s',
+                {'limit': self._queue.limit, 'error': error},
+            )
 
     def _foreign_boot(self) -> None:
-        """Register again: the database may have the boot of an earlier life, whose call was committed late."""
+        """Register again, because the database may have an earlier boot, whose call was committed late."""
         self._registration.register()
 
     def _apply(self, assignments: Sequence[protocol.Assignment]) -> None:
-        """Take over the migrations that this host has a part in, in their order."""
+        """Apply the reply to compute_started: the migrations in which this host takes part, in order."""
         for assignment in assignments:
             command = assignment.command
             with migrator_context.about(None, command.migration_uuid, command.instance_uuid):
@@ -281,26 +292,30 @@ class ComputeManager:
         inherited = self._inherited.get(command.instance_uuid)
         if inherited is not None:
             inherited.running_for = assignment.running_for
-        # A job that is found before its move was prepared is not its.
+        # A job cannot belong to a migration that has no migrate_data, because it was never prepared.
         if assignment.queue or (inherited is not None and assignment.migrate_data is not None):
             instance, migrate_data = assignment.instance, assignment.migrate_data
             if not isinstance(instance, Instance) or not isinstance(migrate_data, LiveMigrateData):
-                LOG.error('Migration %s cannot be taken up: its data is missing', command.migration_uuid)
+                LOG.error(
+                    'Ignoring the assignment of migration %s: its instance or its migrate_data is missing',
+                    command.migration_uuid,
+                )
                 return
             self._accept_live(command, instance, assignment.destination or '', migrate_data, at_start=True)
 
-    # --- jobs that outlived an earlier life ------------------------------------------------------------------------
+    # --- jobs of an earlier boot -----------------------------------------------------------------------------------
 
     def _outlast(self, instance_uuid: str, inherited: _Inherited) -> None:
-        """Hold the slot of a job that was found running, until it has ended."""
+        """Hold the slot of a job that was found running, until the job has ended."""
 
-        def about() -> contextlib.AbstractContextManager[None]:
-            # Which migration's it is may be told later.
+        def log_context() -> contextlib.AbstractContextManager[None]:
+            # The migration of the job becomes known only when a conductor assigns it.
             if inherited.work is not None:
                 return inherited.work.about()
             return migrator_context.about(instance_uuid=instance_uuid)
 
-        outcome = live_migration.outcome(live_migration.outlast(self.driver, self.threads, instance_uuid, about))
+        verdict = steps.outlast(self.driver, self.threads, instance_uuid, log_context)
+        outcome = steps.outcome(verdict)
         with self._lock:
             inherited.outcome = outcome
             work, registered = inherited.work, self._registered
@@ -309,9 +324,9 @@ class ComputeManager:
         elif registered:
             self._forget_inherited()
 
-    def _take_over(self, work: Work, move: _Move, inherited: _Inherited) -> None:
-        """Let a job that was found running be that of a migration."""
-        instance, _destination, migrate_data = move.unpack()
+    def _take_over(self, work: Work, queued: _QueuedMigration, inherited: _Inherited) -> None:
+        """Make a job that was found running the job of a migration."""
+        instance, _destination, migrate_data = queued.unpack()
         with work.about():
             self._timeouts.begin(work, timeouts.data_gib(instance, migrate_data), inherited.running_for)
             self._started(work, instance)
@@ -322,14 +337,14 @@ class ComputeManager:
                 self._orders.end(work, outcome)
 
     def _forget_inherited(self) -> None:
-        """Forget jobs that have ended and that no migration in progress has claimed: the guest's next is another."""
+        """Forget jobs that have ended without a migration, so that none is taken for a later job of its guest."""
         with self._lock:
             self._registered = True
             for instance_uuid, inherited in list(self._inherited.items()):
                 if inherited.outcome is not None:
                     del self._inherited[instance_uuid]
 
-    # --- steps, in the order of the story --------------------------------------------------------------------------
+    # --- steps, in the order of the saga ---------------------------------------------------------------------------
 
     @migrator_rpc.expose
     def check_can_live_migrate_destination(
@@ -341,9 +356,10 @@ class ComputeManager:
         disk_over_commit: bool,
         wait: float,
     ) -> Answer:
-        """Check whether this host can take the guest; answered when it is done, or after ``wait`` seconds as running.
+        """Check whether this host can take the guest.
 
-        ``report.result`` is the LiveMigrateData for the source's check.
+        The reply comes when the check has ended, or after ``wait`` seconds as running. ``report.result`` is the
+        LiveMigrateData for the source's check.
         """
         return self._check(
             command,
@@ -357,9 +373,10 @@ class ComputeManager:
     def check_can_live_migrate_source(
         self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData, wait: float
     ) -> Answer:
-        """Check whether the guest can go there; answered when it is done, or after ``wait`` seconds as running.
+        """Check whether the guest can migrate to the destination.
 
-        ``report.result`` is the LiveMigrateData with this host's part filled in.
+        The reply comes when the check has ended, or after ``wait`` seconds as running. ``report.result`` is the
+        LiveMigrateData with this host's part filled in.
         """
         return self._check(
             command,
@@ -371,9 +388,9 @@ class ComputeManager:
     def pre_live_migration(
         self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData
     ) -> Answer:
-        """Make this host ready to receive the guest; the report's ``result`` is the LiveMigrateData for the source."""
+        """Prepare this host for the guest; ``result`` of the report is the LiveMigrateData for the source."""
         return self._orders.accept(
-            command, lambda work: live_migration.pre_live_migration(self.driver, instance, migrate_data, work)
+            command, lambda work: steps.pre_live_migration(self.driver, instance, migrate_data, work)
         )
 
     @migrator_rpc.expose
@@ -385,24 +402,26 @@ class ComputeManager:
         destination: str,
         migrate_data: LiveMigrateData,
     ) -> Answer:
-        """Queue the move. Reports: running with ``{'started': True}`` when the hypervisor has the job; at the end
+        """Queue the live migration.
+
+        When the hypervisor has the job, the report is running with ``{'started': True}``. At the end its result is
         ``{'verdict': 'completed' | 'failed' | 'aborted' | ''}``, ``{'cancelled': True}`` or ``{'gone': True}``.
         """
         return self._accept_live(command, instance, destination, migrate_data)
 
     @migrator_rpc.expose
     def live_migration_abort(self, context: Context, command: Command, instance: Instance) -> Answer:
-        """Abort the move: in the queue if it still waits there, else at the driver.
+        """Abort the live migration: in the queue if it still waits there, otherwise with the driver.
 
-        ``report.result`` is ``{'cancelled': bool, 'verdict': str}``: whether the driver was not called and never will
-        be, and what it has said if its call has returned.
+        ``report.result`` is ``{'cancelled': bool, 'verdict': str}``. ``cancelled`` is true if the driver was not called
+        and never will be. ``verdict`` is what the driver returned, or '' if its call has not returned.
         """
         answer = self._orders.admit(command)
         if answer.refusal is not None:
             return answer
         work = self._orders.cancel_live(command)
         if work is None or work.outcome is None:
-            self._end_move(work, command.migration_uuid, instance)
+            self._end_live_migration(work, command.migration_uuid, instance)
         outcome = work.outcome if work is not None else None
         result = {
             'cancelled': outcome is not None and outcome.state == WorkState.CANCELLED and not outcome.returned,
@@ -412,46 +431,46 @@ class ComputeManager:
 
     @migrator_rpc.expose
     def live_migration_force_complete(self, context: Context, command: Command, instance: Instance) -> Answer:
-        """Make the running move end soon; too late, or too early, is no error."""
+        """Force the running live migration to complete; do nothing if none is running."""
         answer = self._orders.admit(command)
         if answer.refusal is not None:
             return answer
         if self._orders.may_run(command):
             uuid = command.migration_uuid
-            self._ask_driver('force-complete', self.driver.live_migration_force_complete, uuid, instance)
+            self._call_driver('force-complete', self.driver.live_migration_force_complete, uuid, instance)
         return answer.replace(report=self._done(command, None))
 
     @migrator_rpc.expose
     def post_live_migration_at_source(
         self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
-        """Remove what is left of a guest that has gone; failed with ``{'here': True}`` if it is active here."""
+        """Remove the rest of a guest that has moved away; fail with ``{'here': True}`` if it is in use here."""
         return self._accept_end(
             command,
-            lambda work: live_migration.post_live_migration_at_source(self.driver, self.host, instance, migrate_data),
+            lambda work: steps.post_live_migration_at_source(self.driver, self.host, instance, migrate_data),
         )
 
     @migrator_rpc.expose
     def post_live_migration_at_destination(
         self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
-        """Make the arrived guest this host's own; failed with ``{'gone': True}`` if it is not here."""
+        """Make the guest that has arrived persistent; fail with ``{'gone': True}`` if it is not here."""
         return self._accept_end(
-            command, lambda work: live_migration.post_live_migration_at_destination(self.driver, instance, migrate_data)
+            command, lambda work: steps.post_live_migration_at_destination(self.driver, instance, migrate_data)
         )
 
     @migrator_rpc.expose
     def rollback_live_migration_at_source(
         self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
-        """End what this host does for the migration, then restore the guest; failed with ``{'gone': True}`` if it is
-        not here, with ``{'busy': True}`` if a job of it still runs.
+        """End this host's work for the migration, then restore the guest.
+
+        The report is failed with ``{'gone': True}`` if the guest is not here, and with ``{'busy': True}`` if a job of
+        the guest still runs.
         """
         return self._accept_end(
             command,
-            lambda work: live_migration.rollback_live_migration_at_source(
-                self.driver, self.host, instance, migrate_data
-            ),
+            lambda work: steps.rollback_live_migration_at_source(self.driver, self.host, instance, migrate_data),
             stop=lambda work: self._stop_work(work, instance),
         )
 
@@ -459,14 +478,13 @@ class ComputeManager:
     def rollback_live_migration_at_destination(
         self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
-        """End what this host does for the migration, then remove what was made for it; failed with ``{'here': True}``
-        if the guest itself is here.
+        """End this host's work for the migration, then remove what the migration has created here.
+
+        The report is failed with ``{'here': True}`` if the guest itself is here.
         """
         return self._accept_end(
             command,
-            lambda work: live_migration.rollback_live_migration_at_destination(
-                self.driver, self.host, instance, migrate_data
-            ),
+            lambda work: steps.rollback_live_migration_at_destination(self.driver, self.host, instance, migrate_data),
             stop=lambda work: self._stop_work(work, instance),
         )
 
@@ -474,10 +492,10 @@ class ComputeManager:
     def poll_live_migrations(
         self, context: Context, commands: list[Command], acks: list[dict[str, Any]], wait: float
     ) -> list[Observation]:
-        """Tell what is known of some migrations; see :class:`migrator.compute.status.Observer`."""
+        """Return the observations of some migrations; see :class:`migrator.compute.status.Observer`."""
         return self._observer.poll(commands, acks, wait)
 
-    # --- below -----------------------------------------------------------------------------------------------------
+    # --- helpers ---------------------------------------------------------------------------------------------------
 
     def _check(self, command: Command, wait: float, body: Callable[[Work], Any]) -> Answer:
         answer = self._orders.accept(command, body)
@@ -491,8 +509,9 @@ class ComputeManager:
         body: Callable[[Work], Any],
         stop: Callable[[Work], None] | None = None,
     ) -> Answer:
-        """Take post or rollback; a service of a version from before lightweight calls answers when it is done,
-        or after some seconds as still running.
+        """Accept post or rollback.
+
+        A service older than lightweight calls replies when the step has ended, or after some seconds as running.
         """
         answer = self._orders.accept(command, body, stop=stop)
         lightweight = self.version >= LIGHTWEIGHT
@@ -508,55 +527,58 @@ class ComputeManager:
         migrate_data: LiveMigrateData,
         at_start: bool = False,
     ) -> Answer:
-        move = _Move(self, instance, destination, migrate_data)
-        return self._orders.accept(command, move, submit=move.submit, at_start=at_start)
+        queued = _QueuedMigration(self, instance, destination, migrate_data)
+        return self._orders.accept(command, queued, submit=queued.submit, at_start=at_start)
 
     def _do_live_migration(self, work: Work) -> None:
-        """Be a move that has got its slot, until the driver's call has returned."""
+        """Run a live migration that has got its slot, until the driver's call has returned."""
         self._queue.take(work.uuid)
         self._orders.run(work)
 
     def _started(self, work: Work, instance: Instance) -> None:
         if self._orders.started(work):
-            # The abort came when there was no entry any more and no job yet.
-            self._ask_driver('abort', self.driver.live_migration_abort, work.uuid, instance)
+            # The abort came after the entry was removed and before the job existed.
+            self._call_driver('abort', self.driver.live_migration_abort, work.uuid, instance)
 
     def _stop_work(self, work: Work, instance: Instance) -> None:
-        """Make a cancelled work end soon; one that has a token alone looks at it by itself."""
+        """Make a cancelled live migration end soon. Other work checks its token itself."""
         if work.step == LIVE_MIGRATION:
-            self._end_move(work, work.uuid, instance)
+            self._end_live_migration(work, work.uuid, instance)
 
-    def _end_move(self, work: Work | None, migration_uuid: str, instance: Instance) -> None:
-        """Cancel a move in the queue or, if it has started, have the driver abort it."""
+    def _end_live_migration(self, work: Work | None, migration_uuid: str, instance: Instance) -> None:
+        """Cancel a live migration in the queue or, if it has started, have the driver abort it."""
         if self._queue.cancel(migration_uuid):
             self._orders.cancelled_in_queue(migration_uuid)
         elif work is None or work.started:
-            self._ask_driver('abort', self.driver.live_migration_abort, migration_uuid, instance)
+            self._call_driver('abort', self.driver.live_migration_abort, migration_uuid, instance)
 
-    def _ask_driver(
+    def _call_driver(
         self, what: str, method: Callable[[Instance], None], migration_uuid: str, instance: Instance
     ) -> None:
-        """Have the pool make a driver call about a running move, unless the last such call has not returned yet."""
+        """Have the pool call the driver for a running live migration, if the call may run beside other work."""
         if not self._orders.begin_call(what, migration_uuid):
             return
         request = migrator_context.subject().request
-        about = migrator_context.about(request, migration_uuid, instance.uuid)
-        self._pool.submit(self._ask, what, method, migration_uuid, instance, about)
+        log_context = migrator_context.about(request, migration_uuid, instance.uuid)
+        self._pool.submit(self._call, what, method, migration_uuid, instance, log_context)
 
-    def _ask(
+    def _call(
         self,
         what: str,
         method: Callable[[Instance], None],
         migration_uuid: str,
         instance: Instance,
-        about: contextlib.AbstractContextManager[None],
+        log_context: contextlib.AbstractContextManager[None],
     ) -> None:
         try:
-            with about:
+            with log_context:
                 try:
                     method(instance)
-                except Exception as error:  # noqa: BLE001 -- the move's verdict tells what came of it
-                    LOG.warning('%s %s failed at %s: %s', what, instance.uuid, self.host, exception.told(error))
+                except Exception as error:  # noqa: BLE001 -- the verdict of the live migration shows the result
+                    LOG.warning(
+                        'Driver call failed: %(call)s of instance %(instance)s on host %(host)s: %(error)s',
+                        {'call': what, 'instance': instance.uuid, 'host': self.host, 'error': exception.told(error)},
+                    )
         finally:
             self._orders.end_call(what, migration_uuid)
 

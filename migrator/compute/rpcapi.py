@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The door to a compute host: one method for each call. Only a conductor knocks here, never another compute host.
+"""The RPC API of a compute host, with one method for each call.
 
-Every method returns the host's :class:`~migrator.objects.protocol.Answer`; a host that did not take the command says
-so in ``refusal``. All of them raise what :meth:`migrator.rpc.RPC.call` raises, and a call that timed out may have been
-executed: the same call again, in the same epoch, re-attaches to the work and never does it twice at once. What the
-host's version cannot do for a migration that stands where it does is refused here, before anything is sent.
+Only a conductor uses it. Every method returns the host's :class:`~migrator.objects.protocol.Answer`. If the host
+refuses the command, ``refusal`` says why. Every method raises what :meth:`migrator.rpc.RPC.call` raises. A call that
+timed out may have been executed. The same call in the same epoch re-attaches to the work, which never runs twice at
+once. If the version of the host is too old for the command in the current status of the migration, the method raises an
+error and sends nothing.
 """
 
 from __future__ import annotations
@@ -32,38 +33,39 @@ from migrator.rpc import RPC, Target
 Context = RequestContext
 
 TOPIC = 'compute'
-#: version -> what is new in it.
+#: RPC version -> what it adds.
 VERSIONS = {
-    '1.0': 'all methods; post and rollback are answered when they are done, or after 5 s as still running',
-    '1.1': 'post and rollback are answered at once, and done later',
+    '1.0': 'all methods; post and rollback reply when they have ended, or after 5 s as still running',
+    '1.1': 'post and rollback reply at once and run later',
 }
 VERSION = max(VERSIONS)
 _PLAIN, _LIGHTWEIGHT = '1.0', '1.1'
 
-#: Seconds after which a host that still checks says so: its caller may have to change its mind meanwhile.
+#: Seconds after which a host replies that a check is still running, so that the caller can act on an abort meanwhile.
 CHECK_WAIT = 1.0
-#: Seconds after which a host of an older service version that still does post or rollback says so: its caller's thread
-#: and place among the calls to this host are wanted by others too.
+#: Seconds after which a host of an older service version replies that post or rollback is still running. Other
+#: migrations need the thread of the caller and its call slot for this host.
 PLAIN_WAIT = 5.0
 
 
 def served_by(service_version: int) -> str:
-    """Return the newest of :data:`VERSIONS` that a host of a service version knows."""
+    """Return the newest of :data:`VERSIONS` that a host of a given service version supports."""
     return _LIGHTWEIGHT if service_version >= LIGHTWEIGHT else _PLAIN
 
 
 class ComputeAPI:
-    """Calls compute hosts.
+    """The client that calls compute hosts.
 
-    :param rpc: how this service talks.
-    :param timeout: seconds to wait for a host to say that it has taken a command, which it does at once.
-    :param long_timeout: seconds to wait for a check, which is answered when it is done, and every
-        :data:`CHECK_WAIT` as still running.
-    :param monitor: seconds without a heartbeat of a checking host after which it counts as gone; None: no heartbeats.
-    :param version_of: returns the service version of a host; asked only for what not every version can do, and once in
-        each life of a host.
-    :param pin: the newest of :data:`VERSIONS` that is sent to any host; None: what each host can take.
-    :ivar long_timeout: as given; its caller gives a check up after that.
+    :param rpc: sends the calls.
+    :param timeout: seconds to wait for a host to accept or refuse a command, which it does at once.
+    :param long_timeout: seconds to wait for a check. The host replies when the check has ended, and after every
+        :data:`CHECK_WAIT` that it is still running.
+    :param monitor: seconds without a heartbeat of a host that runs a check, after which the call fails; None for no
+        heartbeats.
+    :param version_of: returns the service version of a host. It is called only for methods that older versions do not
+        support, and once for each boot of a host.
+    :param pin: the newest of :data:`VERSIONS` to send to any host; None for the newest that each host supports.
+    :ivar long_timeout: the given value, after which a caller gives up a check.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class ComputeAPI:
         self._rpc = rpc
         self._version_of = version_of
         self._pin = pin
-        #: Host -> its boot_id, and the version of that life.
+        #: Host -> its boot_id, and the service version of that boot.
         self._versions: dict[str, tuple[str, int]] = {}
         self._timeout = timeout
         self.long_timeout = long_timeout
@@ -94,10 +96,10 @@ class ComputeAPI:
         target = Target(topic=TOPIC, server=host, version=_PLAIN)
         return self._rpc.call(context, target, method, self._timeout, **args)
 
-    def _end_of_move(self, context: Context, host: str, method: str, command: Command, **args: Any) -> Answer:
-        """Have a host do post or rollback, by a lightweight call where it knows that.
+    def _end_step(self, context: Context, host: str, method: str, command: Command, **args: Any) -> Answer:
+        """Send post or rollback to a host, as a lightweight call if the host supports it.
 
-        A plain call holds its caller's thread until the host has done it, or for :data:`PLAIN_WAIT` seconds.
+        A plain call blocks the thread of its caller until the step has ended, for at most :data:`PLAIN_WAIT` seconds.
         """
         plain = _PLAIN in (self._pin, served_by(self._version(host, command.boot_id)))
         target = Target(topic=TOPIC, server=host, version=_PLAIN if plain else _LIGHTWEIGHT)
@@ -113,10 +115,10 @@ class ComputeAPI:
 
     def _long_call(self, context: Context, host: str, method: str, **args: Any) -> Any:
         target = Target(topic=TOPIC, server=host, version=_PLAIN)
-        # The host is told how long somebody waits, so that a hung check does not hold its thread for ever.
+        # The call includes the time to wait, so that a hung check does not block a thread of the host forever.
         return self._rpc.call(context, target, method, self.long_timeout, self._monitor, wait=CHECK_WAIT, **args)
 
-    # --- the checks: answered when they are done, or as running, to be asked for again ------------------------------
+    # --- the checks: the host replies when the check has ended, or that it is running; then the caller calls again --
 
     def check_can_live_migrate_destination(
         self,
@@ -127,7 +129,10 @@ class ComputeAPI:
         block_migration: bool | None,
         disk_over_commit: bool,
     ) -> Answer:
-        """Ask the destination whether it can take the guest; ``report.result`` is the LiveMigrateData."""
+        """Call the destination's check of whether it can take the guest.
+
+        ``report.result`` is the LiveMigrateData.
+        """
         answer: Answer = self._long_call(
             context,
             host,
@@ -142,7 +147,10 @@ class ComputeAPI:
     def check_can_live_migrate_source(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
     ) -> Answer:
-        """Ask the source whether the guest can go there; ``report.result`` is the completed LiveMigrateData."""
+        """Call the source's check of whether the guest can migrate to the destination.
+
+        ``report.result`` is the completed LiveMigrateData.
+        """
         answer: Answer = self._long_call(
             context,
             host,
@@ -153,12 +161,15 @@ class ComputeAPI:
         )
         return answer
 
-    # --- lightweight calls: answered at once, done later; post and rollback only from service version 4 on ------------
+    # --- lightweight calls: the host replies at once; post and rollback do only from service version 4 on -----------
 
     def pre_live_migration(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
     ) -> Answer:
-        """Have the destination made ready; the later report's ``result`` is the LiveMigrateData for the source."""
+        """Have the destination prepare for the guest.
+
+        ``result`` of the later report is the LiveMigrateData for the source.
+        """
         answer: Answer = self._call(
             context, host, 'pre_live_migration', command=command, instance=instance, migrate_data=migrate_data
         )
@@ -173,9 +184,9 @@ class ComputeAPI:
         destination: str,
         migrate_data: LiveMigrateData,
     ) -> Answer:
-        """Have the source queue the move.
+        """Have the source queue the live migration.
 
-        :param destination: the host to move to.
+        :param destination: the host to migrate the guest to.
         """
         answer: Answer = self._call(
             context,
@@ -191,12 +202,14 @@ class ComputeAPI:
     def live_migration_abort(
         self, context: Context, host: str, command: Command, instance: Instance, migration: Migration
     ) -> Answer:
-        """Have the source abort the move; ``report.result['cancelled']`` tells whether the driver call was never made
-        and never will be. If not, the verdict of the move tells what came of the abort.
+        """Have the source abort the live migration.
 
-        :param migration: with its status, which decides what the host must be able to do; it is not sent.
-        :raises migrator.exception.ServiceTooOld: it does not run yet, and the host lets go only of what runs; nothing
-            was sent.
+        ``report.result['cancelled']`` is true if the driver was not called and never will be. Otherwise the verdict of
+        the live migration is the result of the abort.
+
+        :param migration: its status decides which version the host needs; it is not sent.
+        :raises migrator.exception.ServiceTooOld: the migration does not run yet, and the host can abort only a running
+            one; nothing was sent.
         """
         if migration.status != MigrationStatus.RUNNING:
             self._need(host, command, ABORTS_QUEUED, 'live_migration_abort', migration)
@@ -206,39 +219,39 @@ class ComputeAPI:
     def live_migration_force_complete(
         self, context: Context, host: str, command: Command, instance: Instance
     ) -> Answer:
-        """Have the source make the running move end soon."""
+        """Have the source force the running live migration to complete."""
         answer: Answer = self._call(context, host, 'live_migration_force_complete', command=command, instance=instance)
         return answer
 
     def post_live_migration_at_source(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
     ) -> Answer:
-        """Have the source remove what is left of a guest that has gone."""
-        return self._end_of_move(
+        """Have the source remove what is left of a guest that has moved away."""
+        return self._end_step(
             context, host, 'post_live_migration_at_source', command, instance=instance, migrate_data=migrate_data
         )
 
     def post_live_migration_at_destination(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData
     ) -> Answer:
-        """Have the destination make the arrived guest its own."""
-        return self._end_of_move(
+        """Have the destination make the guest that has arrived persistent."""
+        return self._end_step(
             context, host, 'post_live_migration_at_destination', command, instance=instance, migrate_data=migrate_data
         )
 
     def rollback_live_migration_at_source(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
-        """Have the source end what it still does for the migration, then restore the guest."""
-        return self._end_of_move(
+        """Have the source end its work for the migration, then restore the guest."""
+        return self._end_step(
             context, host, 'rollback_live_migration_at_source', command, instance=instance, migrate_data=migrate_data
         )
 
     def rollback_live_migration_at_destination(
         self, context: Context, host: str, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
-        """Have the destination end what it still does for the migration, then remove what was made for it."""
-        return self._end_of_move(
+        """Have the destination end its work for the migration, then remove what was created for it."""
+        return self._end_step(
             context,
             host,
             'rollback_live_migration_at_destination',
@@ -247,7 +260,7 @@ class ComputeAPI:
             migrate_data=migrate_data,
         )
 
-    # --- asking ----------------------------------------------------------------------------------------------------
+    # --- polling ---------------------------------------------------------------------------------------------------
 
     def poll_live_migrations(
         self,
@@ -257,13 +270,13 @@ class ComputeAPI:
         acks: list[dict[str, Any]],
         timeout: float,
     ) -> list[protocol.Observation]:
-        """Ask one host about many migrations at once.
+        """Poll one host for many migrations at once.
 
-        :param commands: whom it is about and in which epoch; their step does not matter.
-        :param acks: the reports that are safely in the journal, each ``{'migration_uuid', 'step', 'epoch'}``.
-        :param timeout: seconds to wait for the answer. The host answers earlier, without those guests of which its
-            driver says nothing in time.
-        :returns: one observation a migration, in any order; those of which the host knows nothing certain are missing.
+        :param commands: name the migrations and their epochs; the step of a command does not matter.
+        :param acks: the reports that are in the journal, each ``{'migration_uuid', 'step', 'epoch'}``.
+        :param timeout: seconds to wait for the reply. The host replies earlier, and leaves out each guest for which its
+            driver has not replied in time.
+        :returns: one observation for each migration, in any order, without those that the host has left out.
         """
         target = Target(topic=TOPIC, server=host, version=_PLAIN)
         observations: list[protocol.Observation] = self._rpc.call(
