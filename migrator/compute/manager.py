@@ -311,7 +311,7 @@ class ComputeManager:
         def log_context() -> contextlib.AbstractContextManager[None]:
             # The migration of the job becomes known only when a conductor assigns it.
             if inherited.work is not None:
-                return inherited.work.about()
+                return inherited.work.log_context()
             return migrator_context.about(instance_uuid=instance_uuid)
 
         verdict = steps.outlast(self.driver, self.threads, instance_uuid, log_context)
@@ -327,7 +327,7 @@ class ComputeManager:
     def _take_over(self, work: Work, queued: _QueuedMigration, inherited: _Inherited) -> None:
         """Make a job that was found running the job of a migration."""
         instance, _destination, migrate_data = queued.unpack()
-        with work.about():
+        with work.log_context():
             self._timeouts.begin(work, timeouts.data_gib(instance, migrate_data), inherited.running_for)
             self._started(work, instance)
             with self._lock:

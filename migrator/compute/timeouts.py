@@ -158,7 +158,7 @@ class Timeouts:
     def _report(self, running: _Running, action: str, allowed: float) -> None:
         uuid = running.work.uuid
         try:
-            with running.work.about():
+            with running.work.log_context():
                 LOG.warning(
                     'Live migration timed out: migration %(migration)s did not end within %(seconds).0f s; requesting '
                     '%(action)s',

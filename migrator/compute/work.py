@@ -111,7 +111,7 @@ class Work(driver.CancelToken):
         self.kept = True
         self.waiters: tuple[executors.Event, ...] = ()
 
-    def about(self) -> contextlib.AbstractContextManager[None]:
+    def log_context(self) -> contextlib.AbstractContextManager[None]:
         """Return the log context of the work: its migration, its instance and the request behind them."""
         # Created on demand, because thousands of works may wait.
         request = context.admin_context(self.request_id) if self.request_id is not None else None
@@ -343,7 +343,7 @@ class Orders:
         with self._lock:
             if work.entry == Entry.QUEUED:
                 work.entry = Entry.STARTED
-        with work.about():
+        with work.log_context():
             # The caller of a check gets the report as the answer, so an event would only repeat it.
             self.end(work, self._outcome(work), send_event=work.step not in ANSWERED)
 
@@ -579,7 +579,7 @@ class Orders:
                     self._sending = False
                     return
                 reply_to, report, work = self._outbox.popleft()
-            with work.about():
+            with work.log_context():
                 try:
                     self._events.step_ended(reply_to, report)
                 except Exception as error:  # noqa: BLE001 -- the report is kept for the owner's poll
