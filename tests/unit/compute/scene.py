@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A conductor's view of two compute hosts on fake hypervisors, for the tests of the compute wing."""
+"""Two compute hosts on fake hypervisors, called as a conductor calls them, for the tests of the compute service."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def group_of(option: str) -> str | None:
 
 
 class Events:
-    """Records what a compute tells; answers compute_started as told."""
+    """A client that records the messages of a compute host, and replies to compute_started with ``assignments``."""
 
     def __init__(self) -> None:
         self.ended: list[tuple[str, Report]] = []
@@ -99,7 +99,7 @@ class Events:
 
 
 class Wire:
-    """Remembers what is served, and delivers nothing."""
+    """An RPC that records what is served, and delivers nothing."""
 
     def __init__(self) -> None:
         self.serving: list[Any] = []
@@ -110,13 +110,13 @@ class Wire:
         return self
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        raise AssertionError('a compute host calls nobody')
+        raise AssertionError('a compute host sends no RPC of its own')
 
     cast = call
 
 
 class Host:
-    """One life of a compute host."""
+    """One start of a compute host, until it is killed."""
 
     def __init__(self, scene: Scene, name: str, start: bool = True, **options: Any) -> None:
         self.scene = scene
@@ -149,7 +149,7 @@ class Host:
         ).replace(**changes)
 
     def call(self, step: str, number: int = 1, epoch: int = 1, owner: str = 'one', **changes: Any) -> Answer:
-        """Do what the conductor's call of a step does; the answer is there at once, or a check hangs the test."""
+        """Call a step as the conductor does, and return the answer; a check that hangs blocks the test."""
         args: dict[str, Any] = {'migrate_data': self.scene.data}
         if step == 'check_can_live_migrate_destination':
             args = {'block_migration': None, 'disk_over_commit': False, 'wait': 60.0}
@@ -178,7 +178,7 @@ class Host:
         return self.manager.poll_live_migrations(CONTEXT, commands, list(acks), wait)
 
     def kept(self, step: str, number: int = 1) -> Report | None:
-        """Return the report of a step that a poll shows."""
+        """Return the report of a step that a poll returns, or None."""
         return next((report for report in self.poll(number).reports if report.step == step), None)
 
     @property
@@ -191,7 +191,7 @@ class Host:
 
 
 class Scene:
-    """Source alpha, destination beta, and time. Guests are slow to move unless told otherwise."""
+    """Source alpha, destination beta and simulated time; the link is slow, so that a copy takes time."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -204,7 +204,7 @@ class Scene:
         return Host(self, name, **options)
 
     def guests(self, *numbers: int) -> None:
-        """Start guests at alpha that beta is ready to receive."""
+        """Start guests at alpha, and prepare beta to receive them."""
         receiver = FakeDriver(self.beta, self.simulation.world)
         for number in numbers:
             self.alpha.spawn(instance(number))

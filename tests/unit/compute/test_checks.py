@@ -11,7 +11,7 @@ DESTINATION = 'check_can_live_migrate_destination'
 SOURCE = 'check_can_live_migrate_source'
 
 
-def test_a_check_is_answered_when_it_is_done(scene: Scene) -> None:
+def test_check_replies_when_it_has_ended(scene: Scene) -> None:
     scene.alpha.spawn(scene_module.instance())
     source, destination = scene.host('alpha'), scene.host('beta')
     checked = scene.thread(destination, lambda: destination.report(DESTINATION))
@@ -22,7 +22,7 @@ def test_a_check_is_answered_when_it_is_done(scene: Scene) -> None:
     assert (checked[0].state, checked[0].result.source['host']) == ('done', 'alpha')
 
 
-def test_a_refusal_says_why(scene: Scene) -> None:
+def test_refused_check_reports_reason(scene: Scene) -> None:
     scene.alpha.spawn(scene_module.instance())
     host = scene.host('alpha')
     checked = scene.thread(host, lambda: host.report(DESTINATION))
@@ -31,7 +31,7 @@ def test_a_refusal_says_why(scene: Scene) -> None:
     assert 'already' in checked[0].reason
 
 
-def test_the_source_has_to_have_the_guest(scene: Scene) -> None:
+def test_check_without_guest_at_source_fails(scene: Scene) -> None:
     host = scene.host('alpha')
     checked = scene.thread(host, lambda: host.report(SOURCE))
     scene.until(lambda: checked)
@@ -39,7 +39,7 @@ def test_the_source_has_to_have_the_guest(scene: Scene) -> None:
     assert 'has no guest' in checked[0].reason
 
 
-def test_a_check_that_hangs_is_answered_as_running_and_frees_its_handler(scene: Scene) -> None:
+def test_hung_check_replies_running_and_frees_its_handler(scene: Scene) -> None:
     host = scene.host('beta')
     stall = scene.beta.faults.stall(DESTINATION)
     checked = scene.thread(host, lambda: host.report(DESTINATION))
@@ -49,7 +49,7 @@ def test_a_check_that_hangs_is_answered_as_running_and_frees_its_handler(scene: 
 
 
 @pytest.mark.seeds(None, 1, 2)
-def test_a_rollback_waits_for_a_check_that_hangs_and_then_removes_what_it_left(scene: Scene) -> None:
+def test_rollback_waits_for_hung_check_and_then_removes_its_residue(scene: Scene) -> None:
     host = scene.host('beta')
     stall = scene.beta.faults.stall(DESTINATION)
     scene.thread(host, lambda: host.report(DESTINATION))
@@ -63,7 +63,7 @@ def test_a_rollback_waits_for_a_check_that_hangs_and_then_removes_what_it_left(s
 
 
 @pytest.mark.seeds(None, 1, 2)
-def test_a_repeated_check_attaches_and_both_get_the_answer(scene: Scene) -> None:
+def test_repeated_check_attaches_and_both_calls_get_the_report(scene: Scene) -> None:
     host = scene.host('beta')
     stall = scene.beta.faults.stall(DESTINATION)
     first = scene.thread(host, lambda: host.report(DESTINATION))
@@ -79,10 +79,10 @@ def test_a_repeated_check_attaches_and_both_get_the_answer(scene: Scene) -> None
 @pytest.mark.parametrize(
     ('step', 'name'), [(DESTINATION, 'beta'), (SOURCE, 'alpha'), ('pre_live_migration', 'beta')], ids=str
 )
-def test_a_driver_that_returns_nothing_is_told_so_at_the_step_that_did(
+def test_driver_that_returns_none_fails_its_step_with_reason(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, step: str, name: str
 ) -> None:
-    """It failed one step later at the other host, with what Python says of None."""
+    """Without the check the next step failed on the other host, with a Python error about None."""
     scene.alpha.spawn(scene_module.instance())
     host = scene.host(name)
     monkeypatch.setattr(host.driver, step, lambda *arguments: None)

@@ -13,7 +13,7 @@ from tests.unit.compute import scene as scene_module
 Scene = scene_module.Scene
 
 
-def test_the_report_has_the_tree_and_the_limit_of_the_moment(scene: Scene) -> None:
+def test_report_has_inventory_tree_and_current_limit(scene: Scene) -> None:
     host = scene.host()
     host.conf.set_override('max_concurrent_live_migrations', 4)
     host.manager.reset()
@@ -25,7 +25,7 @@ def test_the_report_has_the_tree_and_the_limit_of_the_moment(scene: Scene) -> No
     assert report.node.total('VCPU') == 16
 
 
-def test_a_driver_that_hangs_or_fails_does_not_silence_the_heartbeat(scene: Scene) -> None:
+def test_heartbeat_goes_on_while_driver_hangs_or_fails(scene: Scene) -> None:
     host = scene.host()
     scene.alpha.faults.fail('get_node')
     scene.alpha.faults.stall('get_node')
@@ -34,7 +34,7 @@ def test_a_driver_that_hangs_or_fails_does_not_silence_the_heartbeat(scene: Scen
     assert host.events.beats[-1].node is not None
 
 
-def test_what_the_hypervisor_gains_is_reported_by_the_next_heartbeats(scene: Scene) -> None:
+def test_grown_inventory_is_in_the_next_heartbeats(scene: Scene) -> None:
     host = scene.host()
     scene.alpha.totals['VCPU'] = 32
     scene.simulation.advance(25)
@@ -43,12 +43,12 @@ def test_what_the_hypervisor_gains_is_reported_by_the_next_heartbeats(scene: Sce
     assert node.total('VCPU') == 32
 
 
-def told_of_the_hypervisor(caplog: pytest.LogCaptureFixture) -> list[str]:
-    told = [(record.levelname, record.getMessage()) for record in caplog.records]
-    return [level for level, message in told if 'hypervisor of alpha' in message]
+def levels_logged_for_hypervisor(caplog: pytest.LogCaptureFixture) -> list[str]:
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records]
+    return [level for level, message in logged if 'hypervisor of alpha' in message]
 
 
-def test_one_that_fails_again_and_again_is_told_of_once_and_so_is_that_it_is_well(
+def test_repeated_driver_failure_logs_one_warning_and_one_recovery(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     host = scene.host()
@@ -56,17 +56,17 @@ def test_one_that_fails_again_and_again_is_told_of_once_and_so_is_that_it_is_wel
         with caplog.at_level(logging.INFO):
             fault = scene.alpha.faults.fail('get_node', 'instances_path hangs', sticky=True)
             scene.simulation.advance(100)
-            assert told_of_the_hypervisor(caplog) == ['WARNING']
+            assert levels_logged_for_hypervisor(caplog) == ['WARNING']
             assert 'instances_path hangs' in caplog.text
             scene.alpha.faults.clear()
             scene.simulation.advance(25)
         assert fault.count > 5
-        assert told_of_the_hypervisor(caplog) == ['WARNING', 'INFO']
+        assert levels_logged_for_hypervisor(caplog) == ['WARNING', 'INFO']
         caplog.clear()
     assert all(beat.node is not None for beat in host.events.beats)
 
 
-def test_one_that_hangs_is_asked_once_and_told_of_once_until_it_has_come_back(
+def test_hung_driver_has_one_query_and_one_warning_until_it_recovers(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     host = scene.host()
@@ -74,12 +74,12 @@ def test_one_that_hangs_is_asked_once_and_told_of_once_until_it_has_come_back(
     with caplog.at_level(logging.INFO):
         scene.simulation.advance(300)
         assert host.manager._pool.running == 1
-        assert told_of_the_hypervisor(caplog) == ['WARNING']
+        assert levels_logged_for_hypervisor(caplog) == ['WARNING']
         scene.alpha.faults.clear()
         scene.alpha.totals['VCPU'] = 32
         stall.release()
         scene.simulation.advance(25)
-    assert told_of_the_hypervisor(caplog) == ['WARNING', 'INFO']
+    assert levels_logged_for_hypervisor(caplog) == ['WARNING', 'INFO']
     node = host.events.beats[-1].node
     assert isinstance(node, compute_node.ComputeNode)
     assert node.total('VCPU') == 32

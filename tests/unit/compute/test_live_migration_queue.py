@@ -15,7 +15,7 @@ Queue = live_migration_queue.LiveMigrationQueue
 
 
 class Made:
-    """A queue whose work takes its entry, waits for ``go``, and writes down that it ran."""
+    """A queue whose work takes its entry, records that it ran, and waits for ``go``."""
 
     def __init__(self, threads: executors.Threads, limit: int = 1) -> None:
         self.executor = executors.BoundedExecutor(limit, threads, 'live-migration')
@@ -42,7 +42,7 @@ def simulation() -> Any:
         yield made
 
 
-def test_first_in_first_out_and_never_more_than_the_limit_at_once(simulation: Simulation) -> None:
+def test_entries_run_first_in_first_out_within_the_limit(simulation: Simulation) -> None:
     made = Made(simulation.process('alpha'), limit=2)
     made.submit(*'abcdef')
     simulation.run_ready()
@@ -56,7 +56,7 @@ def test_first_in_first_out_and_never_more_than_the_limit_at_once(simulation: Si
     assert made.waiting == {}
 
 
-def test_one_at_a_time_the_order_is_that_of_submission(simulation: Simulation) -> None:
+def test_limit_of_one_runs_entries_in_submission_order(simulation: Simulation) -> None:
     made = Made(simulation.process('alpha'))
     made.go.set()
     made.submit(*'abcdef')
@@ -64,7 +64,7 @@ def test_one_at_a_time_the_order_is_that_of_submission(simulation: Simulation) -
     assert made.ran == list('abcdef')
 
 
-def test_what_waits_is_cancelled_at_once_and_never_runs(simulation: Simulation) -> None:
+def test_cancelled_waiting_entry_never_runs(simulation: Simulation) -> None:
     made = Made(simulation.process('alpha'))
     made.submit('a', 'b', 'c')
     simulation.run_ready()
@@ -77,7 +77,7 @@ def test_what_waits_is_cancelled_at_once_and_never_runs(simulation: Simulation) 
     assert made.ran == ['a', 'c']
 
 
-def test_what_has_started_or_ended_or_was_never_here_cannot_be_cancelled(simulation: Simulation) -> None:
+def test_cancel_of_started_ended_or_unknown_entry_returns_false(simulation: Simulation) -> None:
     made = Made(simulation.process('alpha'))
     made.submit('a')
     simulation.run_ready()
@@ -88,7 +88,7 @@ def test_what_has_started_or_ended_or_was_never_here_cannot_be_cancelled(simulat
     assert not made.queue.cancel('never')
 
 
-def test_a_closed_queue_cancels_what_waits_in_order_and_takes_nothing(simulation: Simulation) -> None:
+def test_closed_queue_cancels_waiting_entries_in_order_and_refuses_new_ones(simulation: Simulation) -> None:
     made = Made(simulation.process('alpha'))
     made.submit('a', 'b', 'c')
     simulation.run_ready()
@@ -101,7 +101,7 @@ def test_a_closed_queue_cancels_what_waits_in_order_and_takes_nothing(simulation
     assert made.waiting == {}
 
 
-def test_a_grown_limit_starts_the_next_at_once_and_a_shrunk_one_interrupts_nothing(
+def test_higher_limit_starts_entries_at_once_and_lower_limit_interrupts_none(
     simulation: Simulation,
 ) -> None:
     made = Made(simulation.process('alpha'))
@@ -116,7 +116,7 @@ def test_a_grown_limit_starts_the_next_at_once_and_a_shrunk_one_interrupts_nothi
     assert list(made.waiting) == ['d']
 
 
-def test_a_job_found_running_takes_a_slot_above_the_limit(simulation: Simulation) -> None:
+def test_attached_job_takes_a_slot_above_the_limit(simulation: Simulation) -> None:
     made = Made(simulation.process('alpha'))
     for uuid in 'xy':
         made.queue.attach(made.work, uuid)
@@ -127,7 +127,7 @@ def test_a_job_found_running_takes_a_slot_above_the_limit(simulation: Simulation
 
 
 class Naive(Queue):
-    """The specimen: a placeholder, submit, then store the Future, and no lock over the three."""
+    """The naive queue: store a placeholder, submit, then store the Future, without a lock over the three."""
 
     def submit(self, migration_uuid: str, function: Any, /, *args: Any) -> None:
         self._waiting[migration_uuid] = concurrent.futures.Future()
@@ -139,7 +139,7 @@ class Naive(Queue):
 
 
 def leaks(queue_class: type[Queue], seed: int) -> list[str]:
-    """Return the entries that are left when all is done, in one order of events."""
+    """Return the entries that are left at the end, for the schedule of one seed."""
     with Simulation(seed=seed) as simulation:
         made = Made(simulation.process('alpha'))
         made.queue = queue_class('alpha', made.executor, made.waiting, simulation.process('alpha'))
@@ -149,15 +149,15 @@ def leaks(queue_class: type[Queue], seed: int) -> list[str]:
         return list(made.waiting)
 
 
-def test_the_naive_order_leaks_entries_and_ours_does_not_in_any_of_100_orders() -> None:
+def test_naive_queue_leaks_entries_and_queue_does_not_in_100_schedules() -> None:
     assert any(leaks(Naive, seed) for seed in range(100))
     assert not any(leaks(Queue, seed) for seed in range(100))
 
 
 def loses(queue_class: type[Queue], seed: int) -> list[str]:
-    """Return what was said to be cancelled and ran all the same, in one order of events.
+    """Return the entries that were cancelled and still ran, for the schedule of one seed.
 
-    One runs, so that the other waits; it is aborted as soon as its entry is there.
+    One entry runs, so that the other one waits. The other one is aborted as soon as its entry exists.
     """
     with Simulation(seed=seed) as simulation:
         process = simulation.process('alpha')
@@ -181,12 +181,12 @@ def loses(queue_class: type[Queue], seed: int) -> list[str]:
         return [uuid for uuid in won if uuid in made.ran]
 
 
-def test_the_naive_order_loses_aborts_and_ours_does_not_in_any_of_100_orders() -> None:
+def test_naive_queue_loses_aborts_and_queue_does_not_in_100_schedules() -> None:
     assert any(loses(Naive, seed) for seed in range(100))
     assert not any(loses(Queue, seed) for seed in range(100))
 
 
-def test_a_queue_that_closes_still_says_of_what_it_cancelled_that_it_will_never_run(
+def test_cancel_after_close_returns_true_for_entries_that_close_cancelled(
     simulation: Simulation,
 ) -> None:
     made = Made(simulation.process('alpha'))
@@ -198,7 +198,7 @@ def test_a_queue_that_closes_still_says_of_what_it_cancelled_that_it_will_never_
     assert not made.queue.cancel('a')
 
 
-def test_when_it_is_closed_nothing_waits_not_even_what_has_got_its_slot_and_has_not_begun() -> None:
+def test_close_removes_every_entry_even_of_started_futures() -> None:
     for seed in range(20):
         with Simulation(seed=seed) as simulation:
             made = Made(simulation.process('alpha'), limit=2)

@@ -44,7 +44,7 @@ def assignment(number: int, epoch: int = 2, queue: bool = True, **changes: Any) 
 
 @pytest.mark.seeds(None, 1, 2)
 class TestQueue:
-    def test_moves_run_first_in_first_out_and_never_more_than_the_option_says(self, scene: Scene) -> None:
+    def test_live_migrations_run_first_in_first_out_within_the_limit(self, scene: Scene) -> None:
         scene.guests(*range(1, 8))
         host = scene.host(max_concurrent_live_migrations=2)
         for number in range(1, 8):
@@ -59,7 +59,7 @@ class TestQueue:
         assert all(abs(number - place) <= 1 for place, number in enumerate(order, start=1))
         assert host.waiting == []
 
-    def test_one_at_a_time_they_run_in_the_order_of_the_calls(self, scene: Scene) -> None:
+    def test_limit_of_one_runs_live_migrations_in_call_order(self, scene: Scene) -> None:
         scene.guests(1, 2, 3, 4)
         host = scene.host()
         for number in (3, 1, 4, 2):
@@ -67,7 +67,7 @@ class TestQueue:
         scene.until(lambda: len(scene.world.effects('job completed')) == 4)
         assert [int(e.instance_uuid[-2:]) for e in scene.world.effects('job started')] == [3, 1, 4, 2]
 
-    def test_the_entry_is_there_from_the_answer_until_the_slot_is_had(self, scene: Scene) -> None:
+    def test_entry_exists_from_the_reply_until_the_slot(self, scene: Scene) -> None:
         scene.guests(1, 2)
         host = scene.host()
         host.call(LIVE, 1)
@@ -78,7 +78,7 @@ class TestQueue:
         scene.until(lambda: len(host.events.states(LIVE)) == 4)
         assert host.waiting == []
 
-    def test_the_limit_may_change_while_moves_wait_and_run(self, scene: Scene) -> None:
+    def test_changed_limit_applies_to_waiting_live_migrations(self, scene: Scene) -> None:
         scene.guests(*range(1, 6))
         host = scene.host()
         for number in range(1, 6):
@@ -94,7 +94,7 @@ class TestQueue:
         assert len(scene.alpha.jobs) == 3
         scene.until(lambda: len(scene.world.effects('job completed')) == 5)
 
-    def test_a_job_that_hangs_holds_its_slot_and_no_lock(self, scene: Scene) -> None:
+    def test_hung_job_holds_its_slot_and_no_lock(self, scene: Scene) -> None:
         scene.guests(1, 2, 3)
         scene.alpha.faults.stall('copying')
         host = scene.host()
@@ -110,8 +110,8 @@ class TestQueue:
 @pytest.mark.seeds(None, 1, 2)
 class TestRestart:
     @pytest.mark.nova_bug(1753676)
-    def test_a_running_job_is_attached_to_and_holds_its_slot_before_rpc_listens(self, scene: Scene) -> None:
-        """The job goes on unharmed, and its end is told."""
+    def test_restart_attaches_to_running_job_before_rpc_listens(self, scene: Scene) -> None:
+        """The job goes on, and its end is reported."""
         scene.guests(1, 2)
         first = scene.host()
         first.call(LIVE, 1)
@@ -132,7 +132,7 @@ class TestRestart:
         ]  # fmt: skip
         assert len(scene.world.effects('job started')) == 2
 
-    def test_a_job_that_cannot_be_asked_for_keeps_its_slot(self, scene: Scene) -> None:
+    def test_job_keeps_its_slot_while_attach_fails(self, scene: Scene) -> None:
         scene.guests(1, 2)
         first = scene.host()
         first.call(LIVE, 1)
@@ -147,7 +147,7 @@ class TestRestart:
         scene.until(lambda: again.events.states(LIVE)[-1:] == ['done'])
         assert len(scene.world.effects('job started')) == 2
 
-    def test_a_job_that_ended_before_it_was_known_whose_it_is_still_tells_its_verdict(self, scene: Scene) -> None:
+    def test_job_that_ends_before_its_assignment_keeps_its_verdict(self, scene: Scene) -> None:
         scene.guests(1)
         first = scene.host()
         first.call(LIVE, 1)
@@ -164,7 +164,7 @@ class TestRestart:
         observation = again.poll(1, epoch=2)
         assert (observation.entry, observation.verdict) == ('returned', 'completed')
 
-    def test_an_attached_job_can_be_aborted(self, scene: Scene) -> None:
+    def test_abort_of_attached_job_cancels_it(self, scene: Scene) -> None:
         scene.guests(1)
         first = scene.host()
         first.call(LIVE, 1)
@@ -177,7 +177,7 @@ class TestRestart:
         scene.until(lambda: again.events.states(LIVE)[-1:] == ['cancelled'])
         assert again.poll(1, epoch=2).guest.active
 
-    def test_what_waited_is_queued_again_in_the_order_of_the_answer(self, scene: Scene) -> None:
+    def test_restart_queues_waiting_migrations_in_assignment_order(self, scene: Scene) -> None:
         scene.guests(1, 2, 3)
         host = scene.host(start=False)
         host.events.assignments = [assignment(number) for number in (2, 3, 1)]
@@ -185,7 +185,7 @@ class TestRestart:
         scene.until(lambda: len(scene.world.effects('job completed')) == 3)
         assert [int(e.instance_uuid[-2:]) for e in scene.world.effects('job started')] == [2, 3, 1]
 
-    def test_an_answer_older_than_what_was_seen_queues_nothing(self, scene: Scene) -> None:
+    def test_assignment_with_older_epoch_is_not_queued(self, scene: Scene) -> None:
         scene.guests(1)
         host = scene.host()
         host.poll(1, epoch=5)
@@ -195,7 +195,7 @@ class TestRestart:
         scene.simulation.run()
         assert scene.world.effects('job started') == []
 
-    def test_a_call_that_was_killed_before_its_job_began_starts_none_after_the_restart(self, scene: Scene) -> None:
+    def test_call_killed_before_its_job_starts_none_after_restart(self, scene: Scene) -> None:
         scene.guests(1)
         stall = scene.alpha.faults.stall('starting')
         first = scene.host()
@@ -209,9 +209,7 @@ class TestRestart:
         assert (observation.entry, observation.guest.job) == ('', False)
         assert scene.world.effects('job started') == []
 
-    def test_a_start_that_is_repeated_because_the_hypervisor_failed_gives_a_job_one_slot(
-        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_repeated_start_gives_a_running_job_one_slot(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         scene.guests(1)
         first = scene.host()
         first.call(LIVE, 1)
@@ -230,7 +228,7 @@ class TestRestart:
         again.start()
         assert again.running == 1
 
-    def test_a_guest_that_cannot_be_asked_for_has_no_job_of_a_move_that_was_never_prepared(
+    def test_unprepared_migration_does_not_claim_job_of_unreachable_guest(
         self, scene: Scene, caplog: pytest.LogCaptureFixture
     ) -> None:
         scene.guests(1)
@@ -242,7 +240,7 @@ class TestRestart:
         assert (host.waiting, host.running) == ([], 0)
         assert [record.getMessage() for record in caplog.records if record.levelname == 'ERROR'] == []
 
-    def test_the_report_at_start_names_every_guest(self, scene: Scene) -> None:
+    def test_report_at_start_names_every_guest(self, scene: Scene) -> None:
         scene.guests(1, 2)
         host = scene.host()
         (report,) = host.events.started
@@ -252,7 +250,7 @@ class TestRestart:
 
 @pytest.mark.seeds(None, 1, 2)
 class TestStop:
-    def test_what_waits_is_cancelled_and_told_in_one_call_and_what_runs_goes_on(self, scene: Scene) -> None:
+    def test_stop_reports_cancelled_queue_in_one_call_and_leaves_running_job(self, scene: Scene) -> None:
         scene.guests(1, 2, 3)
         host = scene.host()
         for number in (1, 2, 3):
@@ -265,14 +263,14 @@ class TestStop:
         assert scene.alpha.jobs
         assert [report.migration_uuid for _, report in host.events.ended if report.state == 'cancelled'] == []
 
-    def test_what_arrives_meanwhile_is_refused_as_stopping(self, scene: Scene) -> None:
+    def test_call_after_stop_is_refused_as_stopping(self, scene: Scene) -> None:
         scene.guests(1)
         host = scene.host()
         host.manager.cleanup_host()
         answer = host.call(LIVE, 1)
         assert (answer.refusal, answer.report) == ('stopping', None)
 
-    def test_what_waits_may_be_kept_for_the_next_start(self, scene: Scene) -> None:
+    def test_stop_queued_keep_leaves_migrations_queued(self, scene: Scene) -> None:
         scene.guests(1, 2)
         host = scene.host(stop_queued='keep')
         for number in (1, 2):
@@ -284,7 +282,7 @@ class TestStop:
         scene.simulation.run()
         assert len(scene.world.effects('job started')) == 1
 
-    def test_it_takes_2_s_at_most_with_a_driver_a_broker_and_a_handler_that_hang(self, scene: Scene) -> None:
+    def test_stop_takes_2_s_while_driver_broker_and_handler_hang(self, scene: Scene) -> None:
         scene.guests(*range(1, 16))
         scene.alpha.faults.stall('copying', sticky=True)
         host = scene.host()
@@ -299,7 +297,7 @@ class TestStop:
         assert scene.simulation.time - began <= 2.0
         assert host.waiting == []
 
-    def test_it_may_wait_for_what_runs_as_long_as_the_option_says(self, scene: Scene) -> None:
+    def test_stop_running_wait_waits_for_running_job(self, scene: Scene) -> None:
         scene.guests(1)
         host = scene.host(stop_running='wait', stop_timeout=60)
         host.call(LIVE, 1)
@@ -309,7 +307,7 @@ class TestStop:
         assert scene.alpha.jobs == {}
         assert scene.world.effects('job completed')
 
-    def test_nothing_is_left_running_afterwards(self, scene: Scene) -> None:
+    def test_stop_leaves_no_thread(self, scene: Scene) -> None:
         scene.guests(1)
         host = scene.host()
         host.call(LIVE, 1)
@@ -321,7 +319,7 @@ class TestStop:
 
 class TestConstruction:
     @pytest.mark.parametrize('value', ['0', 'two'])
-    def test_a_limit_that_is_no_whole_number_of_1_or_more_is_refused_by_name(self, tmp_path: Any, value: str) -> None:
+    def test_invalid_limit_raises_error_that_names_the_option(self, tmp_path: Any, value: str) -> None:
         path = tmp_path / 'migrator.conf'
         path.write_text(f'[DEFAULT]\nmax_concurrent_live_migrations = {value}\n')
         conf = scene_module.configuration()
@@ -346,10 +344,8 @@ class TestConstruction:
             ('[libvirt]\nlive_migration_timeout_action = pray', '[libvirt] live_migration_timeout_action'),
         ],
     )
-    def test_every_option_that_is_not_right_is_refused_when_it_is_made(
-        self, tmp_path: Any, text: str, option: str
-    ) -> None:
-        """Some were found when the process stopped, before anything was stopped; one heartbeat died of its own."""
+    def test_invalid_option_raises_error_at_construction(self, tmp_path: Any, text: str, option: str) -> None:
+        """Without the check a stop failed before it had stopped anything, or the heartbeat ended with an error."""
         path = tmp_path / 'migrator.conf'
         path.write_text(f'[compute]\n{text}\n')
         conf = scene_module.configuration()
@@ -360,20 +356,20 @@ class TestConstruction:
             with pytest.raises(exception.ConfigurationError, match=rf'Option {re.escape(option)} is .* would do'):
                 manager.ComputeManager(conf, 'alpha', driver, simulation.world, scene_module.Events())
 
-    def test_it_starts_nothing_by_itself(self, scene: Scene) -> None:
+    def test_construction_starts_no_thread_and_sends_nothing(self, scene: Scene) -> None:
         host = scene.host(start=False)
         scene.simulation.run_ready()
         assert list(host.process.threads) == []
         assert host.events.started == []
         assert host.wire.serving == []
 
-    def test_it_needs_somewhere_to_listen(self, scene: Scene) -> None:
+    def test_start_without_rpc_raises_value_error(self, scene: Scene) -> None:
         host = scene.host(start=False)
         host.manager._rpc = None
         with pytest.raises(ValueError, match='needs an RPC'):
             host.manager.start()
 
-    def test_it_listens_under_its_name_and_beats(self, scene: Scene) -> None:
+    def test_started_host_listens_under_its_name_and_sends_heartbeats(self, scene: Scene) -> None:
         host = scene.host(report_interval=10)
         ((target, endpoint),) = host.wire.serving
         assert (target.topic, target.server, endpoint) == (rpcapi.TOPIC, 'alpha', host.manager)
@@ -381,12 +377,12 @@ class TestConstruction:
         assert len(host.events.beats) == 3
         assert host.events.beats[-1].node is not None
 
-    def test_two_lives_have_two_boot_ids_and_the_version_may_be_capped(self, scene: Scene) -> None:
+    def test_each_start_has_its_boot_id_and_version_may_be_capped(self, scene: Scene) -> None:
         first, second = scene.host(start=False), scene.host(start=False, service_version_cap=2)
         assert first.manager.boot_id != second.manager.boot_id
         assert second.manager.version == 2
 
-    def test_what_it_answers_goes_over_the_wire_and_back(self, scene: Scene) -> None:
+    def test_answers_survive_serialization(self, scene: Scene) -> None:
         scene.guests(1)
         host = scene.host()
         for answer in (host.call(LIVE), host.poll(), host.call('live_migration_abort')):
@@ -394,10 +390,10 @@ class TestConstruction:
             assert base.to_primitive(again) == base.to_primitive(answer)
 
 
-def test_native_threads_move_twenty_guests_and_leave_nothing_behind() -> None:
+def test_native_threads_migrate_twenty_guests_and_leave_nothing_behind() -> None:
     threads = executors.NativeThreads()
     world = FakeWorld(threads)
-    # a link so fast that the time which passes does not matter
+    # The link is so fast that the copies take almost no time.
     source, destination = (world.add(host, vcpus=64, link=1e9) for host in ('alpha', 'beta'))
     receiver = FakeDriver(destination, threads)
     events = scene_module.Events()
@@ -408,7 +404,7 @@ def test_native_threads_move_twenty_guests_and_leave_nothing_behind() -> None:
     made.start()
     command_of = scene_module.Host.command
     host: Any = types.SimpleNamespace(manager=made)
-    # a host answers "starting" until it is registered, and a conductor asks again
+    # A host refuses commands as "starting" until it is registered, and a conductor polls again.
     while made.poll_live_migrations(scene_module.CONTEXT, [command_of(host, 'poll')], [], 60.0)[0].refusal:
         pass
     for number in range(1, 21):

@@ -10,7 +10,7 @@ from migrator.objects import Flavor, LiveMigrateData
 from tests.unit.compute import scene
 
 
-def test_what_is_packed_comes_out_as_it_was() -> None:
+def test_unpacked_value_equals_packed_value() -> None:
     flavor = Flavor(name='größe', memory_mb=8192, swap=1, extra_specs={'resources:VCPU': '0'})
     launched = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     instance = scene.instance().replace(flavor=flavor, launched_at=launched)
@@ -18,6 +18,6 @@ def test_what_is_packed_comes_out_as_it_was() -> None:
     assert packing.unpack(packing.pack([instance, 'beta', data])) == [instance, 'beta', data]
 
 
-def test_it_takes_a_third_of_the_room_of_a_pickle() -> None:
+def test_packed_value_takes_a_third_of_a_pickle() -> None:
     value = [scene.instance(7), 'beta', LiveMigrateData(destination={'host': 'beta'})]
     assert len(packing.pack(value)) < len(pickle.dumps(value)) / 3

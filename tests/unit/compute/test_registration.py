@@ -13,12 +13,12 @@ from tests.unit.compute import scene as scene_module
 
 Scene = scene_module.Scene
 
-#: Seconds for which a driver waits for a guest.
+#: Seconds that the driver waits for an unresponsive guest.
 DEADLINE = 20.0
 
 
-def silence(host: scene_module.Host, *numbers: int) -> None:
-    """Have guests not tell what they are, as those do whose QEMU hangs."""
+def make_unresponsive(host: scene_module.Host, *numbers: int) -> None:
+    """Make get_instance of some guests time out, as it does for a guest whose QEMU hangs."""
 
     def hang(_truth: object) -> driver.Instance:
         host.process.sleep(DEADLINE)
@@ -29,13 +29,13 @@ def silence(host: scene_module.Host, *numbers: int) -> None:
 
 
 def adoptable(host: scene_module.Host) -> list[int]:
-    """Return which guests a host that has registered would have adopted."""
+    """Return the numbers of the adoptable guests in the report of a host that has registered."""
     (report,) = host.events.started
     known = {scene_module.uuid(1, number): number for number in range(100)}
     return [known[guest.uuid] for guest in report.adoptable if isinstance(guest, driver.Instance)]
 
 
-def test_the_call_is_repeated_until_a_conductor_answers(scene: Scene) -> None:
+def test_compute_started_is_repeated_until_a_conductor_replies(scene: Scene) -> None:
     host = scene.host(start=False)
     host.events.unreachable = True
     host.start()
@@ -48,7 +48,7 @@ def test_the_call_is_repeated_until_a_conductor_answers(scene: Scene) -> None:
 
 
 @pytest.mark.seeds(None, 1, 2)
-def test_many_messages_for_another_boot_make_one_call_at_a_time(scene: Scene) -> None:
+def test_many_commands_for_another_boot_make_one_call_at_a_time(scene: Scene) -> None:
     host = scene.host()
     gate = host.process.event()
     host.events.hang = gate.wait
@@ -62,7 +62,7 @@ def test_many_messages_for_another_boot_make_one_call_at_a_time(scene: Scene) ->
 
 
 @pytest.mark.seeds(None, 1, 2)
-def test_a_stopped_host_calls_no_more_and_beats_no_more(scene: Scene) -> None:
+def test_stopped_host_sends_no_call_and_no_heartbeat(scene: Scene) -> None:
     host = scene.host(start=False)
     host.events.unreachable = True
     host.start()
@@ -73,9 +73,7 @@ def test_a_stopped_host_calls_no_more_and_beats_no_more(scene: Scene) -> None:
     assert host.events.beats == []
 
 
-def test_one_that_stops_before_it_is_known_says_nothing_of_a_call_that_is_lost_and_tells_nobody(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stop_before_registration_logs_and_reports_nothing(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     host = scene.host(start=False)
     gate = host.process.event()
     host.events.hang = gate.wait
@@ -90,44 +88,44 @@ def test_one_that_stops_before_it_is_known_says_nothing_of_a_call_that_is_lost_a
     assert host.events.stopping == []
 
 
-def test_a_guest_that_cannot_be_described_keeps_neither_its_host_nor_its_neighbours(
+def test_guest_that_fails_to_be_described_does_not_block_host_or_other_guests(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.guests(1, 2, 3, 4)
     host = scene.host(start=False, adopt_guests=True)
     scene.alpha.faults.fail('get_instance', 'no such disk', sticky=True, instance_uuid=scene_module.uuid(1, 1))
-    silence(host, 3)
+    make_unresponsive(host, 3)
     with caplog.at_level(logging.WARNING):
         host.start()
         scene.simulation.advance(DEADLINE + 1)
     assert adoptable(host) == [2, 4]
     assert len(host.events.started[0].guests) == 4
     assert host.poll().refusal is None
-    told = [record.getMessage() for record in caplog.records]
-    assert [scene_module.uuid(1, number) in line for number, line in zip((1, 3), told, strict=True)] == [True, True]
-    assert 'no such disk' in told[0]
-    assert 'get_guest was not answered' in told[1]
-    assert all('registers again' in line for line in told)
+    logged = [record.getMessage() for record in caplog.records]
+    assert [scene_module.uuid(1, number) in line for number, line in zip((1, 3), logged, strict=True)] == [True, True]
+    assert 'no such disk' in logged[0]
+    assert 'get_guest was not answered' in logged[1]
+    assert all('registers again' in line for line in logged)
 
 
-def test_many_guests_that_do_not_answer_hold_the_start_up_for_a_minute_at_most(
+def test_many_unresponsive_guests_delay_the_start_by_a_minute_at_most(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.guests(*range(1, 17))
     host = scene.host(start=False, adopt_guests=True)
-    silence(host, *range(2, 17))
+    make_unresponsive(host, *range(2, 17))
     with caplog.at_level(logging.WARNING):
         host.start()
         scene.simulation.advance(3 * DEADLINE + 1)
     assert adoptable(host) == [1]
     assert host.poll().refusal is None
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 4
-    assert '12 more' in told[-1]
-    assert 'registers again' in told[-1]
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == 4
+    assert '12 more' in logged[-1]
+    assert 'registers again' in logged[-1]
 
 
-def test_a_hypervisor_that_is_away_at_the_start_is_waited_for_and_loses_no_guest(scene: Scene) -> None:
+def test_start_waits_for_unreachable_hypervisor_and_adopts_every_guest(scene: Scene) -> None:
     scene.guests(*range(1, 9))
     host = scene.host(start=False, adopt_guests=True)
     away = [True] * 5
@@ -144,12 +142,12 @@ def test_a_hypervisor_that_is_away_at_the_start_is_waited_for_and_loses_no_guest
     assert adoptable(host) == list(range(1, 9))
 
 
-def test_what_a_guest_has_not_answered_is_not_asked_again_while_no_conductor_answers(
+def test_unresponsive_guest_is_queried_once_while_no_conductor_replies(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.guests(1, 2)
     host = scene.host(start=False, adopt_guests=True)
-    silence(host, 1)
+    make_unresponsive(host, 1)
     host.events.unreachable = True
     with caplog.at_level(logging.WARNING):
         host.start()
@@ -160,20 +158,20 @@ def test_what_a_guest_has_not_answered_is_not_asked_again_while_no_conductor_ans
     assert len([record for record in caplog.records if scene_module.uuid(1, 1) in record.getMessage()]) == 1
 
 
-def test_one_that_is_stopped_while_it_waits_for_a_guest_does_not_register(scene: Scene) -> None:
+def test_host_stopped_while_it_waits_for_a_guest_does_not_register(scene: Scene) -> None:
     scene.guests(1, 2)
     host = scene.host(start=False, adopt_guests=True)
-    silence(host, 1, 2)
+    make_unresponsive(host, 1, 2)
     host.start()
     host.manager.cleanup_host()
     scene.simulation.advance(100)
     assert host.events.started == []
 
 
-def test_a_driver_that_cannot_tell_what_guests_are_is_named_once_where_they_are_to_be_adopted(
+def test_driver_without_get_instance_logs_one_warning_if_guests_are_adopted(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing was said at the host, and its conductor recommended the option that the host had."""
+    """Without the warning the host logged nothing, and its conductor recommended the option that was already set."""
     scene.guests(*range(1, 8))
     scene.alpha.guests[scene_module.uuid(1, 7)].state = protocol.GuestState.WAITING
     host = scene.host(start=False, adopt_guests=True)
@@ -185,9 +183,9 @@ def test_a_driver_that_cannot_tell_what_guests_are_is_named_once_where_they_are_
         host.events.unreachable = False
         scene.simulation.advance(2)
     assert adoptable(host) == []
-    told = [record.getMessage() for record in caplog.records if 'get_instance' in record.getMessage()]
+    logged = [record.getMessage() for record in caplog.records if 'get_instance' in record.getMessage()]
     shown = ', '.join(scene_module.uuid(1, number) for number in range(1, 6))
-    assert told == [
+    assert logged == [
         'The driver cannot describe 6 guests (its get_instance returns None); those that the database does not have '
         f'are not adopted: {shown}, ...'
     ]

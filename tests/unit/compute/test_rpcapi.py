@@ -32,7 +32,7 @@ class Recorder:
         raise AssertionError('every command is acknowledged')
 
     def serve(self, target: Any, endpoint: object) -> Any:
-        raise AssertionError('the door does not listen')
+        raise AssertionError('the RPC API of a client serves nothing')
 
 
 def migration(status: str) -> Migration:
@@ -48,7 +48,7 @@ def command_of(boot_id: str = 'first') -> protocol.Command:
     )
 
 
-def knock(method: str, api: rpcapi.ComputeAPI) -> None:
+def call(method: str, api: rpcapi.ComputeAPI) -> None:
     given: dict[str, Any] = {
         'context': scene.CONTEXT,
         'host': 'alpha',
@@ -76,14 +76,14 @@ def exposed() -> list[str]:
     ]
 
 
-def test_the_door_and_the_endpoint_have_the_same_methods() -> None:
+def test_rpc_api_and_endpoint_have_the_same_methods() -> None:
     assert sorted(METHODS) == sorted(exposed())
 
 
 @pytest.mark.parametrize('method', METHODS)
-def test_each_call_goes_to_the_named_host_with_the_arguments_that_the_endpoint_takes(method: str) -> None:
+def test_each_call_goes_to_the_named_host_with_the_endpoints_arguments(method: str) -> None:
     recorder = Recorder()
-    knock(method, rpcapi.ComputeAPI(recorder, timeout=60.0, long_timeout=1800.0, monitor=30.0))
+    call(method, rpcapi.ComputeAPI(recorder, timeout=60.0, long_timeout=1800.0, monitor=30.0))
     ((target, called, timeout, monitor, args),) = recorder.calls
     assert (str(target), called) == ('compute.alpha', method)
     assert target.version == ('1.1' if method in END_OF_MOVE else '1.0')
@@ -109,9 +109,7 @@ def test_each_call_goes_to_the_named_host_with_the_arguments_that_the_endpoint_t
         ('running', 4, True),
     ],
 )
-def test_an_abort_is_sent_only_to_a_host_that_can_do_it_for_what_stands_there(
-    status: str, version: int, sent: bool
-) -> None:
+def test_abort_is_sent_only_to_a_host_that_supports_it_in_that_status(status: str, version: int, sent: bool) -> None:
     recorder = Recorder()
     api = rpcapi.ComputeAPI(recorder, version_of={'alpha': version}.__getitem__)
     given: Any = (scene.CONTEXT, 'alpha', command_of(), scene.instance(), migration(status))
@@ -128,28 +126,28 @@ def test_an_abort_is_sent_only_to_a_host_that_can_do_it_for_what_stands_there(
     ('service_version', 'pin', 'version'),
     [(4, None, '1.1'), (4, '1.1', '1.1'), (4, '1.0', '1.0'), (3, None, '1.0'), (1, '1.1', '1.0')],
 )
-def test_post_and_rollback_are_plain_calls_to_a_host_below_version_4_and_where_they_are_pinned(
+def test_post_and_rollback_are_plain_calls_below_version_4_or_if_pinned(
     method: str, service_version: int, pin: str | None, version: str
 ) -> None:
     recorder = Recorder()
     version_of = {'alpha': service_version}.__getitem__
-    knock(method, rpcapi.ComputeAPI(recorder, 60.0, 1800.0, 30.0, version_of=version_of, pin=pin))
+    call(method, rpcapi.ComputeAPI(recorder, 60.0, 1800.0, 30.0, version_of=version_of, pin=pin))
     ((target, _, *waits, args),) = recorder.calls
     assert (target.version, waits) == (version, [60.0, None])
     assert set(args) == {'command', 'instance', 'migrate_data'}
 
 
-def test_the_version_of_a_host_is_asked_for_once_in_each_life_of_it() -> None:
-    recorder, asked = Recorder(), []
+def test_version_of_a_host_is_read_once_for_each_boot() -> None:
+    recorder, queried = Recorder(), []
     versions = iter((3, 4))
 
     def version_of(host: str) -> int:
-        asked.append(host)
+        queried.append(host)
         return next(versions)
 
     api = rpcapi.ComputeAPI(recorder, version_of=version_of)
     for boot_id in ('first', 'first', 'second', 'second'):
         given: Any = (scene.CONTEXT, 'alpha', command_of(boot_id), scene.instance(), None)
         api.post_live_migration_at_source(*given)
-    assert asked == ['alpha', 'alpha']
+    assert queried == ['alpha', 'alpha']
     assert [call[0].version for call in recorder.calls] == ['1.0', '1.0', '1.1', '1.1']

@@ -11,14 +11,14 @@ Scene = scene_module.Scene
 LIVE = 'live_migration'
 
 
-def test_a_guest_that_nothing_was_asked_about_is_here_without_an_entry(scene: Scene) -> None:
+def test_poll_of_idle_guest_returns_it_without_entry(scene: Scene) -> None:
     scene.guests(1)
     observation = scene.host().poll()
     assert (observation.guest.state, observation.guest.job, observation.entry) == ('running', False, '')
     assert (observation.verdict, observation.reports, observation.progress) == ('', [], {})
 
 
-def test_the_entry_says_started_as_long_as_the_driver_call_has_not_returned(scene: Scene) -> None:
+def test_entry_is_started_until_the_driver_call_returns(scene: Scene) -> None:
     scene.guests(1)
     before, after = scene.alpha.faults.stall(LIVE), scene.alpha.faults.stall(LIVE, after=True)
     host = scene.host()
@@ -38,7 +38,7 @@ def test_the_entry_says_started_as_long_as_the_driver_call_has_not_returned(scen
     scene.until(lambda: host.poll().entry == 'returned')
 
 
-def test_a_poll_during_a_driver_call_that_hangs_returns(scene: Scene) -> None:
+def test_poll_returns_while_a_driver_call_hangs(scene: Scene) -> None:
     scene.guests(1)
     stall = scene.alpha.faults.stall(LIVE)
     host = scene.host()
@@ -49,7 +49,7 @@ def test_a_poll_during_a_driver_call_that_hangs_returns(scene: Scene) -> None:
     assert scene.simulation.time == began
 
 
-def test_a_guest_of_which_the_driver_does_not_tell_is_left_out_and_the_others_are_not(scene: Scene) -> None:
+def test_poll_leaves_out_only_guests_that_the_driver_does_not_report(scene: Scene) -> None:
     scene.guests(1, 2, 3)
     host = scene.host()
     hung = scene.alpha.faults.stall('get_guest', sticky=True, instance_uuid=scene_module.uuid(1, 1))
@@ -59,19 +59,19 @@ def test_a_guest_of_which_the_driver_does_not_tell_is_left_out_and_the_others_ar
         found = host.polls(commands)
         assert [observation.migration_uuid for observation in found] == [scene_module.uuid(2, 3)]
         scene.simulation.advance(2.0)
-    # one question that hangs, not five
+    # Five polls leave one hung query, not five.
     assert len(host.process.threads) < 5
     hung.release()
     scene.simulation.run_ready()
     assert len(host.polls(commands)) == 2
 
 
-def test_a_guest_of_which_the_driver_says_nonsense_is_left_out_and_the_others_are_not(
+def test_poll_leaves_out_only_guests_that_the_driver_reports_wrongly(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.guests(1, 2, 3)
     host = scene.host()
-    odd = {
+    wrong = {
         scene_module.uuid(1, 1): {'get_guest': lambda uuid: protocol.Guest(instance_uuid=uuid, state='active')},
         scene_module.uuid(1, 2): {
             'get_guest': lambda uuid: protocol.Guest(instance_uuid=uuid, state='running', job=True),
@@ -80,7 +80,7 @@ def test_a_guest_of_which_the_driver_says_nonsense_is_left_out_and_the_others_ar
     }
     for name in ('get_guest', 'get_progress'):
         right = getattr(host.driver, name)
-        monkeypatch.setattr(host.driver, name, lambda uuid, n=name, f=right: odd.get(uuid, {}).get(n, f)(uuid))
+        monkeypatch.setattr(host.driver, name, lambda uuid, n=name, f=right: wrong.get(uuid, {}).get(n, f)(uuid))
     found = host.polls([host.command('poll', number) for number in (1, 2, 3)])
     assert [observation.migration_uuid for observation in found] == [scene_module.uuid(2, 3)]
     assert 'Guest.state. Value: active. running' in caplog.text
@@ -88,7 +88,7 @@ def test_a_guest_of_which_the_driver_says_nonsense_is_left_out_and_the_others_ar
     assert text in caplog.text
 
 
-def test_a_poll_changes_nothing_but_the_epoch(scene: Scene) -> None:
+def test_poll_changes_only_the_epoch(scene: Scene) -> None:
     scene.guests(1, 2)
     host = scene.host()
     for number in (1, 2):
@@ -100,5 +100,5 @@ def test_a_poll_changes_nothing_but_the_epoch(scene: Scene) -> None:
     assert host.waiting[-1] == scene_module.uuid(2, 2)
 
 
-def test_a_poll_of_nothing_is_answered_at_once(scene: Scene) -> None:
+def test_poll_without_commands_returns_at_once(scene: Scene) -> None:
     assert scene.host().polls([]) == []

@@ -14,20 +14,20 @@ ABORT = 'live_migration_abort'
 AT_SOURCE = 'rollback_live_migration_at_source'
 
 
-class TestMove:
-    def test_it_is_told_as_running_when_the_hypervisor_has_it_and_as_completed_at_the_end(self, scene: Scene) -> None:
+class TestLiveMigration:
+    def test_live_migration_reports_running_and_then_completed(self, scene: Scene) -> None:
         scene.guests(1)
         host = scene.host()
         assert host.report(LIVE).result == {'started': False}
         scene.until(lambda: len(host.events.ended) == 2)
-        told = [(report.state, report.result) for _, report in host.events.ended]
-        assert told == [('running', {'started': True}), ('done', {'verdict': 'completed'})]
+        reports = [(report.state, report.result) for _, report in host.events.ended]
+        assert reports == [('running', {'started': True}), ('done', {'verdict': 'completed'})]
         observation = host.poll()
         assert (observation.entry, observation.verdict) == ('returned', 'completed')
         assert (observation.guest.state, observation.guest.job) == ('paused for cut-over', False)
         assert host.waiting == []
 
-    def test_a_driver_that_fails_tells_why_and_leaves_the_guest_running(self, scene: Scene) -> None:
+    def test_failed_copy_reports_failed_and_leaves_the_guest_running(self, scene: Scene) -> None:
         scene.guests(1)
         scene.alpha.faults.fail('copying')
         host = scene.host()
@@ -37,7 +37,7 @@ class TestMove:
         observation = host.poll()
         assert (observation.entry, observation.verdict, observation.guest.active) == ('returned', 'failed', True)
 
-    def test_a_driver_that_starts_no_job_is_a_failure_with_its_reason(self, scene: Scene) -> None:
+    def test_driver_that_starts_no_job_reports_failed_with_reason(self, scene: Scene) -> None:
         scene.guests(1)
         scene.alpha.faults.fail(LIVE, 'no route')
         host = scene.host()
@@ -48,8 +48,8 @@ class TestMove:
         assert 'no route' in (report.reason or '')
 
     @pytest.mark.nova_bug(1905944)
-    def test_a_driver_that_fails_while_its_job_goes_on_is_attached_to_again(self, scene: Scene) -> None:
-        """What fails while watching does not lose the job."""
+    def test_driver_failure_while_job_goes_on_attaches_again(self, scene: Scene) -> None:
+        """A failure of the driver while it watches the job does not lose the job."""
         scene.guests(1)
         host = scene.host()
         host.call(LIVE)
@@ -62,7 +62,7 @@ class TestMove:
         scene.until(lambda: again.events.states(LIVE)[-1:] == ['done'])
         assert len(scene.world.effects('job started')) == 1
 
-    def test_a_call_whose_guest_has_a_job_already_attaches_to_it(self, scene: Scene) -> None:
+    def test_call_for_guest_with_a_job_attaches_to_it(self, scene: Scene) -> None:
         scene.guests(1, 2)
         stall = scene.alpha.faults.stall('copying', instance_uuid=scene_module.uuid(1, 1))
         host = scene.host()
@@ -79,7 +79,7 @@ class TestMove:
         assert len(scene.world.effects('job started')) == 2
 
     @pytest.mark.parametrize('state', [GuestState.SHUTDOWN, GuestState.CUTOVER])
-    def test_a_guest_that_cannot_be_moved_is_a_failure_without_a_verdict(self, scene: Scene, state: str) -> None:
+    def test_guest_in_unmovable_state_fails_without_verdict(self, scene: Scene, state: str) -> None:
         scene.guests(1)
         scene.alpha.guests[scene_module.uuid(1, 1)].state = state
         host = scene.host()
@@ -88,7 +88,7 @@ class TestMove:
         observation = host.poll()
         assert (observation.entry, observation.verdict, observation.guest.state) == ('returned', '', state)
 
-    def test_an_end_that_nobody_saw_is_no_verdict(self, scene: Scene) -> None:
+    def test_unobserved_end_has_no_verdict(self, scene: Scene) -> None:
         scene.guests(1)
         scene.alpha.faults.fail(LIVE, after=True)
         host = scene.host()
@@ -98,7 +98,7 @@ class TestMove:
         assert (observation.entry, observation.verdict) == ('returned', '')
         assert scene.world.active_on(scene_module.uuid(1, 1)) == ['beta']
 
-    def test_a_guest_that_is_not_here_is_gone_and_the_driver_is_not_called(self, scene: Scene) -> None:
+    def test_absent_guest_fails_as_gone_without_driver_call(self, scene: Scene) -> None:
         host = scene.host()
         host.call(LIVE)
         scene.until(lambda: host.events.states(LIVE) == ['failed'])
@@ -107,7 +107,7 @@ class TestMove:
         observation = host.poll()
         assert (observation.entry, observation.guest.state) == ('', 'absent')
 
-    def test_it_is_made_once_in_the_life_of_a_process_whatever_epoch_asks_again(self, scene: Scene) -> None:
+    def test_live_migration_runs_once_per_process_in_any_epoch(self, scene: Scene) -> None:
         scene.guests(1)
         scene.alpha.faults.fail('copying')
         host = scene.host()
@@ -118,7 +118,7 @@ class TestMove:
         scene.simulation.run_ready()
         assert len(scene.world.effects('job started')) == 1
 
-    def test_a_guest_shut_off_by_its_user_stays_so(self, scene: Scene) -> None:
+    def test_guest_shut_off_by_its_user_stays_off(self, scene: Scene) -> None:
         scene.guests(1)
         host = scene.host()
         host.call(LIVE)
@@ -132,7 +132,7 @@ class TestMove:
 
 @pytest.mark.seeds(None, 1, 2)
 class TestAbort:
-    def test_of_a_waiting_one_decides_at_once_and_the_driver_is_never_called(self, scene: Scene) -> None:
+    def test_abort_of_queued_migration_cancels_it_without_driver_call(self, scene: Scene) -> None:
         scene.guests(1, 2)
         host = scene.host()
         host.call(LIVE, number=1)
@@ -146,7 +146,7 @@ class TestAbort:
         assert host.kept(LIVE, 2).state == 'cancelled'  # type: ignore[union-attr]
         assert [effect.instance_uuid for effect in scene.world.effects('job started')] == [scene_module.uuid(1, 1)]
 
-    def test_of_a_running_one_goes_to_the_driver_whose_verdict_is_told(self, scene: Scene) -> None:
+    def test_abort_of_running_migration_reports_the_drivers_verdict(self, scene: Scene) -> None:
         scene.guests(1)
         host = scene.host()
         host.call(LIVE)
@@ -157,7 +157,7 @@ class TestAbort:
         assert host.report(ABORT).result == {'cancelled': False, 'verdict': 'aborted'}
         assert host.poll().guest == protocol.Guest(instance_uuid=scene_module.uuid(1, 1), state='running')
 
-    def test_that_loses_to_the_cut_over_leaves_the_verdict_completed(self, scene: Scene) -> None:
+    def test_abort_after_cut_over_leaves_verdict_completed(self, scene: Scene) -> None:
         scene.guests(1)
         stall = scene.alpha.faults.stall('arrived')
         host = scene.host()
@@ -169,7 +169,7 @@ class TestAbort:
         scene.until(lambda: host.events.states(LIVE)[-1:] == ['done'])
         assert host.report(ABORT).result == {'cancelled': False, 'verdict': 'completed'}
 
-    def test_between_the_entry_and_the_driver_call_is_not_lost(self, scene: Scene) -> None:
+    def test_abort_between_entry_and_driver_call_is_not_lost(self, scene: Scene) -> None:
         scene.guests(1)
         stall = scene.alpha.faults.stall('get_guest')
         host = scene.host()
@@ -182,7 +182,7 @@ class TestAbort:
         assert scene.world.effects('job started') == []
 
     @pytest.mark.parametrize('phase', ['starting', 'live_migration'])
-    def test_between_the_driver_call_and_the_job_is_not_lost(self, scene: Scene, phase: str) -> None:
+    def test_abort_between_driver_call_and_job_is_not_lost(self, scene: Scene, phase: str) -> None:
         scene.guests(1)
         stall = scene.alpha.faults.stall(phase)
         host = scene.host()
@@ -195,7 +195,7 @@ class TestAbort:
         assert host.events.ended[-1][1].result == {'verdict': 'aborted'}
         assert scene.world.active_on(scene_module.uuid(1, 1)) == ['alpha']
 
-    def test_that_hangs_in_the_driver_blocks_neither_poll_nor_the_abort_of_another(self, scene: Scene) -> None:
+    def test_hung_abort_blocks_neither_poll_nor_other_abort(self, scene: Scene) -> None:
         scene.guests(1, 2)
         host = scene.host(max_concurrent_live_migrations=2)
         for number in (1, 2):
@@ -211,7 +211,7 @@ class TestAbort:
         assert not host.poll(2).guest.job
         stall.release()
 
-    def test_in_any_order_of_events_ends_cancelled_or_aborted_and_leaves_nothing(self, scene: Scene) -> None:
+    def test_abort_in_any_schedule_ends_cancelled_or_aborted_and_leaves_nothing(self, scene: Scene) -> None:
         scene.guests(*range(1, 11))
         host = scene.host(max_concurrent_live_migrations=3)
         results: dict[int, list[object]] = {}
@@ -229,7 +229,7 @@ class TestAbort:
 
 @pytest.mark.seeds(None, 1, 2)
 class TestRollbackAtSource:
-    def test_cancels_what_waits_and_then_answers_done(self, scene: Scene) -> None:
+    def test_rollback_cancels_queued_migration_and_reports_done(self, scene: Scene) -> None:
         scene.guests(1, 2)
         host = scene.host()
         host.call(LIVE, number=1)
@@ -239,7 +239,7 @@ class TestRollbackAtSource:
         assert host.waiting == []
         assert len(scene.alpha.jobs) == 1
 
-    def test_aborts_what_runs_waits_for_its_end_and_restores_the_guest(self, scene: Scene) -> None:
+    def test_rollback_aborts_running_job_and_then_restores_the_guest(self, scene: Scene) -> None:
         scene.guests(1)
         host = scene.host()
         host.call(LIVE)
@@ -249,7 +249,7 @@ class TestRollbackAtSource:
         assert host.events.states(LIVE)[-1] == 'cancelled'
         assert scene.alpha.jobs == {}
 
-    def test_job_of_an_earlier_boot_is_aborted_before_the_guest_is_restored(self, scene: Scene) -> None:
+    def test_rollback_aborts_job_of_earlier_boot_before_it_restores_the_guest(self, scene: Scene) -> None:
         scene.guests(1)
         before = scene.host()
         before.call(LIVE)
@@ -264,7 +264,7 @@ class TestRollbackAtSource:
         scene.until(lambda: host.events.states(AT_SOURCE) == ['failed', 'done'])
         assert scene.world.active_on(scene_module.uuid(1, 1)) == ['alpha']
 
-    def test_resumes_a_guest_that_was_left_paused_for_cut_over(self, scene: Scene) -> None:
+    def test_rollback_resumes_guest_left_paused_for_cut_over(self, scene: Scene) -> None:
         scene.guests(1)
         scene.alpha.leave_paused = True
         scene.alpha.faults.fail('cutover')
@@ -276,7 +276,7 @@ class TestRollbackAtSource:
         scene.until(lambda: host.events.states(AT_SOURCE) == ['done'])
         assert host.poll(epoch=2).guest.active
 
-    def test_of_a_guest_that_is_not_here_says_gone(self, scene: Scene) -> None:
+    def test_rollback_of_absent_guest_reports_gone(self, scene: Scene) -> None:
         host = scene.host()
         host.call(AT_SOURCE)
         scene.until(lambda: host.events.ended)
@@ -284,7 +284,7 @@ class TestRollbackAtSource:
 
 
 class TestPost:
-    def test_removes_the_source_and_persists_the_destination(self, scene: Scene) -> None:
+    def test_post_removes_the_source_and_persists_the_destination(self, scene: Scene) -> None:
         scene.guests(1)
         source, destination = scene.host('alpha'), scene.host('beta')
         source.call(LIVE)
@@ -296,39 +296,39 @@ class TestPost:
         assert scene.beta.guests[scene_module.uuid(1, 1)].persistent
 
     @pytest.mark.parametrize('where', ['source', 'destination'])
-    def test_of_a_migration_that_was_abandoned_before_its_checks_were_answered(self, scene: Scene, where: str) -> None:
-        """Then nothing is known of disks: a driver that asks for them is told so, and does the rest."""
+    def test_post_of_migration_abandoned_before_its_checks_gets_empty_data(self, scene: Scene, where: str) -> None:
+        """The driver gets an empty LiveMigrateData, which names no disks, and completes the step."""
         scene.guests(1)
         scene.data = None
         host = scene.host('beta' if where == 'source' else 'alpha')
         step = f'post_live_migration_at_{where}'
-        post, asked = getattr(host.driver, step), []
+        post, disks = getattr(host.driver, step), []
 
-        def ask(instance: Instance, migrate_data: LiveMigrateData) -> None:
-            asked.append(migrate_data.source.get('disks'))
+        def record(instance: Instance, migrate_data: LiveMigrateData) -> None:
+            disks.append(migrate_data.source.get('disks'))
             post(instance, migrate_data)
 
-        setattr(host.driver, step, ask)
+        setattr(host.driver, step, record)
         host.call(step)
         scene.until(lambda: host.events.states(step))
         assert [report.state for _, report in host.events.ended] == ['done']
-        assert asked == [None]
+        assert disks == [None]
 
     @pytest.mark.parametrize('moving', [False, True])
-    def test_at_source_never_destroys_a_guest_that_is_here_or_has_a_job(self, scene: Scene, moving: bool) -> None:
+    def test_post_at_source_never_destroys_a_guest_in_use_or_with_a_job(self, scene: Scene, moving: bool) -> None:
         scene.guests(1)
         host = scene.host()
         if moving:
             host.call(LIVE, number=1)
             scene.until(lambda: scene.alpha.jobs)
-            host = scene.host()  # another life of the service, in which no work of that job is known
+            host = scene.host()  # a second start of the service, which has no work for that job
         host.call('post_live_migration_at_source', migration_uuid=scene_module.uuid(2, 9))
         scene.until(lambda: host.events.states('post_live_migration_at_source'))
         report = next(r for _, r in host.events.ended if r.step == 'post_live_migration_at_source')
         assert (report.state, report.result) == ('failed', {'error': 'GuestStillHere', 'here': True})
         assert scene.alpha.guests[scene_module.uuid(1, 1)].state == GuestState.RUNNING
 
-    def test_rollback_at_destination_never_destroys_a_guest_that_has_arrived(self, scene: Scene) -> None:
+    def test_rollback_at_destination_never_destroys_an_arrived_guest(self, scene: Scene) -> None:
         scene.guests(1)
         source, destination = scene.host('alpha'), scene.host('beta')
         source.call(LIVE)
@@ -340,7 +340,7 @@ class TestPost:
         assert 'guest' in scene.beta.residue(scene_module.uuid(1, 1))
 
     @pytest.mark.parametrize('step', ['post_live_migration_at_source', 'rollback_live_migration_at_destination'])
-    def test_cleanup_leaves_a_running_guest_alone_whatever_the_driver_would_do(self, scene: Scene, step: str) -> None:
+    def test_cleanup_of_running_guest_never_calls_the_driver(self, scene: Scene, step: str) -> None:
         scene.guests(1)
         host = scene.host()
         setattr(host.driver, step, lambda guest, _data: scene.alpha.remove(guest.uuid, host.driver.life))
@@ -349,7 +349,7 @@ class TestPost:
         assert host.events.ended[0][1].result == {'error': 'GuestStillHere', 'here': True}
         assert scene.world.active_on(scene_module.uuid(1, 1)) == ['alpha']
 
-    def test_at_destination_says_that_nothing_has_arrived(self, scene: Scene) -> None:
+    def test_post_at_destination_of_absent_guest_reports_gone(self, scene: Scene) -> None:
         host = scene.host('beta')
         host.call('post_live_migration_at_destination')
         scene.until(lambda: host.events.ended)
@@ -357,7 +357,7 @@ class TestPost:
 
 
 class TestPreLiveMigration:
-    def test_removes_what_the_check_left_and_its_result_is_for_the_source(self, scene: Scene) -> None:
+    def test_preparation_removes_residue_of_check_and_returns_data_for_source(self, scene: Scene) -> None:
         host = scene.host('beta')
         checked = scene.thread(host, lambda: host.report('check_can_live_migrate_destination'))
         scene.until(lambda: checked)
@@ -369,7 +369,7 @@ class TestPreLiveMigration:
 
 
 class TestForceComplete:
-    def test_makes_a_move_that_does_not_converge_end(self, scene: Scene) -> None:
+    def test_force_complete_ends_a_migration_that_does_not_converge(self, scene: Scene) -> None:
         scene.guests(1)
         scene.alpha.guests[scene_module.uuid(1, 1)].dirty_rate = 1000.0
         scene.alpha.auto_converge_after = 0
@@ -380,7 +380,7 @@ class TestForceComplete:
         assert host.report('live_migration_force_complete').state == 'done'
         scene.until(lambda: host.events.states(LIVE)[-1:] == ['done'])
 
-    def test_of_a_move_that_has_ended_is_no_error(self, scene: Scene) -> None:
+    def test_force_complete_of_ended_migration_is_no_error(self, scene: Scene) -> None:
         scene.guests(1)
         host = scene.host()
         assert host.call('live_migration_force_complete').refusal is None

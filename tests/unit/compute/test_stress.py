@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Many threads at once on one queue, and on one compute host: submit, start, abort, stop and mutate.
+"""Stress tests of one queue and of one compute host: many threads submit, start, abort, stop and change the limit.
 
-Natively the interpreter changes threads as often as it can. ``tests/eventlet`` has the same on green threads that
-change wherever a lock is taken or given back.
+The interpreter switches between the native threads as often as it can. ``tests/eventlet`` runs the same tests on green
+threads that switch wherever a lock is taken or released.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from tests.unit.compute.test_live_migration_queue import Naive
 
 Queue = live_migration_queue.LiveMigrationQueue
 
-#: Migrations that go through the queue, over all of its lives.
+#: Migrations that go through all the queues of a test.
 ROUNDS = 20_000
-LIVES = 20
+#: Queues of a test, one after the other.
+QUEUES = 20
 #: The limit changes between 1 and this.
 MOST = 4
-#: Seconds in which all threads have to end.
+#: Seconds within which all threads must end.
 PATIENCE = 60.0
 
 
 @contextlib.contextmanager
 def changing_often() -> Iterator[None]:
-    """Have the interpreter change threads after a microsecond."""
+    """Make the interpreter switch threads every microsecond."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -50,10 +51,10 @@ def changing_often() -> Iterator[None]:
         sys.setswitchinterval(interval)
 
 
-class Life:
-    """One life of a queue that is hammered until it is closed.
+class HammeredQueue:
+    """A queue that many threads use until it is closed.
 
-    :param threads: whose locks and workers it has; the threads that hammer are ``threading``'s.
+    :param threads: makes the locks and workers of the queue. The threads that use the queue come from ``threading``.
     """
 
     def __init__(self, queue_class: type[Queue], threads: executors.Threads, rounds: int, seed: int) -> None:
@@ -74,7 +75,7 @@ class Life:
         self._lock = threading.Lock()
 
     def hammer(self) -> list[str]:
-        """Run it, and return what is wrong."""
+        """Run all threads, and return what is wrong."""
         actors: list[Callable[[], None]] = [self._mutate, self._stop]
         actors += [lambda number=number: self._submit(number) for number in range(3)]  # type: ignore[misc]
         actors += [lambda number=number: self._abort(number) for number in range(2)]  # type: ignore[misc]
@@ -92,7 +93,7 @@ class Life:
     def _act(self, actor: Callable[[], None]) -> None:
         try:
             actor()
-        except Exception as error:  # noqa: BLE001 -- the test's thread tells of it
+        except Exception as error:  # noqa: BLE001 -- hammer() returns it to the test's thread
             self.wrong.append(f'{type(error).__name__}: {error}')
             self._left = 0
 
@@ -106,7 +107,7 @@ class Life:
         if len(ran) != len(self.ran):
             wrong.append('something ran twice')
         if ran & never:
-            wrong.append(f'aborts lost: {len(ran & never)} ran though they were said to be cancelled')
+            wrong.append(f'aborts lost: {len(ran & never)} ran although they were reported as cancelled')
         accepted = set(self.submitted) - set(self.refused)
         if ran | never != accepted:
             wrong.append(f'{len(accepted - ran - never)} neither ran nor were cancelled')
@@ -124,14 +125,14 @@ class Life:
             if self.wrong:
                 return
             uuid = f'{self.seed}-{round_}'
-            # Before: an abort may come first.
+            # Recorded before submit(), because an abort may come first.
             self.submitted.append(uuid)
             try:
                 self.queue.submit(uuid, self._work, uuid)
             except exception.QueueClosed:
                 self.refused.append(uuid)
             if round_ % 4:
-                # Otherwise whoever submits is far ahead of all others.
+                # Without a pause the submitting threads would run far ahead of all others.
                 self.threads.sleep(0)
         with self._lock:
             self._left -= 1
@@ -139,7 +140,7 @@ class Life:
     def _abort(self, number: int) -> None:
         chance = random.Random(f'{self.seed}/{number}')  # noqa: S311 -- a schedule needs no secrecy
         while self._left:
-            # The newest, and some older ones: those that wait, that start at this moment, and that have ended.
+            # The newest and some older ones, so that some wait, some are just starting and some have ended.
             for uuid in [*self.submitted[-2:], *self.submitted[-chance.randint(1, 40) :][:1]]:
                 if self.queue.cancel(uuid):
                     self.cancelled.append(uuid)
@@ -152,37 +153,37 @@ class Life:
             self.threads.sleep(0)
 
     def _stop(self) -> None:
-        # Most lives are stopped in the middle, and all in the end.
+        # Most queues are closed while entries are still submitted; every queue is closed in the end.
         while self._left and len(self.submitted) < self.rounds * (0.8 + 0.04 * (self.seed % 6)):
             self.threads.sleep(0)
         self.closed += self.queue.close()
 
 
-def hammer(queue_class: type[Queue], threads: executors.Threads, rounds: int, lives: int) -> list[str]:
-    """Hammer some lives of a queue, one after the other; return what is wrong, until entries or aborts are lost."""
+def hammer(queue_class: type[Queue], threads: executors.Threads, rounds: int, queues: int) -> list[str]:
+    """Hammer some queues one after the other, until entries or aborts are lost, and return what is wrong."""
     wrong: list[str] = []
-    for seed in range(lives):
-        wrong += Life(queue_class, threads, rounds // lives, seed).hammer()
+    for seed in range(queues):
+        wrong += HammeredQueue(queue_class, threads, rounds // queues, seed).hammer()
         if lost(wrong):
             break
     return wrong
 
 
 def lost(wrong: list[str]) -> bool:
-    """Return whether what is wrong is what a queue that is written naively does."""
+    """Return whether entries or aborts were lost, as in a naive queue."""
     return any(what.startswith(('entries leaked', 'aborts lost')) for what in wrong)
 
 
 def futures() -> int:
-    """Return how many Futures there are in this process."""
+    """Return the number of Futures in this process."""
     gc.collect()
     return sum(isinstance(each, concurrent.futures.Future) for each in gc.get_objects())
 
 
 def workers(known: set[threading.Thread]) -> list[str]:
-    """Return the pools' threads that are left, when those that are about to end have ended.
+    """Return the names of the pool threads that are left after the others have ended.
 
-    :param known: those of the tests before.
+    :param known: threads that existed before the test.
     """
 
     def new() -> list[threading.Thread]:
@@ -194,23 +195,23 @@ def workers(known: set[threading.Thread]) -> list[str]:
     return [thread.name for thread in new()]
 
 
-def test_no_abort_is_lost_no_entry_leaks_and_no_future_or_thread_is_left() -> None:
+def test_stressed_queue_loses_no_abort_and_leaks_no_entry_future_or_thread() -> None:
     known, before = set(threading.enumerate()), futures()
     with changing_often():
-        assert hammer(Queue, executors.NativeThreads(), ROUNDS, LIVES) == []
+        assert hammer(Queue, executors.NativeThreads(), ROUNDS, QUEUES) == []
     assert workers(known) == []
     assert futures() <= before
 
 
-def test_the_same_hammer_finds_the_naive_order_wrong_at_once() -> None:
+def test_stressed_naive_queue_loses_aborts_or_entries() -> None:
     with changing_often():
-        wrong = hammer(Naive, executors.NativeThreads(), ROUNDS, LIVES)
+        wrong = hammer(Naive, executors.NativeThreads(), ROUNDS, QUEUES)
     assert lost(wrong), wrong
 
 
 # --- a whole compute host --------------------------------------------------------------------------------------------
 
-#: Lock -> those that may be taken while it is held; see :mod:`migrator.compute.live_migration_queue`.
+#: Lock -> locks that may be taken while it is held; see :mod:`migrator.compute.live_migration_queue`.
 ORDER = {
     'Orders': {'LiveMigrationQueue', 'BoundedExecutor'},
     'LiveMigrationQueue': {'BoundedExecutor'},
@@ -219,9 +220,9 @@ GUESTS = 60
 
 
 class Watched(executors.NativeThreads):
-    """Native threads that note which lock was taken while which other one was held.
+    """Native threads that record each lock that was taken while another one was held.
 
-    :ivar taken: (held, taken), by the names of the classes that have made them.
+    :ivar taken: pairs (held, taken) of lock names; a lock has the name of the class that made it.
     """
 
     def __init__(self) -> None:
@@ -230,19 +231,19 @@ class Watched(executors.NativeThreads):
         self._held = threading.local()
 
     def lock(self) -> executors.Lock:
-        """Return a lock that tells."""
+        """Return a lock that records when it is taken and released."""
         maker = sys._getframe(1).f_locals.get('self')
-        return _Telling(super().lock(), type(maker).__name__, self)
+        return _RecordingLock(super().lock(), type(maker).__name__, self)
 
     def held(self) -> list[str]:
-        """Return what this thread holds."""
+        """Return the names of the locks that this thread holds."""
         if not hasattr(self._held, 'names'):
             self._held.names = []
         names: list[str] = self._held.names
         return names
 
 
-class _Telling:
+class _RecordingLock:
     def __init__(self, lock: executors.Lock, name: str, threads: Watched) -> None:
         self._lock, self._name, self._threads = lock, name, threads
 
@@ -258,7 +259,7 @@ class _Telling:
         self._threads.held().remove(self._name)
         self._lock.release()
 
-    def __enter__(self) -> _Telling:
+    def __enter__(self) -> _RecordingLock:
         self.acquire()
         return self
 
@@ -267,12 +268,12 @@ class _Telling:
 
 
 class Hammered:
-    """A compute host whose guests are moved, aborted, polled and rolled back by many, while its limit changes."""
+    """A compute host on which many threads start, abort and poll live migrations while its limit changes."""
 
     def __init__(self, threads: executors.Threads, seed: int) -> None:
         self.seed = seed
         self.world = FakeWorld(executors.NativeThreads())
-        # so fast that the time which passes does not matter
+        # The links are so fast that the copies take almost no time.
         source, destination = (self.world.add(name, vcpus=256, link=1e6) for name in ('alpha', 'beta'))
         self.data = migrate_data.LiveMigrateData(destination={'host': 'beta'})
         receiver = FakeDriver(destination, self.world.threads)
@@ -295,7 +296,7 @@ class Hammered:
             self.threads.sleep(0.001)
         lock = threading.Lock()
 
-        def ask(part: int) -> None:
+        def start(part: int) -> None:
             for number in range(part, GUESTS, 3):
                 if self.host.call('live_migration', number).refusal:
                     self.refused.add(number)
@@ -326,7 +327,7 @@ class Hammered:
             if self.seed % 2:
                 self.host.manager.cleanup_host()
 
-        actors = [abort, poll, mutate, stop, *(lambda part=part: ask(part) for part in range(3))]  # type: ignore[misc]
+        actors = [abort, poll, mutate, stop, *(lambda part=part: start(part) for part in range(3))]  # type: ignore[misc]
         running = [threading.Thread(target=actor, daemon=True) for actor in actors]
         for thread in running:
             thread.start()
@@ -343,7 +344,7 @@ class Hammered:
             work = manager._orders._records[scene_module.uuid(2, number)].works['live_migration']
             assert work.outcome is not None, number
             if self.answers.get(number):
-                assert scene_module.uuid(1, number) not in moved, f'{number} ran though it was said to be cancelled'
+                assert scene_module.uuid(1, number) not in moved, f'{number} ran although it was cancelled'
                 assert work.outcome.state == protocol.WorkState.CANCELLED
             active = self.world.active_on(scene_module.uuid(1, number))
             assert active == (['beta'] if work.outcome.state == protocol.WorkState.DONE else ['alpha'])
@@ -352,7 +353,7 @@ class Hammered:
         assert self.world.violations == []
 
 
-def test_a_host_that_is_hammered_loses_no_abort_and_takes_its_locks_in_the_order_that_is_written_down() -> None:
+def test_stressed_host_loses_no_abort_and_keeps_the_documented_lock_order() -> None:
     known = set(threading.enumerate())
     threads = Watched()
     with changing_often():

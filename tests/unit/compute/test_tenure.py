@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Two migrations of one guest at one host: tenures are compared before epochs, and the guest has one line of work."""
+"""Two migrations of one guest on one host: tenures are compared before epochs, and work runs in one sequence."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ FIRST, SECOND = scene_module.uuid(2, 1), scene_module.uuid(2, 9)
         (SECOND, 5, 9, 'tenure'),
         (SECOND, 4, 9, 'tenure'),
         (SECOND, 6, 1, None),
-        # Of a service of an earlier release: the epochs of each migration alone.
+        # A service of an earlier release sends no tenure, so only the epochs of each migration are compared.
         (FIRST, 0, 2, 'epoch'),
         (FIRST, 0, 4, None),
         (SECOND, 0, 1, None),
     ],
 )
 @pytest.mark.parametrize('step', ['poll', PRE, 'live_migration_abort'])
-def test_a_command_is_taken_or_refused_by_tenure_and_then_by_epoch(
+def test_command_is_accepted_or_refused_by_tenure_and_then_by_epoch(
     scene: Scene, step: str, migration: str, tenure: int, epoch: int, refusal: str | None
 ) -> None:
     host = scene.host('beta')
@@ -46,19 +46,19 @@ def test_a_command_is_taken_or_refused_by_tenure_and_then_by_epoch(
         assert (answer.refusal, answer.seen_tenure) == (refusal, max(5, tenure))
 
 
-def test_tenures_of_different_guests_have_nothing_to_do_with_each_other(scene: Scene) -> None:
+def test_tenures_of_different_guests_are_independent(scene: Scene) -> None:
     host = scene.host('beta')
     assert host.poll(1, tenure=5).refusal is None
     assert host.poll(2, tenure=1).refusal is None
 
 
-def test_a_host_that_is_capped_at_an_earlier_version_compares_epochs_alone(scene: Scene) -> None:
+def test_host_capped_at_earlier_version_compares_only_epochs(scene: Scene) -> None:
     host = scene.host('beta', service_version_cap=4)
     assert host.poll(epoch=3, tenure=5).refusal is None
     assert host.poll(epoch=1, tenure=4, migration_uuid=SECOND).refusal is None
 
 
-def test_the_answer_to_compute_started_tells_the_tenure_of_a_guest_that_no_migration_has_in_hand(scene: Scene) -> None:
+def test_assignment_of_ended_migration_sets_the_tenure_of_its_guest(scene: Scene) -> None:
     host = scene.host('beta', start=False)
     last = host.command('compute_started', tenure=7)
     host.events.assignments = [Assignment(command=last, role='none', queue=False)]
@@ -67,7 +67,7 @@ def test_the_answer_to_compute_started_tells_the_tenure_of_a_guest_that_no_migra
     assert host.poll(epoch=1, tenure=8, migration_uuid=SECOND).refusal is None
 
 
-def test_the_work_of_a_later_migration_waits_for_that_of_an_earlier_one(scene: Scene) -> None:
+def test_work_of_later_migration_waits_for_work_of_earlier_one(scene: Scene) -> None:
     host = scene.host('beta')
     stall = scene.beta.faults.stall(PRE)
     host.call(PRE, tenure=1)
@@ -77,11 +77,11 @@ def test_the_work_of_a_later_migration_waits_for_that_of_an_earlier_one(scene: S
     assert host.events.states(ROLLBACK) == []
     stall.release()
     scene.until(lambda: host.events.states(ROLLBACK))
-    # It has waited, and has not cancelled what is another migration's.
+    # The rollback waited, and did not cancel the work of another migration.
     assert (host.events.states(PRE), host.events.states(ROLLBACK)) == (['done'], ['done'])
 
 
-def test_the_move_of_a_later_migration_waits_for_the_calls_that_an_earlier_one_has_left_in_the_driver(
+def test_live_migration_waits_for_driver_calls_of_earlier_migration(
     scene: Scene,
 ) -> None:
     scene.guests(1)
@@ -95,7 +95,7 @@ def test_the_move_of_a_later_migration_waits_for_the_calls_that_an_earlier_one_h
     host.call('live_migration_abort', tenure=1)
     scene.until(lambda: not scene.alpha.jobs)
     host.call(LIVE, migration_uuid=SECOND, tenure=2)
-    # Nor is the driver asked for anything about it: there is no job of it yet.
+    # The second migration has no job yet, so its force-complete does not call the driver.
     host.call('live_migration_force_complete', migration_uuid=SECOND, tenure=2)
     scene.simulation.advance(5)
     assert len(scene.world.effects('job started')) == 1
@@ -104,7 +104,7 @@ def test_the_move_of_a_later_migration_waits_for_the_calls_that_an_earlier_one_h
     assert scene.world.effects('force complete asked') == []
 
 
-def test_a_call_of_the_same_migration_does_not_hold_up_its_own_work(scene: Scene) -> None:
+def test_driver_call_does_not_delay_work_of_its_own_migration(scene: Scene) -> None:
     scene.guests(1)
     host = scene.host()
     call = scene.alpha.faults.stall('live_migration_force_complete')
@@ -118,7 +118,7 @@ def test_a_call_of_the_same_migration_does_not_hold_up_its_own_work(scene: Scene
     assert host.events.states('rollback_live_migration_at_source') == ['done']
 
 
-def test_the_abort_of_a_later_migration_does_not_strike_the_job_of_an_earlier_one(scene: Scene) -> None:
+def test_abort_of_later_migration_does_not_abort_job_of_earlier_one(scene: Scene) -> None:
     scene.guests(1)
     host = scene.host()
     copy = scene.alpha.faults.stall('copying')

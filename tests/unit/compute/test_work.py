@@ -14,7 +14,7 @@ PRE = 'pre_live_migration'
 ROLLBACK = 'rollback_live_migration_at_destination'
 
 
-class TestFence:
+class TestEpochCheck:
     @pytest.mark.parametrize(
         ('epoch', 'owner', 'refusal', 'seen'),
         [
@@ -25,7 +25,7 @@ class TestFence:
             (6, 'one', None, 6),
         ],
     )
-    def test_a_command_is_taken_or_refused_by_epoch_and_owner(
+    def test_command_is_accepted_or_refused_by_epoch_and_owner(
         self, scene: Scene, epoch: int, owner: str, refusal: str | None, seen: int
     ) -> None:
         host = scene.host('beta')
@@ -37,7 +37,7 @@ class TestFence:
         observation = host.poll(epoch=epoch, owner=owner)
         assert (observation.refusal, observation.epoch) == (refusal, seen)
 
-    def test_a_poll_raises_the_epoch_and_an_earlier_message_is_then_refused(self, scene: Scene) -> None:
+    def test_command_of_epoch_before_a_poll_is_refused(self, scene: Scene) -> None:
         host = scene.host('beta')
         assert host.poll(epoch=7).epoch == 7
         assert host.call(PRE, epoch=6).refusal == 'epoch'
@@ -45,22 +45,22 @@ class TestFence:
 
     @pytest.mark.parametrize('number', [2**31, 2**40, 2**63, 2**64, -1])
     @pytest.mark.parametrize('field', ['epoch', 'tenure'])
-    def test_an_epoch_or_tenure_that_no_database_can_hold_is_refused_and_keeps_nobody_out(
+    def test_epoch_or_tenure_out_of_range_is_refused_and_not_stored(
         self, scene: Scene, caplog: pytest.LogCaptureFixture, field: str, number: int
     ) -> None:
         host = scene.host('beta')
-        odd = {'epoch': 1, 'tenure': 1, field: number}
-        answer, observation = host.call(PRE, **odd), host.poll(**odd)
+        out_of_range = {'epoch': 1, 'tenure': 1, field: number}
+        answer, observation = host.call(PRE, **out_of_range), host.poll(**out_of_range)
         assert (answer.refusal, answer.seen, answer.seen_tenure, answer.report) == ('epoch', 0, 0, None)
         assert (observation.refusal, observation.epoch) == ('epoch', 0)
         assert f'{field} {number}' in caplog.text
         assert 'check the row of the migration in the database' in caplog.text
         assert host.call(PRE, epoch=1, tenure=1).refusal is None
 
-    def test_the_highest_epoch_that_a_database_can_hold_is_taken(self, scene: Scene) -> None:
+    def test_highest_storable_epoch_is_accepted(self, scene: Scene) -> None:
         assert scene.host('beta').call(PRE, epoch=2**31 - 1, tenure=2**31 - 1).refusal is None
 
-    def test_a_command_for_another_boot_is_refused_and_the_host_registers_again(self, scene: Scene) -> None:
+    def test_command_for_another_boot_is_refused_and_host_registers_again(self, scene: Scene) -> None:
         host = scene.host('beta')
         assert len(host.events.started) == 1
         answer = host.call(PRE, boot_id='another')
@@ -70,9 +70,7 @@ class TestFence:
         scene.simulation.run_ready()
         assert host.poll().refusal is None
 
-    def test_until_the_answer_to_compute_started_is_applied_everything_is_refused_as_starting(
-        self, scene: Scene
-    ) -> None:
+    def test_command_before_reply_to_compute_started_is_refused_as_starting(self, scene: Scene) -> None:
         host = scene.host('beta', start=False)
         host.events.unreachable = True
         host.start()
@@ -82,9 +80,7 @@ class TestFence:
         scene.simulation.advance(1.0)
         assert host.call(PRE).refusal is None
 
-    def test_while_the_answer_to_compute_started_is_being_applied_everything_is_still_refused(
-        self, scene: Scene
-    ) -> None:
+    def test_command_while_reply_to_compute_started_is_applied_is_refused(self, scene: Scene) -> None:
         host = scene.host('beta', start=False)
         refusals: list[str | None] = []
 
@@ -100,7 +96,7 @@ class TestFence:
 
 @pytest.mark.seeds(None, 1, 2)
 class TestRepeats:
-    def test_the_same_call_while_the_work_runs_attaches_to_it(self, scene: Scene) -> None:
+    def test_repeated_call_while_work_runs_attaches_to_it(self, scene: Scene) -> None:
         host = scene.host('beta')
         stall = scene.beta.faults.stall(PRE)
         assert host.report(PRE).state == 'running'
@@ -112,7 +108,7 @@ class TestRepeats:
         assert len(host.events.ended) == 1
         assert len(scene.world.effects('incoming')) == 1
 
-    def test_the_same_call_after_the_end_gets_the_stored_answer_and_does_nothing(self, scene: Scene) -> None:
+    def test_repeated_call_after_the_end_gets_stored_report_and_does_nothing(self, scene: Scene) -> None:
         host = scene.host('beta')
         host.call(PRE)
         scene.until(lambda: host.events.ended)
@@ -123,9 +119,7 @@ class TestRepeats:
         scene.simulation.run_ready()
         assert len(scene.world.log) == effects
 
-    def test_a_late_duplicate_after_the_acknowledgement_does_nothing_for_the_life_of_the_process(
-        self, scene: Scene
-    ) -> None:
+    def test_late_duplicate_after_acknowledgement_does_nothing(self, scene: Scene) -> None:
         host = scene.host('beta')
         host.call(PRE)
         scene.until(lambda: host.events.ended)
@@ -136,7 +130,7 @@ class TestRepeats:
         scene.simulation.run_ready()
         assert len(scene.world.log) == effects
 
-    def test_an_acknowledgement_of_an_older_epoch_or_of_running_work_forgets_nothing(self, scene: Scene) -> None:
+    def test_acknowledgement_of_older_epoch_or_running_work_drops_no_report(self, scene: Scene) -> None:
         host = scene.host('beta')
         stall = scene.beta.faults.stall(PRE)
         host.call(PRE, epoch=2)
@@ -147,7 +141,7 @@ class TestRepeats:
         assert len(host.poll(epoch=2, acks=[{**ack, 'epoch': 1}]).reports) == 1
         assert host.poll(epoch=2, acks=[ack]).reports == []
 
-    def test_a_later_step_acknowledges_the_earlier_ones(self, scene: Scene) -> None:
+    def test_later_step_acknowledges_earlier_ones(self, scene: Scene) -> None:
         host = scene.host('beta')
         host.call(PRE)
         scene.until(lambda: host.events.ended)
@@ -155,7 +149,7 @@ class TestRepeats:
         host.call(ROLLBACK)
         assert [report.step for report in host.poll().reports] == [ROLLBACK]
 
-    def test_work_of_an_earlier_epoch_goes_on_and_its_end_is_told_to_the_newest_owner(self, scene: Scene) -> None:
+    def test_work_of_earlier_epoch_goes_on_and_reports_to_the_newest_owner(self, scene: Scene) -> None:
         host = scene.host('beta')
         stall = scene.beta.faults.stall(PRE)
         host.call(PRE, epoch=1, owner='one')
@@ -168,7 +162,7 @@ class TestRepeats:
         assert (reply_to, report.epoch, report.state) == ('conductor-two', 3, 'done')
         assert len(scene.world.effects('incoming')) == 1
 
-    def test_a_failed_rollback_is_done_again_when_asked_again_in_the_same_epoch(self, scene: Scene) -> None:
+    def test_failed_rollback_runs_again_in_the_same_epoch(self, scene: Scene) -> None:
         host = scene.host('beta')
         scene.beta.faults.fail(ROLLBACK)
         host.call(ROLLBACK)
@@ -178,7 +172,7 @@ class TestRepeats:
         scene.until(lambda: len(host.events.ended) == 2)
         assert host.events.states(ROLLBACK) == ['failed', 'done']
 
-    def test_a_failed_preparation_is_not_done_again_in_its_epoch_but_in_a_later_one(self, scene: Scene) -> None:
+    def test_failed_preparation_runs_again_only_in_a_later_epoch(self, scene: Scene) -> None:
         host = scene.host('beta')
         scene.beta.faults.fail(PRE, 'disk full')
         host.call(PRE)
@@ -190,7 +184,7 @@ class TestRepeats:
         scene.until(lambda: len(host.events.ended) == 2)
         assert host.events.states(PRE) == ['failed', 'done']
 
-    def test_an_unheard_event_changes_nothing_for_the_poll(self, scene: Scene) -> None:
+    def test_poll_has_the_report_of_a_lost_event(self, scene: Scene) -> None:
         host = scene.host('beta')
         host.events.unreachable = True
         host.call(PRE)
@@ -198,8 +192,8 @@ class TestRepeats:
         assert host.events.ended == []
 
     @pytest.mark.nova_bug(1397153, 'cfb99acd6a')
-    def test_an_error_that_nobody_foresaw_is_reported_as_a_failure(self, scene: Scene) -> None:
-        """An unknown exception ends the step, and its text arrives."""
+    def test_unexpected_error_is_reported_as_failed(self, scene: Scene) -> None:
+        """An unexpected exception ends the step, and the owner gets its text."""
         host = scene.host('beta')
         scene.beta.faults.lie('get_guest', lambda truth: 1 / 0)
         host.call(ROLLBACK)
@@ -210,8 +204,8 @@ class TestRepeats:
 
 
 @pytest.mark.seeds(None, 1, 2)
-class TestLine:
-    def test_a_rollback_cancels_the_preparation_waits_for_its_end_and_then_cleans(self, scene: Scene) -> None:
+class TestSequence:
+    def test_rollback_cancels_preparation_and_cleans_after_its_end(self, scene: Scene) -> None:
         host = scene.host('beta')
         scene.beta.pre_seconds = 60.0
         host.call(PRE)
@@ -223,7 +217,7 @@ class TestLine:
         assert host.events.states(ROLLBACK) == ['done']
         assert scene.beta.residue(scene_module.uuid(1, 1)) == []
 
-    def test_a_rollback_behind_a_preparation_that_hangs_waits_and_blocks_nobody_else(self, scene: Scene) -> None:
+    def test_rollback_waits_for_hung_preparation_and_blocks_no_other_guest(self, scene: Scene) -> None:
         host = scene.host('beta')
         stall = scene.beta.faults.stall(PRE, instance_uuid=scene_module.uuid(1, 1))
         host.call(PRE)
@@ -238,7 +232,7 @@ class TestLine:
         scene.until(lambda: host.events.states(ROLLBACK) == ['done'])
         assert scene.beta.residue(scene_module.uuid(1, 1)) == []
 
-    def test_a_preparation_asked_for_behind_a_rollback_is_made_after_it(self, scene: Scene) -> None:
+    def test_preparation_requested_after_rollback_runs_after_it(self, scene: Scene) -> None:
         host = scene.host('beta')
         stall = scene.beta.faults.stall(PRE)
         host.call(PRE)
@@ -250,7 +244,7 @@ class TestLine:
         assert host.events.states(ROLLBACK) == ['done']
         assert scene.beta.residue(scene_module.uuid(1, 1)) == ['connections', 'directory', 'guest', 'receiving process']
 
-    def test_a_late_duplicate_of_a_preparation_that_was_rolled_back_is_refused_by_its_epoch(self, scene: Scene) -> None:
+    def test_late_duplicate_of_rolled_back_preparation_is_refused_by_epoch(self, scene: Scene) -> None:
         host = scene.host('beta')
         host.call(PRE)
         host.call(ROLLBACK, epoch=2)
