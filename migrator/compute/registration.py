@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 #: Seconds between two calls of compute_started if no conductor replied.
 CALL_AGAIN = 1.0
 #: The number of unresponsive guests that a start waits for, each until the driver's time-out. It then skips the others.
-SILENT_GUESTS = 3
+MAX_UNRESPONSIVE_GUESTS = 3
 #: The number of guests that a log line names. A driver without get_instance would have every guest listed.
 SHOWN = 5
 
@@ -118,7 +118,7 @@ class Registration:
         undescribed: list[str] = []
         clock = self._threads.clock
         for number, uuid in enumerate(candidates):
-            if unresponsive >= SILENT_GUESTS:
+            if unresponsive >= MAX_UNRESPONSIVE_GUESTS:
                 LOG.warning(
                     'Not querying %(skipped)d more guests, because %(unresponsive)d guests did not reply; those that '
                     'the database does not have are not adopted until this service registers again, as it does when it '

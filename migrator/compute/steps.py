@@ -40,7 +40,7 @@ def pre_live_migration(
 ) -> LiveMigrateData:
     """Prepare this host to receive the guest (destination).
 
-    :returns: the data for the source, unchanged.
+    :returns: the data that the conductor passes on to the source unchanged.
     :raises migrator.exception.Cancelled: the work was cancelled; a rollback cleans up.
     """
     # What the check has left would obstruct the preparation, and no other step removes it.
