@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Hypervisors: the driver's interface and its implementations, below the manager and never calling up into it."""
+"""Hypervisors: the driver interface and its implementations. A driver never calls the compute manager."""

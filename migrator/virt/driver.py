@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The interface of a hypervisor driver: each promise is in a docstring, and one contract test holds them all to it.
+"""The interface of a hypervisor driver.
 
-A driver talks to the hypervisor of its own host, and to nothing else: it knows no queue, no conductor, no database.
-It may be called from several threads at once, for different guests or for the same one. What it starts may outlive
-the process that called it, as a hypervisor's jobs do.
+The docstring of each method states what a driver must do. One contract test (``tests/unit/virt/driver_contract.py``)
+checks every driver against these docstrings.
+
+A driver talks only to the hypervisor of its own host. It does not know the queue, the conductor or the database.
+Several threads may call it at once, for different guests or for the same guest. A job that it starts may outlive the
+calling process.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Callable
 
 from migrator.objects import Instance, LiveMigrateData, compute_node, protocol
 
-#: What a compute node's uuid is made of, besides its host's name: the same host always has the same.
+#: The namespace of compute node uuids. With the host's name it always gives the same uuid for the same host.
 _NAMESPACE = uuid_module.UUID('6d1a5f0e-3f3b-4a52-9c54-3a1f6f6d0c55')
 
 
@@ -26,7 +29,7 @@ def node_uuid(host: str) -> str:
 
 
 class Verdict(enum.StrEnum):
-    """What a live migration job came to, by the hypervisor's word."""
+    """The result of a live migration job, as the hypervisor reports it."""
 
     COMPLETED = 'completed'
     FAILED = 'failed'
@@ -34,66 +37,76 @@ class Verdict(enum.StrEnum):
 
 
 class CancelToken(abc.ABC):
-    """A wish to stop that a step looks at between its parts."""
+    """A request to stop, which a step checks between its parts."""
 
     @abc.abstractmethod
     def raise_if_cancelled(self) -> None:
-        """Raise if the work is no longer wanted.
+        """Raise if the work was cancelled.
 
-        :raises migrator.exception.Cancelled: stop here; a rollback cleans up what was made.
+        :raises migrator.exception.Cancelled: the step stops here. A rollback removes what it has made.
         """
 
 
 class NeverCancelled(CancelToken):
-    """The token of work that nobody can cancel."""
+    """The token of work that cannot be cancelled."""
 
     def raise_if_cancelled(self) -> None:
-        """Return."""
+        """Return without raising."""
 
 
 class ComputeDriver(abc.ABC):
-    """One host's hypervisor.
+    """The hypervisor of one host.
 
-    Every method but :meth:`live_migration` and :meth:`attach_live_migration` ends in bounded time. Every one that
-    changes something is idempotent: done twice, the second time finds it done. Failures are
-    :class:`migrator.exception.DriverError` or another :class:`~migrator.exception.MigratorException` whose message a
-    person can act on.
+    Every method except :meth:`live_migration` and :meth:`attach_live_migration` ends in bounded time. Every method
+    that changes something is idempotent: a second call finds the work done. A failure is a
+    :class:`migrator.exception.DriverError` or another :class:`~migrator.exception.MigratorException`. Its message says
+    what an operator can do.
     """
 
-    # --- what there is ---------------------------------------------------------------------------------------------
+    # --- host and guests -------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def init_host(self, host: str) -> None:
-        """Connect to the hypervisor; called once at start, before anything else.
+        """Connect to the hypervisor.
+
+        The compute service calls this once at its start, before any other method.
 
         :param host: the name of this compute host.
         """
 
     @abc.abstractmethod
     def get_node(self) -> compute_node.ComputeNode:
-        """Return the hypervisor's facts and its tree of resource providers with their inventory."""
+        """Return the facts about the hypervisor, and its tree of resource providers with their inventories."""
 
     @abc.abstractmethod
     def list_guests(self) -> list[protocol.Guest]:
-        """Return every guest that this host holds in any form, those that wait for a guest included."""
+        """Return every guest that this host holds in any form.
+
+        A guest that the host is prepared to receive (WAITING) is included.
+        """
 
     @abc.abstractmethod
     def get_guest(self, instance_uuid: str) -> protocol.Guest:
-        """Return what this host holds of one guest, by the hypervisor's word of this moment (ABSENT if nothing)."""
+        """Return the current state of one guest, as the hypervisor reports it now.
+
+        The state is ABSENT if the host holds nothing of the guest.
+        """
 
     def get_instance(self, instance_uuid: str) -> Instance | None:
-        """Return a guest of this host as an instance, so that the books can take it in (adopt_guests): its uuid, its
-        name, and a flavor of what it has. Nothing about the guest is changed.
+        """Return a guest of this host as an instance, so that it can be adopted (option adopt_guests).
 
-        :returns: None: there is no such guest, or this driver cannot tell.
+        The instance has the guest's uuid, its name, and a flavor with its resources. The guest is not changed.
+
+        :returns: None if there is no such guest, or if this driver cannot describe guests as instances.
         """
         return None
 
     @abc.abstractmethod
     def settle(self, instance_uuid: str) -> protocol.Guest:
-        """Wait for, or cancel, whatever a call of an earlier life of this process may still start; then answer.
+        """Settle the calls of earlier incarnations of this process for a guest, and return its state.
 
-        After it has returned, "here, no job" means that no job will appear by itself.
+        A driver call of an earlier incarnation may still start a job. This method waits for it or cancels it. If the
+        returned guest is here without a job, no job will appear by itself.
         """
 
     # --- checks ----------------------------------------------------------------------------------------------------
@@ -102,36 +115,39 @@ class ComputeDriver(abc.ABC):
     def check_can_live_migrate_destination(
         self, instance: Instance, block_migration: bool | None, disk_over_commit: bool
     ) -> LiveMigrateData:
-        """Return what the source needs to know to check, or refuse. What it leaves (a temporary file, say) is removed
-        by :meth:`cleanup_live_migration_destination_check`.
+        """Check whether this host can take the guest, and return what the source needs for its own check.
 
-        :raises migrator.exception.MigrationPreCheckError: this host cannot take the guest, and why.
+        The check may leave something behind, such as a temporary file.
+        :meth:`cleanup_live_migration_destination_check` removes it.
+
+        :raises migrator.exception.MigrationPreCheckError: this host cannot take the guest. The message says why.
         """
 
     @abc.abstractmethod
     def check_can_live_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
-        """Return the data with the source's part filled in, or refuse. Leaves nothing behind.
+        """Check whether the guest can leave this host, and return the data with the source's part filled in.
 
-        Where disks will be copied, ``source['copied_gib']`` may tell the size of each, in GiB: the time that the move
-        may take grows with them. Without it the flavor's disks count.
+        The check leaves nothing behind. If disks will be copied, ``source['copied_gib']`` may hold the size of each
+        in GiB. The time limit of the migration grows with these sizes. Without them it grows with the flavor's disks.
 
-        :raises migrator.exception.MigrationPreCheckError: the guest cannot go there, and why.
+        :raises migrator.exception.MigrationPreCheckError: the guest cannot go there. The message says why.
         """
 
     @abc.abstractmethod
     def cleanup_live_migration_destination_check(self, instance: Instance) -> None:
-        """Remove what the destination's check left; nothing to remove is right too."""
+        """Remove what the destination's check left. If nothing is left, this is no error."""
 
-    # --- the move --------------------------------------------------------------------------------------------------
+    # --- migration -------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def pre_live_migration(
         self, instance: Instance, migrate_data: LiveMigrateData, token: CancelToken
     ) -> LiveMigrateData:
-        """Make this host ready to receive the guest (destination). Looks at ``token`` between its parts.
+        """Prepare this host to receive the guest (destination).
 
-        :returns: the data with the destination's part filled in; the source gets it as it is.
-        :raises migrator.exception.Cancelled: the token said so; what was made stays for the rollback to clean.
+        :param token: checked between the parts of the preparation.
+        :returns: the data with the destination's part filled in. The source receives it unchanged.
+        :raises migrator.exception.Cancelled: the token was cancelled. The rollback removes what was made.
         """
 
     @abc.abstractmethod
@@ -142,68 +158,84 @@ class ComputeDriver(abc.ABC):
         migrate_data: LiveMigrateData,
         started: Callable[[], None],
     ) -> Verdict:
-        """Move the guest (source). Blocks until the job has ended; attaches if a job of this guest runs already.
+        """Migrate the guest, and block until the job has ended (source).
 
-        :param started: called once when the hypervisor has the job (or when attached to one).
-        :returns: what the hypervisor says of the job's end. COMPLETED: the destination runs the guest, and the
-            source's copy can never run again. FAILED, ABORTED: the source runs the guest, or holds it paused.
+        If a job of this guest runs already, the call attaches to it.
+
+        :param started: called once, when the hypervisor has the job or when the call has attached to one.
+        :returns: the result of the job, as the hypervisor reports it. COMPLETED: the destination runs the guest, and
+            the source's copy can never run again. FAILED, ABORTED: the source runs the guest, or holds it paused.
         :raises migrator.exception.DriverError: no job was started.
-        :raises migrator.exception.LiveMigrationFailed: as FAILED, and why.
-        :raises migrator.exception.MigratorException: another, such as
-            :class:`~migrator.exception.MoveUnsettled`: how it ended, or whether it began, is not known.
+        :raises migrator.exception.LiveMigrationFailed: the job failed, as for FAILED. The message says why.
+        :raises migrator.exception.MigratorException: any other error, such as
+            :class:`~migrator.exception.MoveUnsettled`, means that the result is unknown. The job may not have begun.
         """
 
     @abc.abstractmethod
     def attach_live_migration(self, instance_uuid: str) -> Verdict | None:
-        """Wait for the end of a job that an earlier life of this process has started (source); it is for a restart,
-        when nothing but the hypervisor's word is there.
+        """Wait for the end of a job that an earlier incarnation of this process started (source).
 
-        :returns: what the hypervisor says of the job's end; None: there is no job, or its end was not seen, and the
-            guest's state is all there is to ask.
+        The compute service calls this after a restart, when only the hypervisor knows about the job.
+
+        :returns: the result of the job, as the hypervisor reports it. None if there is no job or if its end was
+            missed. Then only the state of the guest shows what happened.
         """
 
     @abc.abstractmethod
     def live_migration_abort(self, instance: Instance) -> None:
-        """Ask the hypervisor to abort the job; what came of it is told by :meth:`live_migration`. No job: no error."""
+        """Ask the hypervisor to abort the job.
+
+        :meth:`live_migration` returns the result. If there is no job, this is no error.
+        """
 
     @abc.abstractmethod
     def live_migration_force_complete(self, instance: Instance) -> None:
-        """Make the job end soon: post-copy where the hypervisor can and may, else a pause. No job: no error."""
+        """Make the job end soon.
+
+        The hypervisor switches to post-copy if it can and is allowed to. Otherwise it pauses the guest. If there is
+        no job, this is no error.
+        """
 
     @abc.abstractmethod
     def get_progress(self, instance_uuid: str) -> dict[str, int]:
-        """Return the job's figures in bytes: memory_total, memory_processed, memory_remaining, disk_total,
-        disk_processed, disk_remaining; {} without a job."""
+        """Return the figures of the job in bytes, or {} without a job.
 
-    # --- after -----------------------------------------------------------------------------------------------------
+        The keys are memory_total, memory_processed, memory_remaining, disk_total, disk_processed and disk_remaining.
+        """
+
+    # --- after the job ---------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def post_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
-        """Remove what is left of a guest that has gone.
+        """Remove what is left of a guest that has left this host.
 
-        :param migrate_data: empty where the migration was abandoned before its checks were answered.
-        :raises migrator.exception.GuestStillHere: the guest is here and could run; nothing was done.
+        :param migrate_data: empty if the migration was abandoned before its checks were answered.
+        :raises migrator.exception.GuestStillHere: the guest is here and could run. Nothing was done.
         """
 
     @abc.abstractmethod
     def post_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
-        """Make the guest that has arrived this host's own (persist it).
+        """Persist the guest that has arrived on this host.
 
-        :param migrate_data: likewise.
-        :raises migrator.exception.GuestNotFound: it is not here.
+        :param migrate_data: empty if the migration was abandoned before its checks were answered.
+        :raises migrator.exception.GuestNotFound: the guest is not here.
         """
 
     @abc.abstractmethod
     def rollback_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
-        """Restore the guest as it was before the move: resume it if the hypervisor left it paused for cut-over; leave
-        alone what its user had paused or shut off.
+        """Restore the guest to its state before the migration.
 
-        :raises migrator.exception.GuestNotFound: it is not here.
+        A guest that the hypervisor left paused for switchover is resumed. A guest that its user paused or shut off
+        stays so.
+
+        :raises migrator.exception.GuestNotFound: the guest is not here.
         """
 
     @abc.abstractmethod
     def rollback_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
-        """Remove everything that the checks and pre_live_migration made here; nothing to remove is right too.
+        """Remove everything that the checks and pre_live_migration made here.
 
-        :raises migrator.exception.GuestStillHere: the guest runs here; nothing was done.
+        If there is nothing to remove, this is no error.
+
+        :raises migrator.exception.GuestStillHere: the guest runs here. Nothing was done.
         """
