@@ -245,7 +245,7 @@ def test_block_migration_where_the_storage_is_shared_fails_the_check(cloud, vers
     before = seen.everything(cloud)
     path = f'/servers/{instance.uuid}/action'
     response = cloud.request('POST', path, {'os-migrateLive': arguments}, version=version)
-    words = 'Migration pre-check error: storage is shared: block_migration False or auto would do'
+    words = 'Migration pre-check error: storage is shared: request block_migration False or auto'
     ends_failed(cloud, instance, before, response, version, words)
 
 

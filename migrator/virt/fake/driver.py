@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The driver of a fake hypervisor; it keeps every promise of :mod:`migrator.virt.driver`, refusals included."""
+"""The driver of a fake hypervisor. It meets the contract of :mod:`migrator.virt.driver`, refusals included."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from migrator.virt.fake.job import Job
 P = ParamSpec('P')
 T = TypeVar('T')
 
-#: How often a step that takes long looks at its token, in seconds.
+#: Seconds between two checks of the cancel token in a long step.
 TOKEN_INTERVAL = 0.1
 
 
 def _phase(method: Callable[Concatenate[FakeDriver, P], T]) -> Callable[Concatenate[FakeDriver, P], T]:
-    """Let the faults that are planted for a driver method strike, by its name."""
+    """Decorate a driver method so that the faults planted for its name strike, and its acts are recorded."""
 
     @functools.wraps(method)
     def wrapper(self: FakeDriver, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -40,10 +40,12 @@ def _phase(method: Callable[Concatenate[FakeDriver, P], T]) -> Callable[Concaten
 
 
 class FakeDriver(driver.ComputeDriver):
-    """Drives one :class:`~migrator.virt.fake.hypervisor.FakeHypervisor`. Several lives of it may follow each other.
+    """A driver of one :class:`~migrator.virt.fake.hypervisor.FakeHypervisor`.
 
-    :param hypervisor: the host's hypervisor, an object of the world.
-    :param threads: those of the compute process.
+    One hypervisor may have several drivers, one after the other: a new one for each incarnation of the compute service.
+
+    :param hypervisor: the host's hypervisor, which belongs to the world and not to this process.
+    :param threads: the threads of the compute process.
     """
 
     def __init__(self, hypervisor: FakeHypervisor, threads: executors.Threads) -> None:
@@ -51,7 +53,7 @@ class FakeDriver(driver.ComputeDriver):
         self._world = hypervisor.world
         self._threads = threads
         hypervisor.lives += 1
-        #: Its name in the world's log.
+        #: The name of this incarnation of the driver in the world's log.
         self.life = f'{hypervisor.host}/{hypervisor.lives}'
 
     def _acting(self, name: str, instance_uuid: Any) -> contextlib.AbstractContextManager[None]:
@@ -68,17 +70,17 @@ class FakeDriver(driver.ComputeDriver):
     def _error(self, phase: str, reason: str) -> exception.DriverError:
         return exception.DriverError(host=self.hypervisor.host, phase=phase, reason=reason)
 
-    # --- what there is -----------------------------------------------------------------------------------------------
+    # --- host and guests ---------------------------------------------------------------------------------------------
 
     @_phase
     def init_host(self, host: str) -> None:
         """Connect; see :meth:`driver.ComputeDriver.init_host`."""
         if host != self.hypervisor.host:
-            raise self._error('init_host', f'this is not {host}')
+            raise self._error('init_host', f'the driver is for host {self.hypervisor.host}, not for {host}')
 
     @_phase
     def get_node(self) -> compute_node.ComputeNode:
-        """Return the hypervisor's facts; see :meth:`driver.ComputeDriver.get_node`."""
+        """Return the facts about the hypervisor; see :meth:`driver.ComputeDriver.get_node`."""
         hypervisor = self.hypervisor
         inventory = {
             name: {
@@ -131,7 +133,7 @@ class FakeDriver(driver.ComputeDriver):
 
     @_phase
     def settle(self, instance_uuid: str) -> protocol.Guest:
-        """Call off what an earlier life asked for and did not get; see :meth:`driver.ComputeDriver.settle`."""
+        """Cancel a pending job of an earlier incarnation; see :meth:`driver.ComputeDriver.settle`."""
         with self._world.lock:
             job = self.hypervisor.pending.get(instance_uuid)
             if job is not None and job.who != self.life:
@@ -150,7 +152,7 @@ class FakeDriver(driver.ComputeDriver):
         if block_migration is not None and block_migration == shared:
             seen = 'shared' if shared else 'not shared'
             raise exception.MigrationPreCheckError(
-                reason=f'storage is {seen}: block_migration {not shared} or auto would do'
+                reason=f'storage is {seen}: request block_migration {not shared} or auto'
             )
         with self._world.lock:
             self._refuse_if_present(instance)
@@ -172,13 +174,13 @@ class FakeDriver(driver.ComputeDriver):
         with self._world.lock:
             guest = self.hypervisor.describe(instance.uuid)
         if guest.state not in OWNING or guest.job:
-            held = 'being migrated already' if guest.job else guest.state
+            held = 'already being migrated' if guest.job else guest.state
             raise exception.MigrationPreCheckError(
-                reason=f'guest {instance.uuid} is {held} at {self.hypervisor.host}: running or paused would do'
+                reason=f'guest {instance.uuid} is {held} at {self.hypervisor.host}: it must be running or paused'
             )
         if migrate_data.destination.get('host') not in self._world.hypervisors:
             raise exception.MigrationPreCheckError(
-                reason=f'{self.hypervisor.host} cannot reach {migrate_data.destination.get("host")}'
+                reason=f'host {self.hypervisor.host} cannot reach {migrate_data.destination.get("host")}'
             )
         return migrate_data.replace(source={'host': self.hypervisor.host, 'state': guest.state})
 
@@ -193,13 +195,16 @@ class FakeDriver(driver.ComputeDriver):
             if not residue:
                 self.hypervisor.residues.pop(instance.uuid, None)
 
-    # --- the move ----------------------------------------------------------------------------------------------------
+    # --- migration ---------------------------------------------------------------------------------------------------
 
     @_phase
     def pre_live_migration(
         self, instance: Instance, migrate_data: LiveMigrateData, token: driver.CancelToken
     ) -> LiveMigrateData:
-        """See :meth:`driver.ComputeDriver.pre_live_migration`; takes ``pre_seconds``, the parts spread over them."""
+        """See :meth:`driver.ComputeDriver.pre_live_migration`.
+
+        The preparation takes ``pre_seconds``, with its parts spread evenly over them.
+        """
         hypervisor = self.hypervisor
         clock = self._threads.clock
         began = clock.monotonic()
@@ -244,12 +249,12 @@ class FakeDriver(driver.ComputeDriver):
                     raise self._error('live_migration', f'guest {instance.uuid} is {held}')
                 other = self._world.hypervisors.get(destination)
                 if other is None or not other.powered:
-                    raise self._error('live_migration', f'{destination} cannot be reached')
+                    raise self._error('live_migration', f'host {destination} cannot be reached')
                 disk = guest.disk_gb * 1024.0 if migrate_data.block_migration else 0.0
                 job = new = Job(hypervisor, guest, other, disk, self.life)
                 hypervisor.pending[instance.uuid] = job
         if new is not None:
-            # A thread of the world: the job begins, and goes on, with or without this process.
+            # The job runs in a thread of the world, so that it begins and continues even if this process is killed.
             self._world.threads.start(new.run, name=f'job-{instance.uuid}')
         job.begun.wait()
         if job.error is not None:
@@ -294,7 +299,7 @@ class FakeDriver(driver.ComputeDriver):
             job = self.hypervisor.jobs.get(instance_uuid)
             return job.progress() if job is not None else {}
 
-    # --- after -------------------------------------------------------------------------------------------------------
+    # --- after the job -----------------------------------------------------------------------------------------------
 
     @_phase
     def post_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
@@ -322,7 +327,8 @@ class FakeDriver(driver.ComputeDriver):
             if guest is None:
                 raise exception.GuestNotFound(host=self.hypervisor.host, instance_uuid=instance.uuid)
             if instance.uuid in self.hypervisor.jobs:
-                raise self._error('rollback_live_migration_at_source', 'its job has not ended')
+                reason = f'the job of guest {instance.uuid} has not ended'
+                raise self._error('rollback_live_migration_at_source', reason)
             if guest.state == GuestState.CUTOVER:
                 self.hypervisor.set_state(guest, guest.resume_to, self.life)
 
@@ -339,13 +345,13 @@ class FakeDriver(driver.ComputeDriver):
                 )
             self.hypervisor.remove(instance.uuid, self.life)
 
-    # --- below -------------------------------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------------------------------
 
     def _refuse_if_present(self, instance: Instance) -> None:
         guest = self.hypervisor.guests.get(instance.uuid)
         if guest is not None and guest.state != GuestState.WAITING:
             raise exception.MigrationPreCheckError(
-                reason=f'{self.hypervisor.host} has a guest {instance.uuid} already, {guest.state}'
+                reason=f'host {self.hypervisor.host} already has guest {instance.uuid}, which is {guest.state}'
             )
 
     def _refuse_if_owned(self, instance: Instance, action: str) -> None:

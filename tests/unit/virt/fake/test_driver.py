@@ -18,7 +18,7 @@ class TestContract(driver_contract.DriverContract):
 
 
 class TestRefusals:
-    def test_a_destination_without_room_says_what_is_missing(self, bench: FakeBench) -> None:
+    def test_check_on_destination_without_room_names_the_resource(self, bench: FakeBench) -> None:
         big = an_instance(9, memory_mb=65000)
         bench.beta.spawn(an_instance(8, memory_mb=1024))
         with pytest.raises(exception.DestinationTooSmall, match='MEMORY_MB'):
@@ -27,7 +27,7 @@ class TestRefusals:
             bench.destination.pre_live_migration(big, driver.LiveMigrateData(), driver.NeverCancelled())
         assert bench.beta.residue(big.uuid) == []
 
-    def test_ratio_and_reserve_count_in_room_and_in_inventory_alike(self, bench: FakeBench) -> None:
+    def test_ratio_and_reserve_count_both_in_the_check_and_in_the_inventory(self, bench: FakeBench) -> None:
         gamma = bench.world.add('gamma', vcpus=4, ratios={'VCPU': 2.0}, reserved={'VCPU': 2})
         made = FakeDriver(gamma, bench.processes['beta'])
         made.check_can_live_migrate_destination(an_instance(3, vcpus=4), None, False)
@@ -36,26 +36,24 @@ class TestRefusals:
         vcpu = made.get_node().providers[0].inventory['VCPU']
         assert (vcpu['total'], vcpu['reserved'], vcpu['allocation_ratio']) == (4, 2, 2.0)
 
-    def test_block_migration_that_does_not_suit_the_storage_is_refused_with_what_would_do(
-        self, bench: FakeBench
-    ) -> None:
-        with pytest.raises(exception.MigrationPreCheckError, match='False or auto would do'):
+    def test_block_migration_on_shared_storage_is_refused_with_the_right_value(self, bench: FakeBench) -> None:
+        with pytest.raises(exception.MigrationPreCheckError, match='request block_migration False or auto'):
             bench.destination.check_can_live_migrate_destination(bench.instance, True, False)
 
-    def test_the_last_copy_of_a_guest_that_is_destroyed_is_a_violation(self, bench: FakeBench) -> None:
+    def test_destroying_the_last_copy_of_a_guest_is_a_violation(self, bench: FakeBench) -> None:
         bench.alpha.leave_paused = True
         bench.alpha.faults.fail('cutover')
         bench.finished_move()
         bench.source.post_live_migration_at_source(bench.instance, driver.LiveMigrateData())
         assert 'its last copy' in bench.world.violations.pop()
 
-    def test_a_guest_that_is_active_twice_is_a_violation(self, bench: FakeBench) -> None:
+    def test_guest_active_on_two_hosts_is_a_violation(self, bench: FakeBench) -> None:
         bench.beta.spawn(bench.instance)
         assert 'active on alpha and beta' in bench.world.violations.pop()
 
 
 class TestResidue:
-    def test_the_check_and_the_preparation_leave_debris_and_the_rollback_leaves_none(self, bench: FakeBench) -> None:
+    def test_rollback_removes_what_check_and_preparation_left(self, bench: FakeBench) -> None:
         uuid = bench.instance.uuid
         bench.destination.check_can_live_migrate_destination(bench.instance, None, False)
         assert bench.beta.residue(uuid) == ['check file']
@@ -64,7 +62,7 @@ class TestResidue:
         bench.destination.rollback_live_migration_at_destination(bench.instance, None)
         assert bench.beta.residue(uuid) == []
 
-    def test_a_cancelled_preparation_leaves_half_and_looks_at_its_token_each_tenth_of_a_second(
+    def test_cancelled_preparation_stops_within_a_tenth_of_a_second_and_leaves_its_parts(
         self, bench: FakeBench
     ) -> None:
         bench.beta.pre_seconds = 4.0
@@ -78,7 +76,7 @@ class TestResidue:
             call.result()
         assert bench.beta.residue(bench.instance.uuid) == ['directory', 'guest']
 
-    def test_after_a_move_and_its_post_steps_nothing_is_left_at_the_source(self, bench: FakeBench) -> None:
+    def test_post_step_after_migration_leaves_nothing_at_the_source(self, bench: FakeBench) -> None:
         bench.finished_move()
         bench.source.post_live_migration_at_source(bench.instance, driver.LiveMigrateData())
         assert bench.alpha.residue(bench.instance.uuid) == []
