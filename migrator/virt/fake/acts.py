@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which migration acts on which guest at which fake hypervisor, and what no two migrations of one guest may do.
+"""A record of which migration acts on which guest at which fake hypervisor.
 
-A driver call acts if it prepares, migrates, aborts, cleans up or restores; one that only asks does not. Once a
-migration has acted on a guest at a host, no other one may act on it there before that has ended. Nor may two act at the
-same time.
+A driver call *acts* if it checks, prepares, migrates, aborts, cleans up or restores. A call that only reads the state
+of a guest does not act. Two rules hold for one guest at one host, and this module notes each violation:
+
+- When a migration has acted, no other migration may act before the first one has ended.
+- Two migrations never act at the same time.
 """
 
 from __future__ import annotations
@@ -28,16 +30,16 @@ ACTING = frozenset(
         'rollback_live_migration_at_destination',
     }
 )
-#: Those of them that remove what there is of a guest.
+#: The acting methods that remove a guest and what was prepared for it.
 REMOVING = frozenset({'post_live_migration_at_source', 'rollback_live_migration_at_destination'})
 
 
 class Acts:
-    """What the drivers of all hosts do to guests in the name of migrations.
+    """The acts of the drivers of all hosts, each on behalf of a migration.
 
-    :ivar intrusions: what one migration did to a guest that another had in hand, one sentence each.
-    :ivar removals: cleanups at the host where the database has the guest; a watcher of the cloud notes them.
-    :ivar in_progress: whether a migration has not ended; a watcher of the cloud knows.
+    :ivar intrusions: violations of the two rules, one sentence each.
+    :ivar removals: cleanups at the host where the database has the guest. The monitor of the cloud adds them.
+    :ivar in_progress: a function that returns whether a migration is in progress. The monitor of the cloud sets it.
     :ivar on_begin: called with host, driver method, instance and migration before a driver call acts.
     """
 
@@ -46,32 +48,33 @@ class Acts:
         self.removals: list[str] = []
         self.on_begin: Callable[[str, str, str, str], None] = lambda host, method, instance_uuid, migration_uuid: None
         self.in_progress: Callable[[str], bool] = lambda migration_uuid: False
-        #: (host, instance) -> the migration that has acted there last.
+        #: (host, instance) -> the migration that acted there last.
         self._last: dict[tuple[str, str], str] = {}
-        #: (host, instance) -> driver, migration and method of each call that has not returned.
+        #: (host, instance) -> (driver, migration, method) of each call that has not returned.
         self._running: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
 
     @contextlib.contextmanager
-    def act(self, life: str, host: str, method: str, instance_uuid: str, migration_uuid: str) -> Iterator[None]:
-        """Note a driver call for as long as it lasts.
+    def act(self, driver: str, host: str, method: str, instance_uuid: str, migration_uuid: str) -> Iterator[None]:
+        """Record a driver call until it returns, and note the violations.
 
-        :param life: the name of the driver; the calls of an earlier driver of the host have ended with it.
+        :param driver: the name of the driver. The calls of an earlier driver of the host ended with its process, so
+            they do not count.
         """
         key = (host, instance_uuid)
         last, self._last[key] = self._last.get(key, migration_uuid), migration_uuid
         if last != migration_uuid and self.in_progress(last):
             self.intrusions.append(
-                f'{host}: {method} of guest {instance_uuid} for migration {migration_uuid}, while migration {last} '
-                'has it in hand there'
+                f'host {host} ran {method} of guest {instance_uuid} for migration {migration_uuid} while migration '
+                f'{last}, which had acted on the guest there, was in progress'
             )
-        running = [call for call in self._running.get(key, []) if call[0] == life]
+        running = [call for call in self._running.get(key, []) if call[0] == driver]
         for _, other, what in running:
             if other != migration_uuid:
                 self.intrusions.append(
-                    f'{host}: {method} of guest {instance_uuid} for migration {migration_uuid}, while {what} for '
-                    f'migration {other} had not returned'
+                    f'host {host} ran {method} of guest {instance_uuid} for migration {migration_uuid} while {what} '
+                    f'for migration {other} had not returned'
                 )
-        call = (life, migration_uuid, method)
+        call = (driver, migration_uuid, method)
         self._running[key] = [*running, call]
         self.on_begin(host, method, instance_uuid, migration_uuid)
         try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Faults in a fake hypervisor, under a test's hand.
+"""Faults that a test injects into a fake hypervisor.
 
     hypervisor.faults.fail('pre_live_migration', 'disk full')
     stall = hypervisor.faults.stall('copying')
@@ -8,10 +8,17 @@
     ...
     stall.release()
 
-A phase is the name of a driver method, or one of a job's own: ``starting`` (the hypervisor has been asked and has no
-job yet), ``copying`` (before each iteration), ``cutover`` (the source is paused, the destination does not run it yet),
-``postcopy`` (the destination runs it, its memory still follows) and ``arrived`` (the destination runs it, the job has
-not ended). Several faults of one phase strike one after the other; each strikes once, or always if ``sticky``.
+A phase is the name of a driver method or one of these phases of a job:
+
+============ ==========================================================================================
+``starting`` the hypervisor has received the request and has no job yet
+``copying``  before each iteration
+``cutover``  the source is paused, and the destination does not run the guest yet
+``postcopy`` the destination runs the guest, and the rest of its memory follows
+``arrived``  the destination runs the guest, and the job has not ended
+============ ==========================================================================================
+
+Several faults of one phase strike one after the other. A fault strikes once, or each time if it is ``sticky``.
 """
 
 from __future__ import annotations
@@ -24,14 +31,14 @@ from migrator import exception, executors
 
 T = TypeVar('T')
 
-#: Phases within a job, in story order; every other phase is a driver method.
+#: The phases of a job, in the order in which they occur. Every other phase is a driver method.
 JOB_PHASES = ('starting', 'copying', 'cutover', 'postcopy', 'arrived')
 
 
 class Stall:
-    """Something hangs, until it is released.
+    """A place where calls hang until the test releases it.
 
-    :ivar reached: set as soon as something hangs in it.
+    :ivar reached: set as soon as a call hangs here.
     """
 
     def __init__(self, threads: executors.Threads) -> None:
@@ -41,22 +48,22 @@ class Stall:
 
     @property
     def released(self) -> bool:
-        """Whether it lets pass."""
+        """Whether calls pass without a halt."""
         return self._released.is_set()
 
     def release(self) -> None:
-        """Let everything that hangs in it go on, now and later."""
+        """Let all calls pass: those that hang now, and all later ones."""
         self._released.set()
         for wake in self._wakers:
             wake()
 
     def hang(self) -> None:
-        """Hang in it."""
+        """Block until :meth:`release`."""
         self.reached.set()
         self._released.wait()
 
-    def tell(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` called at the release; for who has more to wait for than that."""
+    def call_on_release(self, wake: Callable[[], None]) -> None:
+        """Register a function that :meth:`release` calls, for a caller that also waits for other events."""
         self._wakers.append(wake)
         self.reached.set()
 
@@ -65,9 +72,9 @@ class Stall:
 class Fault:
     """One planted fault.
 
-    :ivar after: strikes when the effect has happened, not before.
-    :ivar instance_uuid: strikes only for this guest; None: for any.
-    :ivar count: how often it has struck.
+    :ivar after: the fault strikes after the effect, and not before it.
+    :ivar instance_uuid: the fault strikes only for this guest; None means any guest.
+    :ivar count: the number of times it has struck.
     """
 
     phase: str
@@ -82,7 +89,7 @@ class Fault:
 
 
 class Faults:
-    """The faults of one host's hypervisor."""
+    """The faults of the hypervisor of one host."""
 
     def __init__(self, host: str, threads: executors.Threads) -> None:
         self._host = host
@@ -92,7 +99,7 @@ class Faults:
 
     @property
     def planted(self) -> list[Fault]:
-        """What will strike yet."""
+        """The faults that will still strike."""
         return list(self._planted)
 
     def fail(
@@ -104,33 +111,35 @@ class Faults:
         sticky: bool = False,
         instance_uuid: str | None = None,
     ) -> Fault:
-        """Make a phase fail: a driver method raises DriverError, a job fails.
+        """Make a phase fail: a driver method raises a DriverError, a job fails.
 
-        :param after: a driver method has its effect first.
-        :param sticky: each time, not only once.
+        :param after: let the driver method have its effect first.
+        :param sticky: fail each time, not only once.
         """
         return self._plant(Fault(phase, after, sticky, instance_uuid, reason))
 
     def stall(
         self, phase: str, *, after: bool = False, sticky: bool = False, instance_uuid: str | None = None
     ) -> Stall:
-        """Make a phase hang until the returned stall is released. A job that hangs can still be aborted.
+        """Make a phase hang until the returned stall is released.
 
-        :param after: a driver method has its effect first.
+        A job that hangs can still be aborted.
+
+        :param after: let the driver method have its effect first.
         """
         stall = Stall(self._threads)
         self._plant(Fault(phase, after, sticky, instance_uuid, stall=stall))
         return stall
 
     def lie(self, phase: str, value: Any, *, sticky: bool = False, instance_uuid: str | None = None) -> Fault:
-        """Make a driver method return ``value`` after its effect, whatever is true.
+        """Make a driver method return ``value`` after its effect, instead of the truth.
 
-        :param value: what to return; something callable is given the truth, and its result is returned.
+        :param value: the value to return. A callable receives the true result, and its own result is returned.
         """
         return self._plant(Fault(phase, True, sticky, instance_uuid, lie=value, lies=True))
 
     def clear(self, phase: str | None = None) -> None:
-        """Take away what has not struck yet, of one phase or of all, and release what hangs."""
+        """Remove the faults of one phase, or of all, that can still strike, and release the calls that hang in them."""
         with self._lock:
             gone = [fault for fault in self._planted if phase in (None, fault.phase)]
             self._planted = [fault for fault in self._planted if fault not in gone]
@@ -139,9 +148,9 @@ class Faults:
                 fault.stall.release()
 
     def around(self, phase: str, instance_uuid: str | None, call: Callable[[], T]) -> T:
-        """Return ``call()``, with the faults of ``phase`` before and after it.
+        """Return ``call()``, and let the faults of ``phase`` strike before and after it.
 
-        :raises migrator.exception.DriverError: a fault says so.
+        :raises migrator.exception.DriverError: a fault makes the phase fail.
         """
         self._strike(phase, instance_uuid, self.take(phase, instance_uuid, after=False))
         truth = call()
@@ -153,7 +162,7 @@ class Faults:
         return truth
 
     def take(self, phase: str, instance_uuid: str | None, *, after: bool) -> Fault | None:
-        """Return the fault that strikes now, and forget it unless it is sticky."""
+        """Return the fault that strikes now, and remove it unless it is sticky."""
         with self._lock:
             for fault in self._planted:
                 mine = fault.instance_uuid in (None, instance_uuid)
@@ -166,9 +175,9 @@ class Faults:
 
     def _plant(self, fault: Fault) -> Fault:
         if fault.phase in JOB_PHASES and (fault.after or fault.lies):
-            raise ValueError(f'{fault.phase} is a phase of a job: it has neither an "after" nor a result to lie about')
+            raise ValueError(f'{fault.phase} is a phase of a job: it supports neither "after" nor a lie')
         if fault.phase in ('postcopy', 'arrived') and fault.stall is None:
-            raise ValueError(f'{fault.phase} cannot fail, for the guest runs at the destination: use break_post_copy')
+            raise ValueError(f'{fault.phase} cannot fail: the guest runs at the destination; use break_post_copy')
         with self._lock:
             self._planted.append(fault)
         return fault

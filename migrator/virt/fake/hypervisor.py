@@ -2,10 +2,10 @@
 
 """A world of fake hypervisors, for tests and demos.
 
-The hypervisors are objects of the world and not of the compute processes that use them: their jobs run in threads of
-the world's own, and so outlive a compute that is killed, as real jobs do. The world keeps a log of every effect, and
-notes by itself what must never be (:attr:`FakeWorld.violations`): a guest that is active on two hosts, and a guest
-whose last copy was destroyed.
+The hypervisors belong to the world and not to the compute processes that use them. Their jobs run in the world's own
+threads, so they outlive a compute process that is killed, as real jobs do. The world logs every effect. It also notes
+what must never happen (:attr:`FakeWorld.violations`): a guest that is active on two hosts, and a guest whose last copy
+was destroyed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from migrator.objects import GuestState, Instance, compute_node, protocol
 from migrator.virt import driver
 from migrator.virt.fake import acts, faults
 
-#: The guest owns its processors here: they run, or its user has stopped them.
+#: The states in which the guest owns its processors here: they run, or its user has stopped them.
 OWNING = (GuestState.RUNNING, GuestState.PAUSED)
-#: What makes up a guest on a host besides the guest itself, in the order in which pre_live_migration makes it.
+#: What belongs to a guest on a host besides the guest itself, in the order in which pre_live_migration makes it.
 PARTS = ('directory', 'connections', 'receiving process')
 CHECK_FILE = 'check file'
 
@@ -31,7 +31,7 @@ class Effect:
     """One line of the world's log.
 
     :ivar time: seconds of the world's monotonic clock.
-    :ivar who: the life of a driver, ``hypervisor`` or ``user``.
+    :ivar who: the actor: the name of a driver (:attr:`FakeDriver.life`), ``hypervisor``, ``user`` or ``power``.
     """
 
     time: float
@@ -43,11 +43,13 @@ class Effect:
 
 @dataclasses.dataclass(eq=False)
 class FakeGuest:
-    """One copy of a guest on one host. Memory is in MiB, disk in GiB, the dirty rate in MiB/s.
+    """One copy of a guest on one host.
 
-    :ivar resume_to: what it was when the hypervisor paused it for cut-over.
-    :ivar incoming: a receiving process waits for it.
-    :ivar persistent: it would survive a restart of the hypervisor.
+    Memory is in MiB, disk in GiB, the dirty rate in MiB/s.
+
+    :ivar resume_to: the state before the hypervisor paused the guest for switchover.
+    :ivar incoming: whether a receiving process waits for the guest.
+    :ivar persistent: whether the guest survives a restart of the hypervisor.
     """
 
     instance_uuid: str
@@ -63,7 +65,7 @@ class FakeGuest:
 
 
 class RunningJob(Protocol):
-    """What a hypervisor and its driver use of a job; see :class:`migrator.virt.fake.job.Job`."""
+    """The part of a job that a hypervisor and its driver use; see :class:`migrator.virt.fake.job.Job`."""
 
     source: FakeHypervisor
     destination: FakeHypervisor
@@ -77,34 +79,34 @@ class RunningJob(Protocol):
 
     @property
     def in_post_copy(self) -> bool:
-        """Whether the destination runs the guest while its memory still follows."""
+        """Whether the destination runs the guest while the rest of its memory follows."""
 
     def abort(self) -> None:
-        """Ask it to end."""
+        """Request the end of the job."""
 
     def call_off(self) -> None:
-        """Never begin."""
+        """Prevent the job from beginning."""
 
     def fail(self, reason: str) -> None:
-        """Make it fail."""
+        """Make the job fail."""
 
     def force_complete(self) -> None:
-        """Make it end soon."""
+        """Make the job end soon."""
 
     def progress(self) -> dict[str, int]:
-        """Return the figures of this moment, in bytes."""
+        """Return the current figures, in bytes."""
 
     def wake(self) -> None:
-        """Have it look around."""
+        """Wake the job so that it checks what has changed."""
 
 
 class FakeWorld:
-    """All hypervisors there are, by host.
+    """All fake hypervisors, by host.
 
-    :param threads: the world's own: its clock, and the threads in which jobs run.
+    :param threads: the world's own clock and threads. Jobs run in them.
     :param shared_storage: whether all hosts see the same disks.
     :ivar log: every effect, in order.
-    :ivar violations: what must never be and was, in words.
+    :ivar violations: one sentence for each event that must never happen and did.
     :ivar acts: which migrations act on which guests.
     """
 
@@ -115,23 +117,26 @@ class FakeWorld:
         self.log: list[Effect] = []
         self.violations: list[str] = []
         self.acts = acts.Acts()
-        #: Guards all guests and jobs of all hosts; nobody waits while holding it, nor takes another lock.
+        #: Guards all guests and jobs of all hosts. Its holder never waits and takes no other lock.
         self.lock = threads.lock()
 
     def add(self, host: str, **knobs: Any) -> FakeHypervisor:
-        """Add a host and return its hypervisor; the knobs are those of :class:`FakeHypervisor`."""
+        """Add a host and return its hypervisor.
+
+        :param knobs: parameters of :class:`FakeHypervisor`.
+        """
         return FakeHypervisor(self, host, **knobs)
 
     def record(self, host: str, effect: str, instance_uuid: str, who: str) -> None:
-        """Log an effect; the caller holds the lock."""
+        """Log an effect. The caller holds the lock."""
         self.log.append(Effect(self.threads.clock.monotonic(), host, effect, instance_uuid, who))
 
     def effects(self, effect: str, instance_uuid: str | None = None) -> list[Effect]:
-        """Return the logged effects of one kind, of one guest or of all."""
+        """Return the logged effects of one kind, of one guest or of all guests."""
         return [e for e in self.log if e.effect == effect and instance_uuid in (None, e.instance_uuid)]
 
     def hosts_in(self, instance_uuid: str, states: Sequence[str]) -> list[str]:
-        """Return the hosts on which a guest is in one of some states."""
+        """Return the hosts on which a guest is in one of the given states."""
         return [
             host
             for host, hypervisor in self.hypervisors.items()
@@ -143,36 +148,36 @@ class FakeWorld:
         return self.hosts_in(instance_uuid, OWNING)
 
     def look(self, instance_uuid: str) -> None:
-        """Note if a guest is active twice; the caller holds the lock."""
+        """Note a violation if a guest is active on more than one host. The caller holds the lock."""
         active = self.active_on(instance_uuid)
         if len(active) > 1:
             self.violations.append(f'guest {instance_uuid} is active on {" and ".join(active)}')
 
     def shares_changed(self) -> None:
-        """Have every job reckon its share of the links again; the caller holds the lock."""
+        """Wake every job to compute its share of the links again. The caller holds the lock."""
         for hypervisor in self.hypervisors.values():
             for job in hypervisor.jobs.values():
                 job.wake()
 
 
 class FakeHypervisor:
-    """One host's hypervisor.
+    """The hypervisor of one host.
 
-    :param host: the name of its compute host.
+    :param host: the name of the compute host.
     :param vcpus: physical processors.
     :param memory_mb: memory in MiB.
     :param disk_gb: disk in GiB.
-    :param link: what its link carries, in MiB/s, shared evenly by its jobs.
-    :param max_downtime: seconds for which a guest may be paused for its cut-over.
-    :param auto_converge_after: the iteration from which a guest that dirties too fast is throttled; 0: never, and
-        such a guest's job does not end by itself.
-    :param post_copy: whether it can (and may) go on in post-copy when told to complete.
-    :param leave_paused: whether a failure during cut-over leaves the source paused instead of resuming it.
-    :param pre_seconds: how long pre_live_migration takes.
-    :param ratios: resource class -> allocation ratio; others have 1.0.
-    :param reserved: resource class -> what is kept for the host itself; others have 0.
-    :param children: providers below the root one, such as NUMA nodes.
-    :ivar residues: instance uuid -> what is left of it here besides the guest.
+    :param link: bandwidth of the host's link in MiB/s, shared evenly by its jobs.
+    :param max_downtime: seconds for which a guest may be paused for its switchover.
+    :param auto_converge_after: the iteration from which a guest is throttled that dirties its memory too fast. With 0
+        no guest is throttled, and the job of such a guest does not end by itself.
+    :param post_copy: whether the hypervisor can and may switch to post-copy on a forced completion.
+    :param leave_paused: whether a failure during switchover leaves the source paused instead of resuming it.
+    :param pre_seconds: the duration of pre_live_migration in seconds.
+    :param ratios: resource class -> allocation ratio. The default is 1.0.
+    :param reserved: resource class -> amount kept for the host itself. The default is 0.
+    :param children: providers below the root provider, such as NUMA nodes.
+    :ivar residues: instance uuid -> the parts of it that are here besides the guest itself.
     """
 
     def __init__(
@@ -207,20 +212,20 @@ class FakeHypervisor:
         self.faults = faults.Faults(host, world.threads)
         self.guests: dict[str, FakeGuest] = {}
         self.jobs: dict[str, RunningJob] = {}
-        #: Jobs that were asked for and have not begun.
+        #: Jobs that were requested and have not begun.
         self.pending: dict[str, RunningJob] = {}
         self.residues: dict[str, set[str]] = {}
         self.powered = True
-        #: How many drivers have connected so far; each has a name of its own in the log.
+        #: The number of drivers that have connected so far. It makes the name of each one unique in the log.
         self.lives = 0
         world.hypervisors[host] = self
 
-    # --- what a test, or a guest's user, does ------------------------------------------------------------------------
+    # --- actions of a test or of a guest's user ----------------------------------------------------------------------
 
     def spawn(self, instance: Instance, dirty_rate: float = 0.0) -> FakeGuest:
-        """Start an instance's guest here.
+        """Start the guest of an instance here.
 
-        :param dirty_rate: how fast it dirties its memory, in MiB/s.
+        :param dirty_rate: the rate at which it dirties its memory, in MiB/s.
         """
         with self.world.lock:
             guest = self.add_guest(instance, GuestState.RUNNING, 'user')
@@ -230,7 +235,7 @@ class FakeHypervisor:
         return guest
 
     def delete(self, instance_uuid: str) -> None:
-        """Delete a guest as its user would; its job, if there is one, fails."""
+        """Delete a guest in the name of its user. Its job, if any, fails."""
         with self.world.lock:
             job = self.jobs.get(instance_uuid)
             if job is not None:
@@ -240,19 +245,19 @@ class FakeHypervisor:
             self.world.record(self.host, 'deleted', instance_uuid, 'user')
 
     def shut_off(self, instance_uuid: str) -> None:
-        """Shut a guest off as its user would; its job, if there is one, fails, and the guest stays shut off."""
+        """Shut a guest off in the name of its user. Its job, if any, fails, and the guest stays shut off."""
         self._user_sets(instance_uuid, GuestState.SHUTDOWN, OWNING)
 
     def pause(self, instance_uuid: str) -> None:
-        """Pause a guest as its user would; it stays paused wherever it goes."""
+        """Pause a guest in the name of its user. It stays paused when it migrates."""
         self._user_sets(instance_uuid, GuestState.PAUSED, (GuestState.RUNNING,))
 
     def resume(self, instance_uuid: str) -> None:
-        """Resume a guest, or start one that is shut off, as its user would."""
+        """Resume a guest, or start one that is shut off, in the name of its user."""
         self._user_sets(instance_uuid, GuestState.RUNNING, (GuestState.PAUSED, GuestState.SHUTDOWN))
 
     def break_post_copy(self, instance_uuid: str) -> None:
-        """Break a job of this source off in post-copy: neither host can run the guest alone."""
+        """Break off a job of this source in post-copy, so that neither host can run the guest alone."""
         with self.world.lock:
             job = self.jobs.get(instance_uuid)
             if job is None or not job.in_post_copy:
@@ -260,15 +265,16 @@ class FakeHypervisor:
             job.fail('the link was lost in post-copy')
 
     def set_link(self, link: float) -> None:
-        """Change what the link carries, in MiB/s, also for the jobs that run."""
+        """Change the bandwidth of the link, in MiB/s. Running jobs use it at once."""
         with self.world.lock:
             self.link = link
             self.world.shares_changed()
 
     def power_off(self) -> None:
-        """Cut the power: guests here are shut off, receiving processes gone, every driver call fails.
+        """Cut the power of the host.
 
-        A job to or from here fails; one whose guest runs here in post-copy breaks off.
+        The guests here are shut off, receiving processes end, and every driver call fails. A job to or from here fails.
+        A job whose guest runs here in post-copy breaks off.
         """
         with self.world.lock:
             self.powered = False
@@ -282,17 +288,17 @@ class FakeHypervisor:
                     self.set_state(guest, GuestState.SHUTDOWN, 'power')
 
     def power_on(self) -> None:
-        """Give the power back; the guests stay shut off."""
+        """Restore the power. The guests stay shut off."""
         self.powered = True
 
     def residue(self, instance_uuid: str) -> list[str]:
-        """Return what there is of a guest here, in any form, sorted; [] is "no debris"."""
+        """Return the names of everything that is here of a guest, sorted; [] if nothing is left."""
         found = set(self.residues.get(instance_uuid, ()))
         if instance_uuid in self.guests:
             found.add('guest')
         return sorted(found)
 
-    # --- what the driver does; the caller holds the world's lock -----------------------------------------------------
+    # --- actions of the driver: the caller holds the world's lock ----------------------------------------------------
 
     def add_guest(self, instance: Instance, state: str, who: str) -> FakeGuest:
         """Define a guest of the instance's size."""
@@ -309,18 +315,18 @@ class FakeHypervisor:
         return guest
 
     def set_state(self, guest: FakeGuest, state: str, who: str) -> None:
-        """Change a guest's state, log it, and note if it is active twice."""
+        """Change the state of a guest, log it, and note a violation if the guest is active twice."""
         guest.state = state
         self.world.record(self.host, str(state), guest.instance_uuid, who)
         self.world.look(guest.instance_uuid)
 
     def end_receiving(self, guest: FakeGuest) -> None:
-        """End the process that waits for a guest; what else was prepared stays."""
+        """End the process that waits for a guest. Everything else that was prepared stays."""
         guest.incoming = False
         self.residues.get(guest.instance_uuid, set()).discard(PARTS[-1])
 
     def remove(self, instance_uuid: str, who: str) -> None:
-        """Remove a guest and all its parts; note if it was the last copy."""
+        """Remove a guest and all its parts, and note a violation if it was the last copy."""
         guest = self.guests.pop(instance_uuid, None)
         parts = self.residues.pop(instance_uuid, None)
         held = guest is not None and guest.state != GuestState.WAITING
@@ -330,7 +336,7 @@ class FakeHypervisor:
             self.world.record(self.host, 'removed', instance_uuid, who)
 
     def describe(self, instance_uuid: str) -> protocol.Guest:
-        """Return what this host holds of a guest."""
+        """Return the state of a guest on this host, as the driver reports it."""
         guest = self.guests.get(instance_uuid)
         if guest is None:
             return protocol.Guest(instance_uuid=instance_uuid)
@@ -343,14 +349,14 @@ class FakeHypervisor:
         )
 
     def capacity(self, resource_class: str) -> float:
-        """Return how much guests may have of a resource class."""
+        """Return the amount of a resource class that guests may have in total."""
         total = self.totals.get(resource_class, 0) - self.reserved.get(resource_class, 0)
         return total * self.ratios.get(resource_class, 1.0)
 
     def check_room(self, instance: Instance) -> None:
-        """Return if the instance fits beside the other guests.
+        """Raise if the instance does not fit beside the other guests.
 
-        :raises migrator.exception.DestinationTooSmall: it does not.
+        :raises migrator.exception.DestinationTooSmall: the host has too little of a resource class.
         """
         others = [guest for uuid, guest in self.guests.items() if uuid != instance.uuid]
         used = {
@@ -370,7 +376,7 @@ class FakeHypervisor:
         with self.world.lock:
             guest = self.guests[instance_uuid]
             if guest.state not in legal:
-                raise ValueError(f'guest {instance_uuid} is {guest.state}: its user cannot make it {state} now')
+                raise ValueError(f'guest {instance_uuid} is {guest.state}: its user cannot change it to {state} now')
             job = self.jobs.get(instance_uuid)
             if state == GuestState.SHUTDOWN and job is not None:
                 job.fail('the guest was shut off')

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""One live migration job of the fake hypervisors: the copy, the cut-over, and what can go wrong in between.
+"""One live migration job of the fake hypervisors: the copy, the switchover, and their failures.
 
-The copy is reckoned, not done: a guest has its memory (MiB) and its dirty rate (MiB/s), a host has its link (MiB/s).
-The first iteration sends all memory, each next one what was dirtied meanwhile, until the rest fits in the downtime
-that is allowed. Jobs share a link evenly; a job sleeps through an iteration, and is woken only when its share changes.
+The job only computes the copy. A guest has its memory (MiB) and its dirty rate (MiB/s). A host has its link (MiB/s).
+The first iteration sends all memory. Each later one sends what the guest dirtied meanwhile, until the rest fits in the
+allowed downtime. Jobs share a link evenly. A job sleeps through an iteration, and is woken only when its share changes.
 
-What can be observed, in this order: source RUNNING with a job; source CUTOVER with a job; destination RUNNING; source
-CUTOVER without a job. Before the destination runs, a failure or an abort resumes the source.
+The states that can be observed, in this order:
+
+1. source RUNNING with a job
+2. source CUTOVER with a job
+3. destination RUNNING
+4. source CUTOVER without a job
+
+A failure or an abort before the destination runs resumes the source.
 """
 
 from __future__ import annotations
@@ -18,14 +24,14 @@ from migrator.virt.driver import Verdict
 from migrator.virt.fake.hypervisor import OWNING, FakeGuest, FakeHypervisor
 
 MIB = 1024 * 1024
-#: What is less than this many seconds of the link has been sent: clocks are rounded to microseconds.
+#: A rest that takes the link fewer seconds than this counts as sent, because clocks are rounded to microseconds.
 _LEAST = 2e-6
-#: Throttling as QEMU does it: first 20 % of the guest's processors, then 10 % more each iteration, at most 99 %.
+#: Throttling as in QEMU: first 20 % of the guest's processors, then 10 % more each iteration, at most 99 %.
 _THROTTLE_FIRST, _THROTTLE_MORE, _THROTTLE_MOST = 0.2, 0.1, 0.99
 
 
 class _Ended(Exception):
-    """The job ends here, and not well."""
+    """The end of the job, failed or aborted."""
 
     def __init__(self, verdict: Verdict, reason: str) -> None:
         self.verdict = verdict
@@ -34,20 +40,22 @@ class _Ended(Exception):
 
 
 class _Switch(Exception):
-    """The job goes on in post-copy."""
+    """The switch of the job to post-copy."""
 
 
 class Job:
-    """One move of one guest. Whoever makes it puts it into the source's ``pending``, and runs it in the world.
+    """One live migration of one guest.
 
-    :param disk_mib: how much disk has to be copied before the memory, in MiB.
-    :param who: the life of the driver that asked for it.
+    The caller adds the job to the source's ``pending``, and runs it in a thread of the world.
+
+    :param disk_mib: the amount of disk to copy before the memory, in MiB.
+    :param who: the name of the driver that requested the job.
 
     :ivar begun: set when the hypervisor has the job, or has refused it (``error``).
-    :ivar ended: set when the job has ended; then ``verdict`` and ``reason`` hold.
-    :ivar arrived: the destination runs the guest.
-    :ivar iteration: the pass over memory that is under way, from 1.
-    :ivar listeners: how many have attached to it since it began.
+    :ivar ended: set when the job has ended. Then ``verdict`` and ``reason`` are valid.
+    :ivar arrived: whether the destination runs the guest.
+    :ivar iteration: the current pass over memory, from 1.
+    :ivar listeners: the number of callers that have attached to the job since it began.
     """
 
     def __init__(
@@ -79,7 +87,7 @@ class Job:
         self._broken: str | None = None
         self._post_copy_wanted = False
         self._post_copy = False
-        # Figures in MiB, right at the moment _mark; they go on with _rate from there.
+        # Figures in MiB at the moment _mark. From then on they change with _rate.
         self._disk = disk_mib
         self._disk_left = disk_mib
         self._memory_sent = 0.0
@@ -92,28 +100,34 @@ class Job:
 
     @property
     def in_post_copy(self) -> bool:
-        """Whether the destination runs the guest while its memory still follows."""
+        """Whether the destination runs the guest while the rest of its memory follows."""
         return self._post_copy
 
-    # --- what others do to it; the caller holds the world's lock -----------------------------------------------------
+    # --- requests: the caller holds the world's lock -----------------------------------------------------------------
 
     def abort(self) -> None:
-        """Ask it to end ABORTED; too late once the destination runs the guest."""
+        """Request that the job ends ABORTED.
+
+        The request is too late once the destination runs the guest.
+        """
         self._abort = True
         self.wake()
 
     def call_off(self) -> None:
-        """Never begin."""
+        """Prevent the job from beginning."""
         self.cancelled = True
         self.wake()
 
     def fail(self, reason: str) -> None:
-        """Make it fail; once the destination runs the guest, only post-copy can still break off."""
+        """Make the job fail.
+
+        Once the destination runs the guest, only a post-copy can still break off.
+        """
         self._broken = reason
         self.wake()
 
     def force_complete(self) -> None:
-        """Make it end soon: post-copy where both hosts can, else a pause of the guest."""
+        """Make the job end soon: by post-copy if both hosts support it, otherwise by a pause of the guest."""
         if self.arrived:
             return
         if self.source.post_copy and self.destination.post_copy:
@@ -123,18 +137,18 @@ class Job:
         self.wake()
 
     def pause_guest(self) -> None:
-        """Stop the guest's processors at the source, to be resumed where it ends up."""
+        """Stop the guest's processors at the source. They resume on the host that ends up with the guest."""
         self._account()
         if self.guest.state in OWNING:
             self.guest.resume_to = self.guest.state
             self.source.set_state(self.guest, GuestState.CUTOVER, 'hypervisor')
 
     def wake(self) -> None:
-        """Have it look around: its share of the link, or a wish, has changed."""
+        """Wake the job: its share of the link has changed, or a request has arrived."""
         self._wake.set()
 
     def progress(self) -> dict[str, int]:
-        """Return the figures of this moment, in bytes; {} at the very end, as real hypervisors have it."""
+        """Return the current figures in bytes, or {} at the very end, as real hypervisors do."""
         if self.ended.is_set() or (self.arrived and not self._post_copy):
             return {}
         gone = self._rate * (self._clock.monotonic() - self._mark)
@@ -153,10 +167,10 @@ class Job:
             'disk_remaining': int(disk_left * MIB),
         }
 
-    # --- its thread --------------------------------------------------------------------------------------------------
+    # --- the thread of the job ---------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Be the job, from the request to the verdict; runs in a thread of the world."""
+        """Run the job from the request to the verdict. The caller starts this in a thread of the world."""
         try:
             self._begin()
         except exception.MigratorException as error:
@@ -187,7 +201,7 @@ class Job:
             raise exception.DriverError(host=host, phase='starting', reason=end.reason) from end
         with self._world.lock:
             if self.cancelled:
-                raise exception.DriverError(host=host, phase='starting', reason='called off before it began')
+                raise exception.DriverError(host=host, phase='starting', reason='the job was cancelled before it began')
             if self.guest.state not in OWNING or self.source.guests.get(uuid) is not self.guest:
                 raise exception.DriverError(host=host, phase='starting', reason=f'guest {uuid} is {self.guest.state}')
             del self.source.pending[uuid]
@@ -215,7 +229,7 @@ class Job:
             if fits or self.guest.state != GuestState.RUNNING:
                 return
             late = self.source.auto_converge_after and self.iteration >= self.source.auto_converge_after
-            # As QEMU: throttle while more than half of what was sent has to be sent again.
+            # As in QEMU: throttle while more than half of what was sent has to be sent again.
             if late and dirtied > 0.5 * self._rate * lasted:
                 more = self._throttle + _THROTTLE_MORE if self._throttle else _THROTTLE_FIRST
                 self._throttle = min(more, _THROTTLE_MOST)
@@ -268,7 +282,7 @@ class Job:
                 ):
                     self.source.set_state(self.guest, self.guest.resume_to, 'hypervisor')
                 if other is not None and other.state == GuestState.WAITING:
-                    # The receiving process ends with the stream; what it was given stays.
+                    # The receiving process ends with the stream. What it has received stays.
                     self.destination.end_receiving(other)
             self.source.jobs.pop(uuid, None)
             self.verdict, self.reason = verdict, reason
@@ -276,10 +290,10 @@ class Job:
             self._world.shares_changed()
         self.ended.set()
 
-    # --- below -------------------------------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------------------------------
 
     def _phase(self, phase: str) -> None:
-        """Let the faults planted for this phase strike."""
+        """Let a fault that is planted for this phase strike."""
         fault = self.source.faults.take(phase, self.guest.instance_uuid, after=False)
         if fault is None:
             return
@@ -288,11 +302,11 @@ class Job:
         with self._world.lock:
             self._account()
             self._rate = 0.0
-        fault.stall.tell(self.wake)
+        fault.stall.call_on_release(self.wake)
         while not fault.stall.released and not (phase == 'starting' and self.cancelled):
             with self._world.lock:
                 self._wake.clear()
-                # Abortable also while it hangs; but what has arrived can only break off.
+                # A job that hangs can still be aborted. After the arrival it can only break off in post-copy.
                 if phase != 'starting' and (not self.arrived or self._post_copy):
                     self._look()
             if not fault.stall.released:
@@ -301,7 +315,7 @@ class Job:
             self._mark = self._clock.monotonic()
 
     def _transfer(self) -> None:
-        """Wait until all that is left has gone over the link."""
+        """Wait until the link has carried everything that is left."""
         while True:
             with self._world.lock:
                 self._account()
@@ -314,7 +328,7 @@ class Job:
             self._wake.wait(left)
 
     def _account(self) -> None:
-        """Bring the figures up to now."""
+        """Update the figures to the present."""
         now = self._clock.monotonic()
         lasted, self._mark = now - self._mark, now
         gone = self._rate * lasted
@@ -328,7 +342,7 @@ class Job:
             self._dirtied += self.guest.dirty_rate * (1 - self._throttle) * lasted
 
     def _look(self) -> None:
-        """Raise if the job cannot or shall not go on as it does."""
+        """Raise if the job must end or must switch to post-copy."""
         if self._broken is not None:
             raise _Ended(Verdict.FAILED, self._broken)
         if self.arrived:
@@ -337,13 +351,13 @@ class Job:
             raise _Ended(Verdict.ABORTED, 'aborted')
         other = self.destination.guests.get(self.guest.instance_uuid)
         if other is None or other.state != GuestState.WAITING or not other.incoming:
-            raise _Ended(Verdict.FAILED, f'host {self.destination.host} has no process that waits for the guest')
+            raise _Ended(Verdict.FAILED, f'host {self.destination.host} has no receiving process for the guest')
         if self._post_copy_wanted and not self._in_disk:
             self._post_copy_wanted = False
             raise _Switch
 
     def _share(self) -> float:
-        """Return what this job has of the links, in MiB/s."""
+        """Return the share of the links that this job has, in MiB/s."""
         jobs = [job for hypervisor in self._world.hypervisors.values() for job in hypervisor.jobs.values()]
         outgoing = sum(job.source is self.source for job in jobs) or 1
         inbound = sum(job.destination is self.destination for job in jobs) or 1

@@ -10,7 +10,7 @@ from tests.unit.virt.fake_bench import FakeBench
 
 
 class TestFaults:
-    def test_a_fault_strikes_once_or_always_before_or_after_the_effect(self, bench: FakeBench) -> None:
+    def test_fault_strikes_once_or_each_time_before_or_after_the_effect(self, bench: FakeBench) -> None:
         uuid = bench.instance.uuid
         bench.beta.faults.fail('check_can_live_migrate_destination', after=True)
         with pytest.raises(exception.DriverError, match='planted'):
@@ -24,11 +24,11 @@ class TestFaults:
         bench.beta.faults.clear('get_guest')
         assert not bench.at_destination().present
 
-    def test_a_fault_may_be_meant_for_one_guest(self, bench: FakeBench) -> None:
+    def test_fault_for_one_guest_spares_the_others(self, bench: FakeBench) -> None:
         bench.alpha.faults.fail('get_guest', instance_uuid='another')
         assert bench.at_source().active
 
-    def test_a_stalled_method_hangs_until_it_is_released(self, bench: FakeBench) -> None:
+    def test_stalled_method_hangs_until_released(self, bench: FakeBench) -> None:
         stall = bench.alpha.faults.stall('get_guest')
         call = bench.in_thread(bench.source.get_guest, bench.instance.uuid)
         bench.run_until(stall.reached.is_set)
@@ -38,16 +38,16 @@ class TestFaults:
         bench.run_until(lambda: call.ended)
         assert call.result().active
 
-    def test_a_lie_is_told_instead_of_the_truth(self, bench: FakeBench) -> None:
+    def test_lie_replaces_the_true_result_once(self, bench: FakeBench) -> None:
         bench.alpha.faults.lie('get_guest', lambda truth: truth.replace(state='absent'))
         assert not bench.at_source().present
         assert bench.at_source().present
 
-    def test_a_job_that_has_arrived_cannot_be_planned_to_fail(self, bench: FakeBench) -> None:
+    def test_planting_a_failure_in_phase_arrived_is_refused(self, bench: FakeBench) -> None:
         with pytest.raises(ValueError, match='break_post_copy'):
             bench.alpha.faults.fail('arrived')
 
-    def test_every_effect_is_logged_with_time_and_author(self, bench: FakeBench) -> None:
+    def test_effects_are_logged_with_host_and_actor(self, bench: FakeBench) -> None:
         bench.finished_move()
         started = bench.world.effects('job started', bench.instance.uuid)
         assert [(effect.host, effect.who) for effect in started] == [('alpha', 'alpha/1')]

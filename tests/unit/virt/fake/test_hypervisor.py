@@ -12,16 +12,14 @@ from tests.unit.virt.fake_bench import FakeBench
 
 
 class TestProcesses:
-    def test_a_job_outlives_the_process_that_started_it(self, bench: FakeBench) -> None:
+    def test_job_outlives_the_process_that_started_it(self, bench: FakeBench) -> None:
         call = bench.move(bench.prepare())
         bench.run_until(lambda: call.started)
         bench.simulation.kill(bench.processes['alpha'])
         bench.simulation.run_until(lambda: bench.at_destination().active)
         assert not call.ended
 
-    def test_what_a_killed_call_asked_for_is_called_off_by_settle_and_then_nothing_starts(
-        self, bench: FakeBench
-    ) -> None:
+    def test_settle_cancels_the_pending_job_of_a_killed_process(self, bench: FakeBench) -> None:
         stall = bench.alpha.faults.stall('starting')
         bench.move(bench.prepare())
         bench.run_until(stall.reached.is_set)
@@ -33,7 +31,7 @@ class TestProcesses:
         assert not again.get_guest(bench.instance.uuid).job
         assert bench.world.effects('job started') == []
 
-    def test_a_host_without_power_fails_every_call_and_its_jobs(self, bench: FakeBench) -> None:
+    def test_host_without_power_fails_every_call_and_its_jobs(self, bench: FakeBench) -> None:
         bench.slow()
         call = bench.move(bench.prepare())
         bench.run_until(lambda: call.started)

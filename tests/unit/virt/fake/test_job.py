@@ -15,7 +15,7 @@ from tests.unit.virt.fake_bench import FakeBench, an_instance
 
 
 class TestCopy:
-    def test_the_states_are_passed_in_the_order_of_real_hypervisors(self, bench: FakeBench) -> None:
+    def test_states_occur_in_the_order_of_real_hypervisors(self, bench: FakeBench) -> None:
         seen: list[tuple[Any, ...]] = []
         stalls = [bench.alpha.faults.stall(phase) for phase in ('copying', 'cutover', 'arrived')]
         call = bench.move(bench.prepare())
@@ -32,7 +32,7 @@ class TestCopy:
             ('paused for cut-over', False, 'running'),
         ]
 
-    def test_an_idle_guest_takes_as_long_as_its_memory_over_the_link(self, bench: FakeBench) -> None:
+    def test_idle_guest_takes_the_time_of_its_memory_over_the_link(self, bench: FakeBench) -> None:
         bench.guest.dirty_rate = 0.0
         data = bench.prepare()
         began = bench.simulation.time
@@ -40,7 +40,7 @@ class TestCopy:
         bench.run_until(lambda: call.ended)
         assert bench.simulation.time - began == pytest.approx(1.0, abs=0.01)
 
-    def test_what_was_dirtied_meanwhile_is_sent_again(self, bench: FakeBench) -> None:
+    def test_memory_dirtied_during_an_iteration_is_sent_again(self, bench: FakeBench) -> None:
         bench.guest.dirty_rate = 512.0
         bench.alpha.max_downtime = 0.01
         data = bench.prepare()
@@ -51,9 +51,7 @@ class TestCopy:
         assert bench.simulation.time - began == pytest.approx(2.0, abs=0.05)
 
     @pytest.mark.nova_bug(1982284)
-    def test_remaining_goes_up_between_two_iterations_and_the_figures_go_at_the_very_end(
-        self, bench: FakeBench
-    ) -> None:
+    def test_remaining_memory_rises_between_iterations_and_figures_vanish_at_the_end(self, bench: FakeBench) -> None:
         bench.guest.dirty_rate = 512.0
         call = bench.move(bench.prepare())
         bench.run_until(lambda: call.started)
@@ -69,11 +67,11 @@ class TestCopy:
         stall.release()
         bench.run_until(lambda: call.ended)
 
-    def test_a_guest_that_dirties_faster_than_the_link_is_throttled_until_it_fits(self, bench: FakeBench) -> None:
+    def test_guest_dirtying_faster_than_the_link_is_throttled_until_it_fits(self, bench: FakeBench) -> None:
         bench.guest.dirty_rate = 2000.0
         assert bench.finished_move().result() is Verdict.COMPLETED
 
-    def test_without_throttling_such_a_guest_never_ends_by_itself_but_can_be_forced(self, bench: FakeBench) -> None:
+    def test_unthrottled_fast_guest_ends_only_when_forced(self, bench: FakeBench) -> None:
         bench.guest.dirty_rate = 2000.0
         bench.alpha.auto_converge_after = 0
         call = bench.move(bench.prepare())
@@ -86,7 +84,7 @@ class TestCopy:
         assert call.result() is Verdict.COMPLETED
         assert bench.at_destination().state == GuestState.RUNNING
 
-    def test_two_jobs_share_the_link_evenly_from_the_moment_the_second_begins(self, bench: FakeBench) -> None:
+    def test_two_jobs_share_the_link_evenly_once_the_second_begins(self, bench: FakeBench) -> None:
         bench.guest.dirty_rate = 0.0
         other = an_instance(2)
         bench.alpha.spawn(other)
@@ -103,7 +101,7 @@ class TestCopy:
         bench.run_until(lambda: second.ended)
         assert bench.simulation.time - began == pytest.approx(2.0, abs=0.01)
 
-    def test_a_block_migration_copies_the_disk_first_and_shows_its_figures(self, bench: FakeBench) -> None:
+    def test_block_migration_copies_the_disk_first_and_reports_its_figures(self, bench: FakeBench) -> None:
         bench.world.shared_storage = False
         call = bench.move(bench.prepare())
         bench.run_until(lambda: call.started)
@@ -117,12 +115,12 @@ class TestCopy:
 
 
 class TestEnds:
-    def test_a_guest_paused_by_its_user_stays_paused_at_the_destination(self, bench: FakeBench) -> None:
+    def test_guest_paused_by_its_user_stays_paused_at_the_destination(self, bench: FakeBench) -> None:
         bench.alpha.pause(bench.instance.uuid)
         assert bench.finished_move().result() is Verdict.COMPLETED
         assert bench.at_destination().state == GuestState.PAUSED
 
-    def test_a_guest_shut_off_by_its_user_fails_the_job_and_stays_shut_off(self, bench: FakeBench) -> None:
+    def test_guest_shut_off_by_its_user_fails_the_job_and_stays_shut_off(self, bench: FakeBench) -> None:
         bench.slow()
         call = bench.move(bench.prepare())
         bench.run_until(lambda: call.started)
@@ -132,15 +130,13 @@ class TestEnds:
         assert bench.at_source() == protocol.Guest(instance_uuid=bench.instance.uuid, state='shutdown')
 
     @pytest.mark.parametrize('phase', ['copying', 'cutover'])
-    def test_a_failure_before_the_destination_runs_resumes_the_source(self, bench: FakeBench, phase: str) -> None:
+    def test_failure_before_the_destination_runs_resumes_the_source(self, bench: FakeBench, phase: str) -> None:
         bench.alpha.faults.fail(phase)
         assert bench.finished_move().result() is Verdict.FAILED
         assert bench.at_source() == protocol.Guest(instance_uuid=bench.instance.uuid, state='running')
         assert bench.at_destination() == protocol.Guest(instance_uuid=bench.instance.uuid, state='waiting')
 
-    def test_a_failure_in_cut_over_may_leave_the_source_paused_and_the_rollback_resumes_it(
-        self, bench: FakeBench
-    ) -> None:
+    def test_rollback_resumes_a_source_left_paused_by_a_failed_switchover(self, bench: FakeBench) -> None:
         bench.alpha.leave_paused = True
         bench.alpha.faults.fail('cutover')
         assert bench.finished_move().result() is Verdict.FAILED
@@ -148,13 +144,13 @@ class TestEnds:
         bench.source.rollback_live_migration_at_source(bench.instance, None)
         assert bench.at_source().state == GuestState.RUNNING
 
-    def test_a_destination_that_was_not_prepared_fails_the_job(self, bench: FakeBench) -> None:
+    def test_job_to_an_unprepared_destination_fails(self, bench: FakeBench) -> None:
         call = bench.move(driver.LiveMigrateData())
         bench.run_until(lambda: call.ended)
         assert call.result() is Verdict.FAILED
         assert bench.at_source().active
 
-    def test_an_abort_after_the_destination_runs_is_too_late(self, bench: FakeBench) -> None:
+    def test_abort_after_the_destination_runs_is_too_late(self, bench: FakeBench) -> None:
         stall = bench.alpha.faults.stall('arrived')
         call = bench.move(bench.prepare())
         bench.run_until(stall.reached.is_set)
@@ -163,7 +159,7 @@ class TestEnds:
         bench.run_until(lambda: call.ended)
         assert call.result() is Verdict.COMPLETED
 
-    def test_a_job_that_hangs_can_be_aborted(self, bench: FakeBench) -> None:
+    def test_job_that_hangs_can_be_aborted(self, bench: FakeBench) -> None:
         bench.alpha.faults.stall('copying')
         call = bench.move(bench.prepare())
         bench.run_until(lambda: call.started)
@@ -175,11 +171,11 @@ class TestEnds:
 
 class TestPostCopy:
     @pytest.fixture(autouse=True)
-    def can(self, bench: FakeBench) -> None:
+    def post_copy_on_both_hosts(self, bench: FakeBench) -> None:
         bench.alpha.post_copy = bench.beta.post_copy = True
         bench.slow()
 
-    def test_the_guest_runs_at_the_destination_while_the_source_still_has_the_job(self, bench: FakeBench) -> None:
+    def test_guest_runs_at_the_destination_while_the_source_still_has_the_job(self, bench: FakeBench) -> None:
         call = bench.move(bench.prepare())
         bench.run_until(lambda: call.started)
         bench.source.live_migration_force_complete(bench.instance)
@@ -192,7 +188,7 @@ class TestPostCopy:
         assert call.result() is Verdict.COMPLETED
         assert not bench.at_destination().post_copy
 
-    def test_it_can_be_broken_off_and_then_neither_host_runs_the_guest(self, bench: FakeBench) -> None:
+    def test_after_a_broken_post_copy_neither_host_runs_the_guest(self, bench: FakeBench) -> None:
         call = bench.move(bench.prepare())
         bench.run_until(lambda: call.started)
         bench.source.live_migration_force_complete(bench.instance)
