@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The way to a libvirt daemon: opened again when it broke, and no call into it holds more than itself up.
+"""The connections to a libvirt daemon. A broken one is replaced, and a call that hangs delays no other call.
 
-A call into libvirt may hang as long as the daemon does. So each is made in a thread of its own pool and waited for
-with a deadline; whoever asked is told that there was no answer, and the thread is left to its fate. As many as
-:data:`POOL_SIZE` may hang; then further ones are refused at once, until some have come back.
+*Deadlines.* A call into libvirt hangs as long as the daemon hangs. So each call runs in a thread of a pool, and the
+caller waits for it with a deadline. After the deadline the caller gets an error, and the thread is left alone. Up to
+:data:`POOL_SIZE` calls may hang. Further calls are then refused at once, until some threads have returned.
 
-Each call has a connection to itself while it lasts. A daemon serves only so many calls of one client at once (five,
-unless told otherwise), so that moves, which are calls that last, would lock questions out; and libvirt's client before
-9.2 lets a call wait for the next keepalive where another thread sits in a long one on the same connection.
+*Connections.* Each call has a connection to itself. A daemon serves only a few calls of one connection at once (five by
+default). Migrations are long calls, so on a shared connection they would block queries. Also, libvirt's client before
+9.2 delays a call until the next keepalive if another thread is in a long call on the same connection.
 
-Events come on a connection of their own, from a loop of which libvirt has one in a process; it is started with the
-first connection. In a process that eventlet has patched there are none (a native thread must not touch green locks),
-and what waits for one looks again every :data:`LOOK` seconds instead. Nor is there a keepalive there, which needs that
-loop: a call that hangs does so until the daemon goes on, or ends.
+*Events.* Events arrive on a connection of their own, from an event loop. Libvirt has one loop in a process. It starts
+with the first connection. A process that eventlet has patched has no loop, because a native thread must not touch green
+locks. There, code that waits for an event polls every :data:`LOOK` seconds instead. There is no keepalive either, which
+needs the loop: a call that hangs returns when the daemon continues or ends.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar('T')
 
-#: Seconds in which libvirt has to answer a question.
+#: Seconds within which libvirt must answer a query.
 DEADLINE = 20.0
-#: How many calls may be under way, or hang, at once.
+#: The maximum number of calls that may run or hang at once.
 POOL_SIZE = 64
-#: Seconds between two looks of who waits for an event that may have been missed.
+#: Seconds between two polls of code that waits for an event, because an event may be missed.
 LOOK = 1.0
-#: How many connections are kept for the next calls.
+#: The number of idle connections that are kept for later calls.
 IDLE = 8
-#: What is asked at each heartbeat: while one of these hangs no other is made, which would only hang beside it.
+#: The calls of each heartbeat. While one of them hangs, no second one is made, because it would hang too.
 REPEATED = frozenset({'get_node'})
-#: Libvirt pings a daemon this often, in seconds, and gives a connection up after so many pings without an answer.
+#: Keepalive: seconds between two pings, and the number of unanswered pings after which a connection is broken.
 KEEPALIVE = (5, 3)
 
 _EVENTS = (
@@ -54,7 +54,7 @@ _EVENTS = (
 
 
 class _Loop:
-    """Libvirt's event loop, where there is one; a process has no second, whoever wants it."""
+    """Libvirt's event loop, of which a process has one or none."""
 
     def __init__(self) -> None:
         self._lock = executors.NativeThreads().lock()
@@ -62,10 +62,13 @@ class _Loop:
         self._started = False
 
     def start(self, threads: executors.Threads) -> None:
-        """Start it, once, unless threads are green; before the first connection is opened."""
+        """Start the loop once, unless threads are green.
+
+        The caller does this before it opens the first connection.
+        """
         with self._lock:
             if not self._quiet:
-                # Errors come as exceptions; libvirt would print them besides.
+                # Libvirt raises errors as exceptions, and would print them too.
                 libvirt.registerErrorHandler(lambda _context, _error: None, None)
                 self._quiet = True
             if self._started or executors.is_green():
@@ -78,20 +81,20 @@ class _Loop:
         while True:
             try:
                 libvirt.virEventRunDefaultImpl()
-            except Exception:  # without the loop no connection would ever be found broken
-                LOG.exception("Libvirt's event loop failed, and goes on")
+            except Exception:  # without the loop no broken connection would ever be noticed
+                LOG.exception("Libvirt's event loop failed; it continues")
 
 
 _LOOP = _Loop()
 
 
 def code_of(error: libvirt.libvirtError) -> int:
-    """Return an error's code, of ``VIR_ERR_*``."""
+    """Return the ``VIR_ERR_*`` code of an error."""
     return int(error.get_error_code() or 0)
 
 
 class Waker:
-    """Wakes who waits for news of a guest."""
+    """The threads that wait for news of a guest, and their wake-up."""
 
     def __init__(self, threads: executors.Threads) -> None:
         self._threads = threads
@@ -100,7 +103,7 @@ class Waker:
 
     @contextlib.contextmanager
     def listen(self, instance_uuid: str) -> Iterator[executors.Event]:
-        """Give an event that is set by every news of a guest; who waits for it clears it."""
+        """Yield an event that is set at all news of a guest. The waiting thread clears it."""
         event = self._threads.event()
         with self._lock:
             self._waiting.setdefault(instance_uuid, []).append(event)
@@ -113,32 +116,35 @@ class Waker:
                     del self._waiting[instance_uuid]
 
     def wake(self, instance_uuid: str) -> None:
-        """Set the events of who waits for news of a guest."""
+        """Wake the threads that wait for news of a guest."""
         with self._lock:
             for event in self._waiting.get(instance_uuid, ()):
                 event.set()
 
     def wake_all(self) -> None:
-        """Set every event: what is no longer heard of has to be looked at."""
+        """Wake all waiting threads, so that they poll what they may have missed."""
         with self._lock:
             for events in self._waiting.values():
                 for event in events:
                     event.set()
 
 
-def _forgo(function: Callable[[], Any]) -> None:
-    """Call what lets something of libvirt's go, and let it fail. A daemon that is stopped answers not even this."""
+def _release(function: Callable[[], Any]) -> None:
+    """Call a function that releases something of libvirt's, and ignore its failure.
+
+    It runs outside of the hub, because a stopped daemon does not answer even this call.
+    """
     with contextlib.suppress(libvirt.libvirtError):
         executors.outside_of_the_hub(function)
 
 
 class Connection:
-    """The way to one daemon.
+    """The connections to one daemon.
 
-    :param uri: of libvirt, such as ``qemu:///system``.
+    :param uri: the URI of libvirt, such as ``qemu:///system``.
     :param host: the name of this compute host, for errors.
-    :param threads: those of the compute process.
-    :param deadline: seconds in which a question has to be answered.
+    :param threads: the threads of the compute process.
+    :param deadline: seconds within which libvirt must answer a query.
     """
 
     def __init__(self, uri: str, host: str, threads: executors.Threads, deadline: float = DEADLINE) -> None:
@@ -151,37 +157,37 @@ class Connection:
         self._lock = threads.lock()
         self._idle: list[Any] = []
         self._events: Any = None
-        #: What the events' connection is to be asked to forget before it is let go.
+        #: The callbacks to deregister before the events' connection is closed.
         self._registered: list[int] = []
-        #: The attempt to hear events, one at a time.
+        #: The attempt to subscribe to events, one at a time.
         self._listening: futures.Future[None] | None = None
-        #: The calls of :data:`REPEATED` that have not come back in time.
-        self._given_up: dict[str, futures.Future[Any]] = {}
-        #: The guests of which libvirt has told that they left by a migration.
+        #: The calls of :data:`REPEATED` that have missed their deadline, by phase.
+        self._late: dict[str, futures.Future[Any]] = {}
+        #: The guests that have left by a migration, according to libvirt's events.
         self._moved: set[str] = set()
 
     def call(self, phase: str, function: Callable[[Any], T], deadline: float | None = None) -> T:
-        """Return ``function(connection)``, within the deadline.
+        """Return ``function(connection)`` within the deadline.
 
-        :param phase: what it is for, for the error.
-        :param function: gets a ``libvirt.virConnect``, and does nothing but ask it; runs in another thread.
-        :param deadline: seconds, if not :attr:`deadline`.
-        :raises migrator.exception.ServiceUnreachable: libvirt is away, or has not answered in time.
-        :raises migrator.exception.DriverError: libvirt refused.
+        :param phase: the purpose of the call, for the error.
+        :param function: receives a ``libvirt.virConnect`` and only calls libvirt. It runs in another thread.
+        :param deadline: seconds; the default is :attr:`deadline`.
+        :raises migrator.exception.ServiceUnreachable: libvirt is unreachable, or did not answer in time.
+        :raises migrator.exception.DriverError: libvirt refused the call.
         """
         seconds = self.deadline if deadline is None else deadline
         unanswered = f'libvirt has not answered {phase} within {seconds:g} s'
         with self._lock:
-            given_up = self._given_up.get(phase)
-            if given_up is not None and not given_up.done():
-                raise self._away(unanswered)
+            late = self._late.get(phase)
+            if late is not None and not late.done():
+                raise self._unreachable(unanswered)
         clock = self._threads.clock
         until = clock.monotonic() + seconds
 
         def in_time(connection: Any) -> T:
-            # Whoever asked has been told that there was no answer, and what was right then need not be so any more.
+            # The caller already has its error. What was right when it called may be wrong by now.
             if clock.monotonic() >= until:
-                raise self._away(f'{phase} was not begun within {seconds:g} s')
+                raise self._unreachable(f'{phase} did not begin within {seconds:g} s')
             return function(connection)
 
         future = self._pool.submit(self.do, phase, in_time)
@@ -190,82 +196,90 @@ class Connection:
             return answer
         except futures.TimeoutError:
             if future.cancel():
-                reason = f'{POOL_SIZE} calls hang in libvirt, and no further one is made'
+                reason = f'{POOL_SIZE} calls hang in libvirt, so {phase} was not attempted'
             else:
                 reason = unanswered
                 if phase in REPEATED:
                     with self._lock:
-                        self._given_up[phase] = future
-            raise self._away(reason) from None
+                        self._late[phase] = future
+            raise self._unreachable(reason) from None
 
     def do(self, phase: str, function: Callable[[Any], T], lasts: bool = False) -> T:
-        """Return ``function(connection)``, in this thread and however long it takes.
+        """Return ``function(connection)``, called in this thread without a deadline.
 
-        :param lasts: whether it takes as long as a move.
-        :raises migrator.exception.ServiceUnreachable: libvirt is away; whether the call was carried out is not known.
-        :raises migrator.exception.DriverError: libvirt refused; its own error is the cause.
+        :param lasts: whether the call takes as long as a migration.
+        :raises migrator.exception.ServiceUnreachable: libvirt is unreachable. The call may have been carried out.
+        :raises migrator.exception.DriverError: libvirt refused the call. Its own error is the cause.
         """
         connection = self._take()
         try:
             answer: T = executors.outside_of_the_hub(lambda: function(connection), lasts)
         except libvirt.libvirtError as error:
             if not connection.isAlive():
-                raise self._away(str(error)) from error
+                raise self._unreachable(str(error)) from error
             self._give_back(connection)
             raise exception.DriverError(host=self.host, phase=phase, reason=str(error)) from error
-        except Exception:  # it is no fault of the connection's, which is of use to the next; raised on
+        except Exception:  # the connection is not at fault, and the next call can use it
             self._give_back(connection)
             raise
         self._give_back(connection)
         return answer
 
     def listen(self) -> None:
-        """See to it that events are heard, if they can be; who waits for them looks for itself now and then anyway."""
+        """Subscribe to events if this process can receive them.
+
+        Code that waits for events also polls, so it works without them.
+        """
         if executors.is_green():
             return
         with self._lock:
             if self._events is not None and self._events.isAlive():
                 return
             if self._listening is None or self._listening.done():
-                self._listening = self._pool.submit(self._hear)
+                self._listening = self._pool.submit(self._subscribe)
             listening = self._listening
         try:
             listening.result(self.deadline)
         except futures.TimeoutError:
-            LOG.warning('No events of libvirt of %s are heard: it has not answered', self.host)
+            LOG.warning('No libvirt events on host %s: libvirt did not answer; polling instead', self.host)
 
     def has_moved(self, instance_uuid: str) -> bool:
-        """Whether libvirt has told that a guest left this host by a migration, since :meth:`forget`."""
+        """Return whether an event has reported that a guest left this host by a migration, since :meth:`forget`."""
         with self._lock:
             return instance_uuid in self._moved
 
     def forget(self, instance_uuid: str) -> None:
-        """Let what was told of a guest be of an earlier move."""
+        """Forget the events of earlier migrations of a guest."""
         with self._lock:
             self._moved.discard(instance_uuid)
 
     def close(self) -> None:
-        """Close every connection that no call has; a further call opens another."""
+        """Close every connection that no call uses. A later call opens a new one."""
         with self._lock:
             connections, self._idle = [*self._idle], []
-        self._hear_no_more()
+        self._unsubscribe()
         for connection in connections:
-            _forgo(connection.close)
+            _release(connection.close)
 
-    def _hear(self) -> None:
-        self._hear_no_more()
+    def _subscribe(self) -> None:
+        self._unsubscribe()
         try:
             connection = self._opened()
             registered = [connection.domainEventRegisterAny(None, each, self._on_event, each) for each in _EVENTS]
             connection.registerCloseCallback(self._on_close, None)
         except libvirt.libvirtError as error:
-            LOG.warning('No events of libvirt of %s are heard: %s', self.host, error)
+            LOG.warning(
+                'No libvirt events on host %(host)s: %(error)s; polling instead', {'host': self.host, 'error': error}
+            )
             return
         with self._lock:
             self._events, self._registered = connection, registered
 
-    def _hear_no_more(self) -> None:
-        """Let the events' connection go: as long as it has to call back it is kept, and its file with it."""
+    def _unsubscribe(self) -> None:
+        """Deregister all callbacks and close the events' connection.
+
+        Libvirt keeps the connection, and its file descriptor, as long as a callback is registered.
+        """
         with self._lock:
             connection, self._events = self._events, None
         if connection is None:
@@ -275,10 +289,10 @@ class Connection:
             connection.unregisterCloseCallback,
             connection.close,
         ):
-            # It may be broken, and forgets all the same.
-            _forgo(function)
+            # A broken connection raises, and still forgets the callback.
+            _release(function)
 
-    def _away(self, reason: str) -> exception.ServiceUnreachable:
+    def _unreachable(self, reason: str) -> exception.ServiceUnreachable:
         return exception.ServiceUnreachable(service=f'libvirt of {self.host} ({self.uri})', reason=reason)
 
     def _take(self) -> Any:
@@ -292,19 +306,19 @@ class Connection:
         try:
             return self._opened()
         except libvirt.libvirtError as error:
-            raise self._away(str(error)) from error
+            raise self._unreachable(str(error)) from error
 
     def _give_back(self, connection: Any) -> None:
         with self._lock:
             if len(self._idle) < IDLE:
                 self._idle.append(connection)
                 return
-        _forgo(connection.close)
+        _release(connection.close)
 
     def _opened(self) -> Any:
         _LOOP.start(self._threads)
         connection = executors.outside_of_the_hub(lambda: libvirt.open(self.uri))
-        if not executors.is_green():  # without the loop nobody would take in what is answered
+        if not executors.is_green():  # without the loop no thread would read the answers to the pings
             connection.setKeepAlive(*KEEPALIVE)
         return connection
 
@@ -314,8 +328,7 @@ class Connection:
         uuid, event = domain.UUIDString(), args[-1]
         what = tuple(args[:2]) if event == libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE else ()
         if what == (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED_MIGRATED):
-            # It is about to go, which is no news for anybody; and whatever asked QEMU now would have it stand still
-            # for longer.
+            # The guest stands still for its switchover. A query of QEMU now would prolong its downtime.
             return
         if what == (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_MIGRATED):
             with self._lock:
@@ -325,5 +338,8 @@ class Connection:
     def _on_close(self, _connection: Any, reason: int, _opaque: Any) -> None:
         if reason == libvirt.VIR_CONNECT_CLOSE_REASON_CLIENT:
             return
-        LOG.warning('The connection to libvirt of %s (%s) is broken, and will be opened again', self.host, self.uri)
+        LOG.warning(
+            'Lost the connection to libvirt on host %(host)s (%(uri)s); opening it again',
+            {'host': self.host, 'uri': self.uri},
+        )
         self.waker.wake_all()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The way to a libvirt daemon: calls that come too late, and a daemon that says nothing."""
+"""The connections to a libvirt daemon: late calls, broken connections, and a daemon that does not answer."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.unit.virt.libvirt import native  # noqa: E402 -- as above
 GREEN = executors.is_green()
 UUID = '00000000-0000-4000-8000-000000000001'
 
-hears_events = pytest.mark.skipif(GREEN, reason='where threads are green no events are heard')
-green = pytest.mark.skipif(not GREEN, reason='only where threads are green there is a hub')
+receives_events = pytest.mark.skipif(GREEN, reason='a process with green threads receives no events')
+green = pytest.mark.skipif(not GREEN, reason='only a process with green threads has a hub')
 
 
 class Opened:
-    """A connection to a daemon that is well."""
+    """A connection to a healthy daemon."""
 
     def isAlive(self):  # noqa: N802 -- libvirt's name
         return True
@@ -36,8 +36,8 @@ class Opened:
 
 
 @pytest.fixture
-def speaks(monkeypatch):
-    """Whether the daemon says anything; it does, until the event is cleared."""
+def answers(monkeypatch):
+    """The event that makes the daemon answer. While it is cleared, the daemon hangs."""
     event = native.event()
     event.set()
 
@@ -55,19 +55,19 @@ def a_connection(deadline):
     return connections.Connection('qemu:///system', 'alpha', executors.NativeThreads(), deadline)
 
 
-def test_a_call_whose_caller_was_told_that_there_is_no_answer_is_not_begun_later(speaks):
-    speaks.clear()
+def test_call_that_missed_its_deadline_in_the_queue_does_not_begin_later(answers):
+    answers.clear()
     connection, done = a_connection(0.2), []
     with pytest.raises(exception.ServiceUnreachable):
         connection.call('destroy', done.append)
-    speaks.set()
+    answers.set()
     assert connection._pool.wait_idle(10)
     assert done == []
     connection.call('destroy', done.append, 10)
     assert len(done) == 1
 
 
-def test_a_connection_is_used_again_after_a_call_that_failed_by_itself(speaks):
+def test_connection_is_reused_after_a_call_with_an_error_of_its_own(answers):
     connection, seen = a_connection(10), []
 
     def fail(it):
@@ -80,14 +80,14 @@ def test_a_connection_is_used_again_after_a_call_that_failed_by_itself(speaks):
     assert seen[0] is seen[1]
 
 
-@hears_events
-def test_a_connection_that_broke_is_let_go_before_there_is_another_for_events(speaks, monkeypatch):
+@receives_events
+def test_broken_events_connection_is_released_before_a_new_one_is_opened(answers, monkeypatch):
     opened = []
 
-    class Heard(Opened):
+    class Subscribed(Opened):
         def __init__(self):
             opened.append(self)
-            self.alive, self.let_go = True, []
+            self.alive, self.released = True, []
 
         def isAlive(self):  # noqa: N802 -- libvirt's name
             return self.alive
@@ -96,27 +96,27 @@ def test_a_connection_that_broke_is_let_go_before_there_is_another_for_events(sp
             return event
 
         def domainEventDeregisterAny(self, number):  # noqa: N802 -- libvirt's name
-            self.let_go.append(number)
+            self.released.append(number)
             raise libvirt.libvirtError('it is broken')
 
         def unregisterCloseCallback(self):  # noqa: N802 -- libvirt's name
-            self.let_go.append('callback')
+            self.released.append('callback')
 
         def close(self):
-            self.let_go.append('connection')
+            self.released.append('connection')
 
-    monkeypatch.setattr(libvirt, 'open', lambda _uri: Heard())
+    monkeypatch.setattr(libvirt, 'open', lambda _uri: Subscribed())
     connection = a_connection(10)
     connection.listen()
     connection.listen()
     opened[0].alive = False
     connection.listen()
-    assert [one.let_go for one in opened] == [[*connections._EVENTS, 'callback', 'connection'], []]
+    assert [one.released for one in opened] == [[*connections._EVENTS, 'callback', 'connection'], []]
 
 
-@hears_events
-def test_who_wants_to_hear_events_does_not_wait_for_a_silent_daemon_for_long(speaks):
-    speaks.clear()
+@receives_events
+def test_listen_returns_at_its_deadline_if_the_daemon_hangs(answers):
+    answers.clear()
     connection = a_connection(0.2)
     for _ in range(3):
         began = time.monotonic()
@@ -139,7 +139,7 @@ class Domain:
         (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_MIGRATED, True),
     ],
 )
-def test_nobody_asks_qemu_anything_while_a_guest_stands_still_to_go(speaks, event, detail, woken):
+def test_pause_for_switchover_wakes_no_waiting_thread(answers, event, detail, woken):
     connection = a_connection(10)
     with connection.waker.listen('guest') as news:
         connection._on_event(None, Domain(), event, detail, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE)
@@ -148,8 +148,8 @@ def test_nobody_asks_qemu_anything_while_a_guest_stands_still_to_go(speaks, even
     assert connection.has_moved('guest') == gone
 
 
-def test_a_question_of_each_heartbeat_that_hangs_takes_one_thread(speaks):
-    # long enough for the first to begin: only that one waits for it
+def test_hanging_call_of_each_heartbeat_takes_one_thread(answers):
+    # The deadline lets the first call begin. Only that call waits for it.
     connection, released = a_connection(3), native.event()
     for _ in range(connections.POOL_SIZE + 3):
         with pytest.raises(exception.ServiceUnreachable, match='has not answered get_node'):
@@ -165,7 +165,7 @@ def test_a_question_of_each_heartbeat_that_hangs_takes_one_thread(speaks):
 
 
 @green
-def test_calls_that_hang_leave_eventlets_own_threads_to_the_other_users_of_the_process(speaks):
+def test_hanging_calls_leave_eventlets_own_thread_pool_free(answers):
     import eventlet
     from eventlet import tpool
 
@@ -189,18 +189,18 @@ def test_calls_that_hang_leave_eventlets_own_threads_to_the_other_users_of_the_p
 
 
 class Stopped(Opened):
-    """A connection to a daemon that is stopped: to close it takes until the daemon goes on."""
+    """A connection to a stopped daemon. Its close() blocks until the daemon continues."""
 
     def __init__(self, goes_on, closing):
         self._goes_on, self._closing = goes_on, closing
 
     def close(self):
         self._closing.append('begun')
-        self._closing.append('closed' if self._goes_on.wait(5) else 'nobody else ran')
+        self._closing.append('closed' if self._goes_on.wait(5) else 'no other thread ran')
 
 
-@pytest.mark.parametrize('kept', [0, 8], ids=['one too many is given back', 'all are closed'])
-def test_while_a_connection_to_a_stopped_daemon_is_closed_the_other_threads_go_on(speaks, monkeypatch, kept):
+@pytest.mark.parametrize('kept', [0, 8], ids=['one too many is returned', 'all are closed'])
+def test_closing_a_connection_to_a_stopped_daemon_does_not_block_other_threads(answers, monkeypatch, kept):
     goes_on, closing, ended = native.event(), [], threading.Event()
     monkeypatch.setattr(libvirt, 'open', lambda _uri: Stopped(goes_on, closing))
     monkeypatch.setattr(connections, 'IDLE', kept)
@@ -219,7 +219,7 @@ def test_while_a_connection_to_a_stopped_daemon_is_closed_the_other_threads_go_o
 
 
 @green
-def test_libvirt_itself_prints_nothing_about_a_guest_that_is_not_there(monkeypatch, capfd):
+def test_libvirt_prints_nothing_about_a_missing_guest(monkeypatch, capfd):
     connection = connections.Connection('test:///default', 'alpha', executors.NativeThreads(), 10)
     with pytest.raises(exception.DriverError, match='Domain not found'):
         connection.call('get_guest', lambda it: it.lookupByUUIDString(UUID))
