@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Libvirt's hosts and guests; it needs the extra ``libvirt``, and nothing outside of this package does."""
+"""The driver for libvirt and QEMU. Only this package needs the extra ``libvirt``."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Why a guest cannot move from one libvirt host to another: each refusal says what would do.
+"""Checks whether a guest can migrate from one libvirt host to another. Each refusal says what to do.
 
-``facts`` are those of the source, and ``there`` what the destination's check has told.
+``facts`` are the facts of the source. ``there`` is the result of the destination's check.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from migrator import exception
 from migrator.objects import Instance, LiveMigrateData
 from migrator.virt.libvirt import storage
 
-#: Kinds of network interfaces that are a device of the host, or a part of one.
+#: Types of network interfaces that are a device of the host, or a part of one.
 _OF_THE_HOST = ('hostdev', 'vdpa')
 
-#: A host name as it may stand in a URI, and in the command line of ssh, to which a hyphen begins an option.
+#: A host name that is safe in a URI and in the command line of ssh, where a leading hyphen begins an option.
 _HOST_NAME = re.compile('[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}')
 
 
 def uri_host(there: dict[str, Any]) -> str:
-    """Return how a destination is named in a URI: by the address that it reports for migrations, or by its name.
+    """Return the host part of the destination's URI.
 
-    :raises ValueError: it reports neither a host name nor an IP address.
+    This is the address that the destination reports for migrations, or otherwise its name.
+
+    :raises ValueError: the destination reports neither a host name nor an IP address.
     """
     field = 'inbound_addr' if there.get('inbound_addr') else 'host'
     text = str(there.get(field) or '')
@@ -40,7 +42,7 @@ def uri_host(there: dict[str, Any]) -> str:
         address = None
     if address is None or address.scope_id is not None:
         option = {'inbound_addr': '[libvirt] live_migration_inbound_addr', 'host': '[DEFAULT] host'}[field]
-        raise ValueError(f'{option} is {text[:100]!r} at the destination: a host name or an IP address would do')
+        raise ValueError(f'{option} is {text[:100]!r} at the destination: set a host name or an IP address')
     return f'[{address}]'
 
 
@@ -48,85 +50,89 @@ def refuse_hypervisor(host: str, facts: dict[str, Any], there: dict[str, Any]) -
     """Refuse a destination whose hypervisor cannot take the source's guests.
 
     :param host: the name of the source.
-    :raises migrator.exception.MigrationPreCheckError: it is another kind, the same host, older, or encrypts otherwise.
+    :raises migrator.exception.MigrationPreCheckError: the hypervisor has another type, is older, encrypts differently,
+        or is the source itself.
     """
     name = there.get('host')
     if facts['hypervisor_type'] != there.get('hypervisor_type'):
         raise exception.MigrationPreCheckError(
             reason=f'the hypervisor of {host} is {facts["hypervisor_type"]}, and that of {name} is '
-            f'{there.get("hypervisor_type")}'
+            f'{there.get("hypervisor_type")}: choose a destination with the same hypervisor'
         )
     if facts['hypervisor_uuid'] == there.get('hypervisor_uuid'):
         raise exception.MigrationPreCheckError(
-            reason=f'{host} and {name} are one host to libvirt, of uuid {facts["hypervisor_uuid"]}; '
+            reason=f'{host} and {name} both have the libvirt host uuid {facts["hypervisor_uuid"]}: '
             'set host_uuid in libvirtd.conf'
         )
     if facts['hypervisor_version'] > int(there.get('hypervisor_version') or 0):
         raise exception.MigrationPreCheckError(
             reason=f'the hypervisor of {name} is older ({there.get("hypervisor_version")}) than that of '
-            f'{host} ({facts["hypervisor_version"]})'
+            f'{host} ({facts["hypervisor_version"]}): upgrade it, or choose another destination'
         )
     if bool(facts['native_tls']) != bool(there.get('native_tls')):
         raise exception.MigrationPreCheckError(
             reason=f'[libvirt] live_migration_with_native_tls is {bool(facts["native_tls"])} at {host}, and '
-            f'{bool(there.get("native_tls"))} at {name}: it has to be the same'
+            f'{bool(there.get("native_tls"))} at {name}: set the same value on both hosts'
         )
 
 
 def refuse_passthrough(instance: Instance, xml: ElementTree.Element) -> None:
     """Refuse a guest that has a device of its host.
 
-    :param xml: its definition.
-    :raises migrator.exception.MigrationPreCheckError: it has one, and no other that stands in for it meanwhile.
+    A device that is teamed with a virtual one is no obstacle, because the virtual one replaces it during the migration.
+
+    :param xml: the definition of the guest.
+    :raises migrator.exception.MigrationPreCheckError: the guest has such a device without a replacement.
     """
     interfaces = [each for each in xml.findall('devices/interface') if each.get('type') in _OF_THE_HOST]
     for device in [*xml.findall('devices/hostdev'), *interfaces]:
         if device.find('teaming') is None:
             kind = device.get('type', 'host') if device.tag == 'hostdev' else 'network'
             raise exception.MigrationPreCheckError(
-                reason=f'guest {instance.uuid} has a {kind} device of its host, which cannot move: detach it first'
+                reason=f'guest {instance.uuid} has a {kind} device of its host, which cannot migrate: detach it first'
             )
 
 
 def refuse_local_volumes(instance: Instance, volumes: list[storage.Disk], is_shared: Callable[[str], bool]) -> None:
-    """Refuse a guest with a disk that is a file of a storage pool of its host alone: such a one is not copied, for
-    where the destination has it is its own pool's business.
+    """Refuse a guest with a disk that is a file in a storage pool of its host only.
 
-    :param volumes: what the volumes are that it has as disks.
-    :param is_shared: tells of a file's path whether the destination sees it.
-    :raises migrator.exception.MigrationPreCheckError: it has one.
+    Such a disk is not copied, because the destination's own pool decides where its file is.
+
+    :param volumes: the guest's disks that are volumes, with their files or devices.
+    :param is_shared: returns whether the destination sees the file of a path.
+    :raises migrator.exception.MigrationPreCheckError: the guest has such a disk.
     """
     for disk in volumes:
         if disk.kind == 'file' and not is_shared(disk.path):
             raise exception.MigrationPreCheckError(
                 reason=f'disk {disk.target} of guest {instance.uuid} is a volume of a storage pool, {disk.path}, which '
-                'hosts do not share, and a volume is not copied: have the definition name it as a file'
+                'the hosts do not share, and volumes are not copied: define the disk as a file instead'
             )
 
 
 def refuse_unseen(instance: Instance, disks: list[storage.Disk]) -> None:
-    """Refuse a guest with a disk that is shared by its definition's word, and is where it was found that nothing is.
+    """Refuse a guest with a disk that its definition marks as shareable but that the destination does not see.
 
-    :param disks: those in instances_path, which the destination does not see, as the guest's definition names them.
-    :raises migrator.exception.MigrationPreCheckError: it has one.
+    :param disks: the disks in instances_path, which the destination does not see, as the guest's definition names them.
+    :raises migrator.exception.MigrationPreCheckError: the guest has such a disk.
     """
     for disk in disks:
         if disk.kind == 'file' and disk.shared:
             raise exception.MigrationPreCheckError(
-                reason=f'disk {disk.target} of guest {instance.uuid} ({disk.path}) is shareable by its definition, and '
-                'the destination does not see what is in instances_path: mount there what the source has there'
+                reason=f'disk {disk.target} of guest {instance.uuid} ({disk.path}) is defined as shareable, and the '
+                'destination does not see the files in instances_path of the source: mount the same directory there'
             )
 
 
 def processor_of(xml: ElementTree.Element, host_cpu: str) -> str:
-    """Return the processor that a destination has to have for a guest, as libvirt compares hosts; '' if that does not
-    tell.
+    """Return the processor that a destination must have for a guest, in libvirt's format.
 
-    A processor that a guest has by its model's name is of KVM's making, with features that no host has; libvirt itself
-    compares that, when QEMU starts at the destination.
+    The result is '' if the guest does not use the processor of its host as it is. A processor that is defined by the
+    name of a model is made by KVM, with features that no host has. Libvirt compares such a processor itself, when QEMU
+    starts at the destination.
 
-    :param xml: its definition.
-    :param host_cpu: that of its host, which a guest may have been given as it is.
+    :param xml: the definition of the guest.
+    :param host_cpu: the processor of the host, in libvirt's format.
     """
     cpu = xml.find('cpu')
     given = xml.get('type') == 'kvm' and cpu is not None and cpu.get('mode') in ('host-passthrough', 'maximum')
@@ -134,29 +140,30 @@ def processor_of(xml: ElementTree.Element, host_cpu: str) -> str:
 
 
 def block_migration(instance: Instance, migrate_data: LiveMigrateData, disks: list[storage.Disk], sees: bool) -> bool:
-    """Return whether disks are copied; refuse what was asked for and cannot be.
+    """Return whether disks will be copied.
 
-    :param disks: the guest's.
-    :param sees: whether the source sees what the destination has made in instances_path.
-    :raises migrator.exception.MigrationPreCheckError: block_migration says otherwise, or there is no room.
+    :param disks: the disks of the guest.
+    :param sees: whether the source sees the file that the destination made in instances_path.
+    :raises migrator.exception.MigrationPreCheckError: the request contradicts the storage, or the destination has too
+        little space.
     """
     wanted, there = migrate_data.block_migration, migrate_data.destination.get('host')
     copied = [disk for disk in disks if not disk.shared]
     if wanted is True and not copied and (disks or sees):
         raise exception.MigrationPreCheckError(
-            reason=f'{there} sees all disks of guest {instance.uuid}: block_migration False or auto would do'
+            reason=f'{there} sees all disks of guest {instance.uuid}: request block_migration False or auto'
         )
     if wanted is False and copied:
         names = ', '.join(f'{disk.target} ({disk.path})' for disk in copied)
         raise exception.MigrationPreCheckError(
-            reason=f'{there} does not see {names} of guest {instance.uuid}: block_migration True or auto would do'
+            reason=f'{there} does not see {names} of guest {instance.uuid}: request block_migration True or auto'
         )
-    # Of others the destination looks itself, for they may be on any of its file systems.
+    # The destination itself checks the space for the other disks, which may be on any of its file systems.
     place = os.path.dirname(str(migrate_data.destination.get('check_file', '')))
     needed = storage.needed([disk for disk in copied if place and storage.is_below(disk.path, place)], migrate_data)
     left = int(migrate_data.destination.get('disk_available') or 0)
     if needed > left:
         raise exception.MigrationPreCheckError(
-            reason=f'{there} has {left // 2**20} MiB left for disks, and {needed // 2**20} MiB are to be copied there'
+            reason=f'{there} has {left // 2**20} MiB left for disks, and the copies need {needed // 2**20} MiB'
         )
     return bool(copied)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The driver of QEMU/KVM by libvirt; each promise is in :mod:`migrator.virt.driver`."""
+"""The driver of QEMU/KVM through libvirt. :mod:`migrator.virt.driver` defines its contract."""
 
 from __future__ import annotations
 
@@ -31,24 +31,23 @@ LOG = logging.getLogger(__name__)
 P = ParamSpec('P')
 T = TypeVar('T')
 
-
-#: What the destination's check leaves in instances_path, for the source to look for.
+#: The prefix of the file that the destination's check leaves in instances_path, and that the source looks for.
 CHECK_FILE = '.migrator-check-'
 _UNDEFINE = (
     libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
     | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
     | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
-    # Where the storage is shared they are the running guest's.
+    # On shared storage both belong to the guest that runs on the other host.
     | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM
     | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_TPM
 )
 _HERE = (GuestState.RUNNING, GuestState.PAUSED)
-#: Somebody's guest, whatever the books say.
+#: The states in which a domain may be the only copy of a guest. The source's cleanup refuses to destroy it.
 _IN_USE = (*_HERE, GuestState.POSTCOPY_BROKEN)
 
 
 def _on_disk(method: Callable[Concatenate[LibvirtDriver, P], T]) -> Callable[Concatenate[LibvirtDriver, P], T]:
-    """Let what a method cannot do on this host's disk be told as the driver's failures are."""
+    """Decorate a driver method so that an OSError becomes a DriverError."""
 
     @functools.wraps(method)
     def wrapper(self: LibvirtDriver, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -61,11 +60,11 @@ def _on_disk(method: Callable[Concatenate[LibvirtDriver, P], T]) -> Callable[Con
 
 
 class LibvirtDriver(driver.ComputeDriver):
-    """Drives the libvirt of this host.
+    """The driver of the libvirt daemon of this host.
 
     :param conf: with the options of :mod:`migrator.conf.compute` and :mod:`migrator.conf.libvirt` registered.
-    :param threads: those of the compute process.
-    :param deadline: seconds in which libvirt has to answer a question.
+    :param threads: the threads of the compute process.
+    :param deadline: seconds within which libvirt must answer a query.
     """
 
     def __init__(
@@ -77,25 +76,28 @@ class LibvirtDriver(driver.ComputeDriver):
         self.connection = connections.Connection(conf.libvirt.connection_uri, self.host, threads, deadline)
         self._kept = records.Records(pathlib.Path(conf.state_path) / 'libvirt' / self.host)
         self._room = storage.Room(self.host, self._kept)
-        self.moves = live_migration.Moves(self.connection, self._kept, threads, self.get_guest)
+        self.jobs = live_migration.Jobs(self.connection, self._kept, threads, self.get_guest)
 
-    # --- what there is -----------------------------------------------------------------------------------------------
+    # --- host and guests ---------------------------------------------------------------------------------------------
 
     def init_host(self, host: str) -> None:
         """Connect; see :meth:`driver.ComputeDriver.init_host`."""
         if host != self.host:
-            raise exception.DriverError(host=self.host, phase='init_host', reason=f'this is not {host}')
+            reason = f'[DEFAULT] host is {self.host}, not {host}'
+            raise exception.DriverError(host=self.host, phase='init_host', reason=reason)
         try:
             self._kept.prepare()
         except OSError as error:
             raise exception.ConfigurationError(
-                option='[DEFAULT] state_path', value=self.conf.state_path, detail=f'{error}: a directory would do'
+                option='[DEFAULT] state_path',
+                value=self.conf.state_path,
+                detail=f'{error}: name a directory that the compute service can write to',
             ) from error
         self.connection.listen()
         self.connection.call('init_host', lambda connection: connection.getLibVersion())
 
     def get_node(self) -> compute_node.ComputeNode:
-        """Return the host's facts; see :meth:`driver.ComputeDriver.get_node`."""
+        """Return the facts about the host; see :meth:`driver.ComputeDriver.get_node`."""
         return self.connection.call('get_node', lambda connection: hosts.node_of(connection, self.host, self.conf))
 
     def list_guests(self) -> list[protocol.Guest]:
@@ -105,7 +107,7 @@ class LibvirtDriver(driver.ComputeDriver):
             return [domain.UUIDString() for domain in connection.listAllDomains()]
 
         uuids = self.connection.call('list_guests', ask)
-        found = [self._guest_or_guess(uuid) for uuid in sorted({*uuids, *self._kept.list(records.INCOMING)})]
+        found = [self._guest_or_running(uuid) for uuid in sorted({*uuids, *self._kept.list(records.INCOMING)})]
         return [guest for guest in found if guest.present]
 
     def get_guest(self, instance_uuid: str) -> protocol.Guest:
@@ -121,15 +123,13 @@ class LibvirtDriver(driver.ComputeDriver):
             return None
         owner = self.conf.compute.adopt_project_id, self.conf.compute.adopt_user_id
         space = [size for path, size in facts.disks if storage.is_beside(path, self.conf.instances_path)]
-        return guests.described(facts, self.host, *owner, space)
+        return guests.to_instance(facts, self.host, *owner, space)
 
     def settle(self, instance_uuid: str) -> protocol.Guest:
-        """Wait until libvirt has begun, or never will, with a move that an earlier life asked for; see
-        :meth:`driver.ComputeDriver.settle`.
-        """
+        """Wait until libvirt has begun a requested job or never will; see :meth:`driver.ComputeDriver.settle`."""
         if self._kept.read(records.OUTGOING, instance_uuid) is None:
-            return self._guest_or_guess(instance_uuid)
-        self.moves.settle(instance_uuid)
+            return self._guest_or_running(instance_uuid)
+        self.jobs.settle(instance_uuid)
         return self.get_guest(instance_uuid)
 
     # --- checks ------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class LibvirtDriver(driver.ComputeDriver):
         guest = self.get_guest(instance.uuid)
         if guest.state not in (GuestState.ABSENT, GuestState.WAITING):
             raise exception.MigrationPreCheckError(
-                reason=f'{self.host} has a guest {instance.uuid} already, {guest.state}'
+                reason=f'host {self.host} already has guest {instance.uuid}, which is {guest.state}'
             )
 
         def ask(connection: Any) -> dict[str, Any]:
@@ -153,15 +153,14 @@ class LibvirtDriver(driver.ComputeDriver):
 
         facts = self.connection.call('check_can_live_migrate_destination', ask)
         token = self._threads.new_uuid()
-        # A host that has once found that a file is not there may believe so for a minute, over NFS: so each has a name
-        # of its own.
+        # An NFS client caches for a minute that a file does not exist. So each check uses a new name.
         path = f'{self._check_file(instance)}-{token}'
         try:
             os.makedirs(self.conf.instances_path, exist_ok=True)
             pathlib.Path(path).write_text(token)
         except OSError as error:
             raise exception.MigrationPreCheckError(
-                reason=f'instances_path of {self.host} ({self.conf.instances_path}) cannot be written to: {error}'
+                reason=f'cannot write to instances_path ({self.conf.instances_path}) of host {self.host}: {error}'
             ) from error
         libvirt_conf = self.conf.libvirt
         return LiveMigrateData(
@@ -183,9 +182,9 @@ class LibvirtDriver(driver.ComputeDriver):
         """See :meth:`driver.ComputeDriver.check_can_live_migrate_source`."""
         guest = self.get_guest(instance.uuid)
         if guest.state not in _HERE or guest.job:
-            held = 'being migrated already' if guest.job else guest.state
+            held = 'already being migrated' if guest.job else guest.state
             raise exception.MigrationPreCheckError(
-                reason=f'guest {instance.uuid} is {held} at {self.host}: running or paused would do'
+                reason=f'guest {instance.uuid} is {held} at {self.host}: it must be running or paused'
             )
         there = migrate_data.destination
         try:
@@ -210,7 +209,7 @@ class LibvirtDriver(driver.ComputeDriver):
                 'autostart': bool(domain.autostart()),
                 'persistent': bool(domain.isPersistent()),
                 'xml': domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE),
-                'disks': [storage.measured(domain, disk) for disk in storage.named(domain.XMLDesc(0))],
+                'disks': [storage.with_size(domain, disk) for disk in storage.defined_disks(domain.XMLDesc(0))],
                 'volumes': guests.volumes_of(connection, domain.XMLDesc(0)),
             }
 
@@ -220,14 +219,16 @@ class LibvirtDriver(driver.ComputeDriver):
         xml = ElementTree.fromstring(facts['xml'])  # noqa: S314 -- libvirt wrote it
         checks.refuse_passthrough(instance, xml)
         try:
-            disks = [storage.located(disk, is_shared) for disk in facts['disks']]
-            volumes = [storage.located(disk, is_shared) for disk in facts['volumes']]
+            disks = [storage.with_identity(disk, is_shared) for disk in facts['disks']]
+            volumes = [storage.with_identity(disk, is_shared) for disk in facts['volumes']]
             checks.refuse_local_volumes(instance, volumes, is_shared)
             if not sees:
                 place = os.path.dirname(check_file)
                 checks.refuse_unseen(instance, [disk for disk in facts['disks'] if storage.is_below(disk.path, place)])
         except OSError as error:
-            raise exception.MigrationPreCheckError(reason=f'a disk of guest {instance.uuid}: {error}') from error
+            raise exception.MigrationPreCheckError(
+                reason=f'cannot examine a disk of guest {instance.uuid}: {error}'
+            ) from error
         block = checks.block_migration(instance, migrate_data, disks, sees)
         return migrate_data.replace(
             block_migration=block,
@@ -252,7 +253,7 @@ class LibvirtDriver(driver.ComputeDriver):
         for path in mine.parent.glob(f'{glob.escape(mine.name)}-*'):
             path.unlink(missing_ok=True)
 
-    # --- the move ----------------------------------------------------------------------------------------------------
+    # --- migration ---------------------------------------------------------------------------------------------------
 
     @_on_disk
     def pre_live_migration(
@@ -263,10 +264,10 @@ class LibvirtDriver(driver.ComputeDriver):
         guest = self.get_guest(instance.uuid)
         if guest.state not in (GuestState.ABSENT, GuestState.WAITING):
             raise exception.MigrationPreCheckError(
-                reason=f'{self.host} has a guest {instance.uuid} already, {guest.state}'
+                reason=f'host {self.host} already has guest {instance.uuid}, which is {guest.state}'
             )
         self._refuse_processor(migrate_data)
-        # What an earlier departure has left behind: the guest has gone.
+        # An earlier migration of the guest away from here left this record. The guest has gone since.
         self._kept.remove(records.OUTGOING, instance.uuid)
         self._room.begin(instance.uuid)
         copied = [disk for disk in storage.disks_of(migrate_data) if not disk.shared]
@@ -298,25 +299,25 @@ class LibvirtDriver(driver.ComputeDriver):
         def planned(guest: protocol.Guest) -> plans.Plan:
             return plans.plan(self.connection, self.conf, guest, instance, destination, migrate_data)
 
-        return self.moves.run(instance.uuid, planned, started)
+        return self.jobs.run(instance.uuid, planned, started)
 
     def attach_live_migration(self, instance_uuid: str) -> Verdict | None:
         """See :meth:`driver.ComputeDriver.attach_live_migration`."""
-        return self.moves.attach(instance_uuid)
+        return self.jobs.attach(instance_uuid)
 
     def live_migration_abort(self, instance: Instance) -> None:
         """See :meth:`driver.ComputeDriver.live_migration_abort`."""
-        self.moves.abort(instance.uuid)
+        self.jobs.abort(instance.uuid)
 
     def live_migration_force_complete(self, instance: Instance) -> None:
         """See :meth:`driver.ComputeDriver.live_migration_force_complete`."""
-        self.moves.force_complete(instance.uuid)
+        self.jobs.force_complete(instance.uuid)
 
     def get_progress(self, instance_uuid: str) -> dict[str, int]:
         """See :meth:`driver.ComputeDriver.get_progress`."""
-        return self.moves.progress(instance_uuid)
+        return self.jobs.progress(instance_uuid)
 
-    # --- after -------------------------------------------------------------------------------------------------------
+    # --- after the job -----------------------------------------------------------------------------------------------
 
     @_on_disk
     def post_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
@@ -330,7 +331,10 @@ class LibvirtDriver(driver.ComputeDriver):
             self._remove('post_live_migration_at_source', instance, (GuestState.CUTOVER, GuestState.SHUTDOWN))
         for disk in storage.disks_of(migrate_data):
             if not disk.shared and storage.remove_file(disk.path, disk.inode):
-                LOG.info('%s of guest %s was copied away, and is removed', disk.path, instance.uuid)
+                LOG.info(
+                    'Removed disk %(path)s of guest %(guest)s, which was copied to the destination',
+                    {'path': disk.path, 'guest': instance.uuid},
+                )
                 self._remove_directory(disk.path)
         self._kept.remove(records.OUTGOING, instance.uuid)
         self.connection.forget(instance.uuid)
@@ -361,10 +365,11 @@ class LibvirtDriver(driver.ComputeDriver):
             raise exception.GuestNotFound(host=self.host, instance_uuid=instance.uuid)
         phase = 'rollback_live_migration_at_source'
         if guest.job:
-            raise exception.DriverError(host=self.host, phase=phase, reason='its job has not ended')
+            reason = f'the job of guest {instance.uuid} has not ended'
+            raise exception.DriverError(host=self.host, phase=phase, reason=reason)
         if guest.state == GuestState.CUTOVER:
             self.connection.call(phase, lambda connection: _resume(connection, instance.uuid))
-        self.moves.keep(instance.uuid)
+        self.jobs.keep(instance.uuid)
 
     @_on_disk
     def rollback_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
@@ -378,26 +383,34 @@ class LibvirtDriver(driver.ComputeDriver):
         self._room.remove(instance.uuid)
         self.cleanup_live_migration_destination_check(instance)
 
-    # --- below -------------------------------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------------------------------
 
-    def _guest_or_guess(self, instance_uuid: str) -> protocol.Guest:
-        """Return one guest; of one that does not answer, that it is here, for its QEMU may hang, and must not keep the
-        host's other guests from being looked after."""
+    def _guest_or_running(self, instance_uuid: str) -> protocol.Guest:
+        """Return one guest, or report it as running if libvirt does not answer for it.
+
+        The QEMU of one guest may hang. This must not stop the service from handling the host's other guests.
+        """
         try:
             return self.get_guest(instance_uuid)
         except exception.ServiceUnreachable as error:
-            LOG.warning('Guest %s of %s does not tell of itself: %s', instance_uuid, self.host, error)
+            LOG.warning(
+                'Cannot query guest %(guest)s on host %(host)s; reporting it as running: %(error)s',
+                {'guest': instance_uuid, 'host': self.host, 'error': error},
+            )
             return protocol.Guest(instance_uuid=instance_uuid, state=GuestState.RUNNING.value)
 
     def _guest(self, connection: Any, instance_uuid: str) -> protocol.Guest:
         moved = self._kept.read(records.OUTGOING, instance_uuid) is not None
         seen = guests.see(connection, instance_uuid, moved)
-        return guests.told(instance_uuid, seen, self._kept.read(records.INCOMING, instance_uuid) is not None)
+        return guests.to_guest(instance_uuid, seen, self._kept.read(records.INCOMING, instance_uuid) is not None)
 
     def _remove(self, phase: str, instance: Instance, states: tuple[GuestState, ...]) -> None:
-        """End and forget a domain that is no guest of this host (any more); looked at again, for it may be one by now.
+        """Destroy and undefine a domain that this host does not own.
 
-        :raises migrator.exception.GuestStillHere: it is in none of these states.
+        The state is checked again just before, because the host may own the guest by now.
+
+        :param states: the states in which the domain may be destroyed.
+        :raises migrator.exception.GuestStillHere: the guest is in another state, or has a job.
         """
 
         def remove(connection: Any) -> None:
@@ -412,7 +425,10 @@ class LibvirtDriver(driver.ComputeDriver):
         return os.path.join(os.path.abspath(self.conf.instances_path), f'{CHECK_FILE}{instance.uuid}-{self.host}')
 
     def _refuse_processor(self, migrate_data: LiveMigrateData) -> None:
-        """Refuse a guest whose processor this host does not have; one that is emulated is to be had anywhere."""
+        """Refuse a guest whose processor this host does not have.
+
+        Every host can emulate a processor, so a guest with an emulated one is never refused.
+        """
         facts = migrate_data.source
         cpu = str(facts.get('cpu') or '')
         if not cpu:
@@ -423,14 +439,14 @@ class LibvirtDriver(driver.ComputeDriver):
 
         if self.connection.call('pre_live_migration', ask) == libvirt.VIR_CPU_COMPARE_INCOMPATIBLE:
             raise exception.MigrationPreCheckError(
-                reason=f'the processor of {self.host} lacks what the guest was started with at {facts.get("host")}: '
-                f'{cpu}'
+                reason=f'the processor of host {self.host} lacks features of the processor that the guest was '
+                f'started with on host {facts.get("host")}: {cpu}'
             )
 
     def _remove_directory(self, path: str) -> None:
         directory = os.path.dirname(path)
         if os.path.dirname(directory) == os.path.abspath(self.conf.instances_path):
-            # The guest's own, unless somebody has put something else there.
+            # The directory is the guest's own. It stays if it holds other files.
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
 
@@ -438,13 +454,13 @@ class LibvirtDriver(driver.ComputeDriver):
 def _resume(connection: Any, instance_uuid: str) -> None:
     domain = connection.lookupByUUIDString(instance_uuid)
     state, reason = domain.state()
-    # Its user had paused it, and libvirt has kept that; or it runs already.
+    # A pause by the user stays. A guest that runs already needs nothing.
     if state == libvirt.VIR_DOMAIN_PAUSED and reason != libvirt.VIR_DOMAIN_PAUSED_USER:
         domain.resume()
 
 
 def _remove(connection: Any, instance_uuid: str) -> None:
-    """End and forget a domain that is no guest of this host (any more)."""
+    """Destroy and undefine a domain, if it exists."""
     domain = guests.find(connection, instance_uuid)
     if domain is None:
         return
@@ -459,7 +475,10 @@ def _remove(connection: Any, instance_uuid: str) -> None:
 
 
 def _holds(path: str, token: str) -> bool:
-    """Whether a file is the very one that the other host has made: one of this host may have its name."""
+    """Return whether a file is the one that the other host made.
+
+    This host may have another file of the same name, so the content decides.
+    """
     try:
         return pathlib.Path(path).read_text() == token
     except OSError:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What libvirt says of one guest, in the words of :class:`migrator.objects.protocol.Guest`.
+"""The state of one guest as libvirt reports it, converted to :class:`migrator.objects.protocol.Guest`.
 
-Libvirt itself asks QEMU when its daemon starts, so that its word is QEMU's also after a restart, but for one thing:
-of a guest that was paused before, by its user or for an error of its disk, it does not tell whether that has been
-migrated away meanwhile. There, and only
-where this host had begun to move it, QEMU is asked directly.
+The libvirt daemon queries QEMU when it starts, so its reports agree with QEMU also after a restart. There is one
+exception. If a guest was already paused, by its user or because of a disk error, libvirt does not report whether it has
+been migrated away meanwhile. In this case, and only if this host had begun to migrate the guest, this module queries
+QEMU directly.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from migrator.objects import Flavor, GuestState, Instance, protocol
 from migrator.virt.libvirt import connection as connections
 from migrator.virt.libvirt import storage
 
-#: Where nova writes a guest's owner into its definition, and where it did for guests that have run for very long.
+#: The XML namespaces in which nova writes the owner of a guest: the present one, and an older one of old guests.
 _NOVA = tuple(f'{{http://openstack.org/xmlns/libvirt/nova/{version}}}' for version in ('1.1', '1.0'))
-#: What a volume of a pool is, where a host can look at it.
+#: The kinds of disk that a volume of a storage pool can be, if it is a file or device of the host.
 _VOLUMES = {libvirt.VIR_STORAGE_VOL_FILE: 'file', libvirt.VIR_STORAGE_VOL_BLOCK: 'block'}
-#: How long libvirt is to hold a name, in bytes; Placement and the database hold no more of one either.
+#: The maximum length of an adopted name. The database and Placement store no more.
 _NAME = 255
-#: QEMU has sent everything, and waits to be ended; its guest may run elsewhere.
+#: The states of a QEMU that has sent everything and waits for its end. The guest may run elsewhere.
 _SENT = ('postmigrate', 'finish-migrate')
-#: Why a guest is paused where libvirt tells by it how a migration stands.
-_TOLD = (
+#: The reasons for a pause that show the state of a migration, so that QEMU need not be queried.
+_MIGRATION_REASONS = (
     libvirt.VIR_DOMAIN_PAUSED_MIGRATION,
     libvirt.VIR_DOMAIN_PAUSED_STARTING_UP,
     libvirt.VIR_DOMAIN_PAUSED_POSTCOPY,
@@ -43,14 +43,14 @@ _TOLD = (
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What libvirt says of a domain at one moment.
+    """The state of a domain at one moment, as libvirt reports it.
 
-    :ivar state: of ``VIR_DOMAIN_*``; None: there is no such domain.
-    :ivar reason: of that state.
-    :ivar operation: of ``VIR_DOMAIN_JOB_OPERATION_*`` the one under way; 0: none, or another than a job.
-    :ivar receiving: it is the receiving end of a migration.
-    :ivar moved: this host has begun to move it, so that it is none that arrives.
-    :ivar sent: QEMU says that it has sent everything.
+    :ivar state: a ``VIR_DOMAIN_*`` state, or None if there is no such domain.
+    :ivar reason: the reason for that state.
+    :ivar operation: the ``VIR_DOMAIN_JOB_OPERATION_*`` of the current job, or 0 without a job.
+    :ivar receiving: whether the domain is the receiving end of a migration.
+    :ivar moved: whether this host has begun to migrate the guest away. Then the guest is not arriving.
+    :ivar sent: whether QEMU reports that it has sent everything.
     """
 
     state: int | None = None
@@ -62,12 +62,12 @@ class Seen:
 
     @property
     def job(self) -> bool:
-        """Whether a migration of it goes out from here."""
+        """Whether a migration of the guest away from this host is in progress."""
         return bool(self.operation == libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT)
 
 
 def find(connection: Any, instance_uuid: str) -> Any:
-    """Return the domain of a guest, a ``libvirt.virDomain``; None: there is none."""
+    """Return the domain of a guest, a ``libvirt.virDomain``, or None if there is none."""
     try:
         return connection.lookupByUUIDString(instance_uuid)
     except libvirt.libvirtError as error:
@@ -77,10 +77,10 @@ def find(connection: Any, instance_uuid: str) -> Any:
 
 
 def see(connection: Any, instance_uuid: str, moved: bool = False) -> Seen:
-    """Ask libvirt for one guest.
+    """Query libvirt for the state of one guest.
 
     :param connection: a ``libvirt.virConnect``.
-    :param moved: whether this host has begun to move it, so that QEMU may have sent it away.
+    :param moved: whether this host has begun to migrate the guest away, so that QEMU may have sent it.
     """
     domain = find(connection, instance_uuid)
     if domain is None:
@@ -88,11 +88,10 @@ def see(connection: Any, instance_uuid: str, moved: bool = False) -> Seen:
     try:
         state, reason = domain.state()
         operation, receiving = _job(domain)
-        sent = (
-            moved and not operation and state == libvirt.VIR_DOMAIN_PAUSED and reason not in _TOLD and _has_sent(domain)
-        )
+        unclear = state == libvirt.VIR_DOMAIN_PAUSED and reason not in _MIGRATION_REASONS
+        sent = moved and not operation and unclear and _has_sent(domain)
     except libvirt.libvirtError as error:
-        if connections.code_of(error) == libvirt.VIR_ERR_NO_DOMAIN:  # it has gone meanwhile
+        if connections.code_of(error) == libvirt.VIR_ERR_NO_DOMAIN:  # the domain has gone since find()
             return Seen()
         raise
     return Seen(state, reason, operation, receiving, moved, sent)
@@ -104,9 +103,9 @@ def _job(domain: Any) -> tuple[int, bool]:
     except libvirt.libvirtError as error:
         code = connections.code_of(error)
         if code == libvirt.VIR_ERR_OPERATION_UNSUPPORTED:
-            # "migration statistics are available only on the source host"
+            # Libvirt says: "migration statistics are available only on the source host".
             return libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_IN, True
-        if code == libvirt.VIR_ERR_OPERATION_INVALID:  # the guest does not run
+        if code == libvirt.VIR_ERR_OPERATION_INVALID:  # the guest is not running
             return 0, False
         raise
     if stats.get('type', libvirt.VIR_DOMAIN_JOB_NONE) in (
@@ -124,10 +123,10 @@ def _has_sent(domain: Any) -> bool:
     return answer.get('return', {}).get('status') in _SENT
 
 
-def told(instance_uuid: str, seen: Seen, prepared: bool) -> protocol.Guest:
-    """Return what a driver says of a guest.
+def to_guest(instance_uuid: str, seen: Seen, prepared: bool) -> protocol.Guest:
+    """Convert the state of a domain to the state of a guest as a driver reports it.
 
-    :param prepared: whether this host has been made ready to receive it.
+    :param prepared: whether this host is prepared to receive the guest.
     """
     state, post_copy, incoming = _state(seen, prepared)
     return protocol.Guest(
@@ -141,7 +140,7 @@ def _state(seen: Seen, prepared: bool) -> tuple[GuestState, bool, bool]:
     if seen.state == libvirt.VIR_DOMAIN_PAUSED:
         return _paused(seen, prepared)
     if seen.state == libvirt.VIR_DOMAIN_SHUTOFF and seen.reason == libvirt.VIR_DOMAIN_SHUTOFF_FAILED and prepared:
-        # Libvirt had its definition made already, and then QEMU could not run what it was sent: it has never been here.
+        # Libvirt had defined the guest, and then QEMU could not run what it received. The guest was never here.
         return GuestState.WAITING, False, True
     if seen.state in (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_CRASHED):
         return GuestState.SHUTDOWN, False, False
@@ -166,13 +165,13 @@ def _paused(seen: Seen, prepared: bool) -> tuple[GuestState, bool, bool]:
 
 
 def volumes_of(connection: Any, definition: str) -> list[storage.Disk]:
-    """Return the files and block devices that a guest's writable disks are by the names of volumes of storage pools.
+    """Return the files and block devices of those writable disks that a guest has as volumes of storage pools.
 
     :param connection: a ``libvirt.virConnect``.
     """
     found = []
     xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
-    for disk in storage.named(definition):
+    for disk in storage.defined_disks(definition):
         source = xml.find(f"devices/disk/target[@dev='{disk.target}']/../source")
         if disk.kind != 'volume' or source is None:
             continue
@@ -184,16 +183,16 @@ def volumes_of(connection: Any, definition: str) -> list[storage.Disk]:
     return found
 
 
-# --- what it is ------------------------------------------------------------------------------------------------------
+# --- adoption --------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What a guest is.
+    """The properties of a guest.
 
-    :ivar state: of ``VIR_DOMAIN_*``.
-    :ivar memory_kib: the most it may have.
-    :ivar disks: (path, size in bytes) of each that is a file of its own.
+    :ivar state: a ``VIR_DOMAIN_*`` state.
+    :ivar memory_kib: the maximum memory.
+    :ivar disks: (path, size in bytes) of each disk that is a file of the guest's own.
     """
 
     uuid: str
@@ -205,7 +204,7 @@ class Facts:
 
 
 def facts_of(connection: Any, instance_uuid: str) -> Facts | None:
-    """Return what a guest is; None: there is none.
+    """Return the properties of a guest, or None if there is no such guest.
 
     :param connection: a ``libvirt.virConnect``.
     """
@@ -217,12 +216,12 @@ def facts_of(connection: Any, instance_uuid: str) -> Facts | None:
     return Facts(instance_uuid, domain.name(), state, domain.maxMemory(), xml, tuple(_sizes(domain, xml)))
 
 
-def described(facts: Facts, host: str, project_id: str, user_id: str, space: Sequence[int]) -> Instance:
+def to_instance(facts: Facts, host: str, project_id: str, user_id: str, space: Sequence[int]) -> Instance:
     """Return a guest as an instance.
 
-    :param project_id: whose it is, where its definition does not say so, as nova's do.
-    :param user_id: likewise.
-    :param space: what its disks take of the host's, in bytes each.
+    :param project_id: the project, unless the definition names one as nova's definitions do.
+    :param user_id: the user, likewise.
+    :param space: the sizes in bytes of the disks that take space on the host's own disk.
     """
     project, user = _owner(facts.xml)
     vm_state, power_state = {
@@ -273,6 +272,6 @@ def _sizes(domain: Any, xml: ElementTree.Element) -> Iterator[tuple[str, int]]:
             continue
         if disk.find('shareable') is not None:
             continue
-        # A disk that cannot be looked at must not keep a guest from being adopted.
+        # A disk that libvirt cannot examine must not prevent the adoption of the guest.
         with contextlib.suppress(libvirt.libvirtError):
             yield source.get('file', ''), int(domain.blockInfo(target.get('dev'))[0])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a libvirt host is, and what it has for guests."""
+"""The facts about a libvirt host, and the resources that it offers to guests."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from migrator.objects import compute_node
 from migrator.virt import driver
 from migrator.virt.libvirt import storage
 
-#: Seconds in which the file system of instances_path has to tell its size, before libvirt is given up itself.
+#: Seconds within which the file system of instances_path must report its size. This is below the deadline of libvirt.
 DISK_DEADLINE = 5.0
 
 _GIB = 2**30
-#: Directory -> what asks for the size of its file system. A file system that hangs does so for the whole process.
+#: Directory -> the probe that queries the size of its file system. A file system hangs for the whole process.
 _PROBES: dict[str, executors.Probe[int]] = {}
 
 
 def node_of(connection: Any, host: str, conf: cfg.ConfigOpts) -> compute_node.ComputeNode:
-    """Return a host's facts and its resource provider.
+    """Return the facts about a host, and its resource provider.
 
     :param connection: a ``libvirt.virConnect``.
     :param host: the name of this compute host.
-    :param conf: with the options of :mod:`migrator.conf.libvirt`.
+    :param conf: with the options of :mod:`migrator.conf.libvirt` registered.
     :raises migrator.exception.ServiceUnreachable: the file system of instances_path hangs.
-    :raises migrator.exception.DriverError: it fails.
+    :raises migrator.exception.DriverError: the file system of instances_path fails.
     """
     uuid = driver.node_uuid(host)
     disk_gib = _disk_gib(os.path.abspath(conf.instances_path), host)
@@ -57,7 +57,7 @@ def node_of(connection: Any, host: str, conf: cfg.ConfigOpts) -> compute_node.Co
 
 
 def cpu_info(capabilities: str) -> dict[str, Any]:
-    """Return the processor that libvirt's capabilities tell of, in the words of nova's API."""
+    """Return the host's processor from libvirt's capabilities, in the format of nova's API."""
     cpu = ElementTree.fromstring(capabilities).find('host/cpu')  # noqa: S314 -- libvirt wrote it
     if cpu is None:
         return {}
@@ -72,34 +72,34 @@ def cpu_info(capabilities: str) -> dict[str, Any]:
 
 
 def host_uuid(capabilities: str) -> str:
-    """Return by what uuid libvirt tells hosts apart."""
+    """Return the uuid by which libvirt identifies the host."""
     return ElementTree.fromstring(capabilities).findtext('host/uuid') or ''  # noqa: S314 -- libvirt wrote it
 
 
 def host_cpu(capabilities: str) -> str:
-    """Return the processor that libvirt's capabilities tell of, as libvirt compares it; '' if they tell of none."""
+    """Return the host's processor from libvirt's capabilities, in libvirt's format; '' if they contain none."""
     cpu = ElementTree.fromstring(capabilities).find('host/cpu')  # noqa: S314 -- libvirt wrote it
     return ElementTree.tostring(cpu, encoding='unicode') if cpu is not None else ''
 
 
 def _disk_gib(directory: str, host: str) -> int:
-    # A look at NFS whose server is away never ends, and this thread, which is for calls into libvirt, would be lost.
+    # A query of an NFS whose server is away never returns. Without the probe it would block a thread of libvirt's pool.
     probe = _PROBES.setdefault(directory, executors.Probe(functools.partial(_size_gib, directory)))
     try:
         return probe.ask(DISK_DEADLINE)
     except executors.ProbeTimeout:
         raise exception.ServiceUnreachable(
             service=f'instances_path of {host} ({directory})',
-            reason=f'its file system has not told its size within {DISK_DEADLINE:g} s',
+            reason=f'its file system did not report its size within {DISK_DEADLINE:g} s',
         ) from None
     except OSError as error:
         raise exception.DriverError(
-            host=host, phase='get_node', reason=f'instances_path ({directory}): {error}'
+            host=host, phase='get_node', reason=f'cannot read the size of instances_path ({directory}): {error}'
         ) from error
 
 
 def _size_gib(directory: str) -> int:
-    numbers = os.statvfs(storage.there(directory))
+    numbers = os.statvfs(storage.existing(directory))
     return numbers.f_blocks * numbers.f_frsize // _GIB
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How a guest is moved: the flags and parameters that libvirt is asked with."""
+"""The plan of a migration: the flags and parameters of the libvirt call."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from migrator.objects import GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt.libvirt import checks, storage
 from migrator.virt.libvirt.connection import Connection
 
-#: What a guest's memory, and each of its disks that is copied, counts as at least, in GiB; nova's number.
+#: The least size in GiB that a guest's memory, and each copied disk, counts as. Nova uses the same number.
 _LEAST_GIB = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How a guest is to be moved.
+    """The plan of one migration.
 
-    :ivar uri: of the destination's daemon, as this host's reaches it.
-    :ivar parameters: of ``migrateToURI3``.
-    :ivar flags: of ``VIR_MIGRATE_*``.
-    :ivar downtimes: when to widen the downtime to what: (seconds after the begin, milliseconds), in order.
+    :ivar uri: the URI of the destination's daemon, as the daemon of this host reaches it.
+    :ivar parameters: parameters of ``migrateToURI3``.
+    :ivar flags: ``VIR_MIGRATE_*`` flags.
+    :ivar downtimes: the steps of the allowed downtime: (seconds after the start, milliseconds), in order.
     """
 
     uri: str
@@ -43,18 +43,20 @@ def plan(
     destination: str,
     migrate_data: LiveMigrateData,
 ) -> Plan:
-    """Say how a guest moves that is here now; hours may have passed since it was checked.
+    """Return the plan of the migration of a guest that is here now.
+
+    Hours may have passed since the guest was checked, so its disks are compared with the checked ones.
 
     :param conf: with the options of :mod:`migrator.conf.libvirt` registered.
-    :param destination: the name of the compute host.
-    :raises migrator.exception.DriverError: it must not move so.
+    :param destination: the name of the destination's compute host.
+    :raises migrator.exception.DriverError: the guest or the destination differs from what was checked.
     """
     options, there = conf.libvirt, migrate_data.destination
     if there.get('host') != destination:
         raise exception.DriverError(
             host=connection.host,
             phase='live_migration',
-            reason=f'{destination} cannot be reached: what is known is how to reach {there.get("host")}',
+            reason=f'no address of host {destination} is known: the checks were for host {there.get("host")}',
         )
     try:
         name = checks.uri_host(there)
@@ -79,7 +81,7 @@ def plan(
         parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = copied
     seen = [disk for disk in disks if disk.shared]
     if any(disk.kind == 'file' for disk in seen) and all(disk.coherent for disk in seen):
-        # Libvirt judges by the file system; here it was seen that both hosts have the very directory.
+        # Libvirt judges by the type of the file system. The checks have shown that both hosts see the same directory.
         flags |= libvirt.VIR_MIGRATE_UNSAFE
     if options.live_migration_bandwidth:
         parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = options.live_migration_bandwidth
@@ -88,7 +90,7 @@ def plan(
         flags |= libvirt.VIR_MIGRATE_PARALLEL
         parameters[libvirt.VIR_MIGRATE_PARAM_PARALLEL_CONNECTIONS] = parallel
     elif options.live_migration_permit_post_copy and there.get('post_copy') and guest.state == GuestState.RUNNING:
-        # QEMU has none for a guest that its user has paused.
+        # QEMU has no post-copy for a guest that its user has paused.
         flags |= libvirt.VIR_MIGRATE_POSTCOPY
     elif options.live_migration_permit_auto_converge:
         flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE
@@ -107,14 +109,15 @@ def plan(
 
 
 def downtimes(most: int, steps: int, delay: float, gib: float) -> tuple[tuple[float, int], ...]:
-    """Return when to widen a move's downtime to what, as nova does: in equal steps to all of it, the more slowly the
-    more there is to copy.
+    """Return the steps by which the allowed downtime grows, as in nova.
 
-    :param most: the most that a guest may stand still, in milliseconds.
-    :param steps: in how many steps to come there.
-    :param delay: seconds between two steps, for each GiB to copy.
-    :param gib: how much there is to copy.
-    :returns: (seconds after the begin, milliseconds), in order.
+    The downtime grows in equal steps up to the maximum. The more there is to copy, the longer each step lasts.
+
+    :param most: the maximum downtime in milliseconds.
+    :param steps: the number of steps.
+    :param delay: seconds between two steps for each GiB to copy.
+    :param gib: the amount to copy in GiB.
+    :returns: (seconds after the start, milliseconds), in order.
     """
     base = most / steps
     more = (most - base) / steps
@@ -123,14 +126,14 @@ def downtimes(most: int, steps: int, delay: float, gib: float) -> tuple[tuple[fl
 
 def _refuse_other_disks(connection: Connection, instance: Instance, disks: list[storage.Disk]) -> None:
     def ask(libvirtd: Any) -> list[storage.Disk]:
-        return storage.named(libvirtd.lookupByUUIDString(instance.uuid).XMLDesc(0))
+        return storage.defined_disks(libvirtd.lookupByUUIDString(instance.uuid).XMLDesc(0))
 
     now = sorted(disk.source for disk in connection.call('live_migration', ask))
     if now != sorted(disk.source for disk in disks):
-        names = ', '.join(f'{target} ({path or kind})' for target, kind, path in now) or 'none'
+        names = ', '.join(f'{target} ({path or kind})' for target, kind, path in now) or 'no disks'
         raise exception.DriverError(
             host=connection.host,
             phase='live_migration',
-            reason=f'the disks of guest {instance.uuid} are others than when it was checked, namely {names}: '
-            'ask for the migration again',
+            reason=f'the disks of guest {instance.uuid} have changed since the checks; it has {names} now: '
+            'request the migration again',
         )

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What this host has begun, in files of its own, so that a later life of the compute service knows of it.
+"""Records of the work that this host has begun, kept in files for later incarnations of the compute service.
 
-Two kinds: ``incoming``, everything that was made here to receive a guest, written before it is made; and ``outgoing``,
-that libvirt is asked to move a guest. They say what to clean and what to look at twice, and never where a guest is:
-that is libvirt's word.
+============ ==================================================================================================
+``incoming`` everything that is made here to receive a guest, written before it is made
+``outgoing`` a request to libvirt to migrate a guest away
+============ ==================================================================================================
+
+The records say what to clean up and what to check twice. They never say where a guest is. Only libvirt reports that.
 """
 
 from __future__ import annotations
@@ -22,22 +25,22 @@ OUTGOING = 'outgoing'
 class Records:
     """The records of one host.
 
-    :param directory: of this host alone: on storage that hosts share each needs one of its own name.
+    :param directory: used by this host only. On shared storage each host needs a directory of its own.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._directory = pathlib.Path(directory)
 
     def prepare(self) -> None:
-        """Make the directory.
+        """Create the directories.
 
-        :raises OSError: it cannot be made, or written to.
+        :raises OSError: a directory cannot be created, or is not writable.
         """
         for kind in (INCOMING, OUTGOING):
             (self._directory / kind).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def read(self, kind: str, instance_uuid: str) -> dict[str, Any] | None:
-        """Return what was written of a guest; None: nothing."""
+        """Return the record of a guest, or None if there is none."""
         try:
             text = self._path(kind, instance_uuid).read_text(encoding='utf-8')
         except FileNotFoundError:
@@ -46,11 +49,14 @@ class Records:
         return found
 
     def list(self, kind: str) -> list[str]:
-        """Return the guests of which something is written."""
+        """Return the uuids of the guests that have a record of one kind."""
         return sorted(path.stem for path in (self._directory / kind).glob('*.json'))
 
     def write(self, kind: str, instance_uuid: str, facts: dict[str, Any]) -> None:
-        """Write down facts of a guest, in place of earlier ones; when it returns they will survive a loss of power."""
+        """Write the record of a guest, and replace an earlier one.
+
+        When this returns, the record survives a loss of power.
+        """
         path = self._path(kind, instance_uuid)
         draft = path.with_suffix('.draft')
         with draft.open('w', encoding='utf-8') as file:
@@ -61,7 +67,7 @@ class Records:
         self._sync(path.parent)
 
     def remove(self, kind: str, instance_uuid: str) -> None:
-        """Forget what was written of a guest."""
+        """Remove the record of a guest, if there is one."""
         path = self._path(kind, instance_uuid)
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
@@ -69,7 +75,7 @@ class Records:
 
     def _path(self, kind: str, instance_uuid: str) -> pathlib.Path:
         if '/' in instance_uuid:
-            raise ValueError(f'instance_uuid is {instance_uuid!r}: a uuid would do')
+            raise ValueError(f'instance_uuid is {instance_uuid!r}: it must be a uuid')
         return self._directory / kind / f'{instance_uuid}.json'
 
     @staticmethod

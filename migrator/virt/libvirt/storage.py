@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A guest's disks: which of them both hosts see, which are copied, and what is made for those and removed again.
+"""The disks of a guest: which both hosts see, which are copied, and which files a host makes for the copies.
 
-A file is never overwritten, and none is removed that this host has not made for the guest, or that is not the very
-file (by its inode) that was copied away.
+A file is never overwritten. A file is removed only if this host made it for the guest, or if it is the very file, by
+its inode, that was copied to the destination.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from migrator import exception
 from migrator.objects import LiveMigrateData
 from migrator.virt.libvirt import records
 
-#: What hosts share by its nature, by the kernel's names.
+#: File systems that hosts share by their nature, by the kernel's names.
 SHARED_FILESYSTEMS = frozenset(
     {
         '9p', 'afs', 'beegfs', 'ceph', 'cifs', 'fuse.ceph', 'fuse.glusterfs', 'fuse.mfs', 'fuse.sshfs', 'gfs2', 'gpfs',
         'lustre', 'nfs', 'nfs4', 'ocfs2', 'pvfs2', 'smb3', 'virtiofs', 'vxfs',
     }
 )  # fmt: skip
-#: With one of these the host's page cache holds nothing of the disk that another host would miss.
+#: The cache modes with which the host's page cache holds no data of the disk that another host would miss.
 _UNCACHED = ('none', 'directsync')
-#: What is said of a file in the way of a copy that has the inode of what is to be copied.
+#: The advice if the file in the way of a copy has the inode of the disk to copy.
 _MAY_BE_ITS_OWN = (
-    'it looks like the very disk of the guest, on storage that both hosts share and that was not taken for shared. Do '
-    'not touch it; have it below an instances_path that is the same directory on both hosts, or mark it shareable'
+    'it looks like the disk of the guest itself, on shared storage that was not recognized as shared. Do not touch it; '
+    'keep it below an instances_path that is the same directory on both hosts, or mark it shareable'
 )
 #: Seconds that qemu-img may take to make an empty image.
 _MAKE_IMAGE = 60
@@ -43,16 +43,16 @@ _MAKE_IMAGE = 60
 class Disk:
     """One writable disk of a guest.
 
-    :ivar target: its name in the guest, such as ``vda``.
-    :ivar kind: of its source: ``file``, ``block``, ``network`` or another of libvirt's words.
-    :ivar path: of a file or a block device; '' for another.
+    :ivar target: the name of the disk in the guest, such as ``vda``.
+    :ivar kind: libvirt's type of the source: ``file``, ``block``, ``network`` or another.
+    :ivar path: the path of a file or a block device; '' for another kind.
     :ivar format: ``qcow2``, ``raw`` ...
-    :ivar size: what the guest sees of it, in bytes.
-    :ivar allocation: what it takes on its storage, in bytes.
-    :ivar inode: of a file; 0 for another.
-    :ivar shared: whether the destination sees it too.
-    :ivar cache: libvirt's word for how the host caches it.
-    :ivar identity: of a block device: what it is on whatever host; '' if that cannot be told.
+    :ivar size: the size that the guest sees, in bytes.
+    :ivar allocation: the space that the disk takes on its storage, in bytes.
+    :ivar inode: the inode of a file; 0 for another kind.
+    :ivar shared: whether the destination sees the disk too.
+    :ivar cache: libvirt's name of the cache mode.
+    :ivar identity: an identifier of a block device that is the same on every host; '' if it is unknown.
     """
 
     target: str
@@ -68,22 +68,22 @@ class Disk:
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Disk:
-        """Return the disk that another host has told of; what a newer one tells besides is ignored."""
+        """Return the disk that another host has reported. Unknown fields of a newer host are ignored."""
         return cls(**{field.name: facts[field.name] for field in dataclasses.fields(cls) if field.name in facts})
 
     @property
     def source(self) -> tuple[str, str, str]:
-        """What it is, as far as the guest's definition tells: two looks at one disk find the same."""
+        """The identity of the disk in the guest's definition, for the comparison of two definitions."""
         return self.target, self.kind, self.path
 
     @property
     def coherent(self) -> bool:
-        """Whether it is known that two hosts that see it see the same, as nothing of it is held by the host's cache."""
+        """Whether two hosts are known to see the same data, because the host's cache holds none of it."""
         return self.kind == 'network' or (self.kind in ('file', 'block') and self.cache in _UNCACHED)
 
 
-def named(definition: str) -> list[Disk]:
-    """Return a guest's writable disks as its definition names them, without a look at what is named."""
+def defined_disks(definition: str) -> list[Disk]:
+    """Return the writable disks that a guest's definition names, without access to the storage."""
     xml = ElementTree.fromstring(definition)  # noqa: S314 -- libvirt wrote it
     found = []
     for element in xml.findall('devices/disk'):
@@ -100,17 +100,17 @@ def named(definition: str) -> list[Disk]:
             path=source.get('file') or source.get('dev') or '',
             format=(driver.get('type') if driver is not None else None) or 'raw',
             cache=(driver.get('cache') if driver is not None else None) or 'default',
-            # Of a file it is found out, unless it says so itself.
+            # For a file this is found out later, unless the definition marks it as shareable.
             shared=kind != 'file' or element.find('shareable') is not None,
         )
         found.append(disk)
     return found
 
 
-def measured(domain: Any, disk: Disk) -> Disk:
-    """Return a disk with its size, if it is one that may have to be copied.
+def with_size(domain: Any, disk: Disk) -> Disk:
+    """Return a disk with its size, if the disk may have to be copied.
 
-    :param domain: its guest, a ``libvirt.virDomain``.
+    :param domain: the guest, a ``libvirt.virDomain``.
     """
     if disk.kind != 'file':
         return disk
@@ -119,9 +119,9 @@ def measured(domain: Any, disk: Disk) -> Disk:
 
 
 def logs_of(xml: ElementTree.Element) -> list[str]:
-    """Return the files that a guest's consoles are written to.
+    """Return the files that the consoles of a guest write to.
 
-    :param xml: its definition.
+    :param xml: the definition of the guest.
     """
     found = set()
     for device in (each for kind in ('serial', 'console', 'parallel') for each in xml.findall(f'devices/{kind}')):
@@ -133,11 +133,11 @@ def logs_of(xml: ElementTree.Element) -> list[str]:
     return sorted(found - {''})
 
 
-def located(disk: Disk, is_shared: Callable[[str], bool]) -> Disk:
-    """Return a disk with what this host's file systems say of it.
+def with_identity(disk: Disk, is_shared: Callable[[str], bool]) -> Disk:
+    """Return a disk with its inode or device identity, and with whether the destination sees it.
 
-    :param is_shared: tells of a file's path whether the destination sees it.
-    :raises OSError: it cannot be looked at.
+    :param is_shared: returns whether the destination sees the file of a path.
+    :raises OSError: the file cannot be examined.
     """
     if disk.kind == 'file':
         shared = disk.shared or is_shared(disk.path)
@@ -148,7 +148,7 @@ def located(disk: Disk, is_shared: Callable[[str], bool]) -> Disk:
 
 
 def filesystem_of(path: str, mounts: str = '/proc/self/mountinfo') -> str:
-    """Return the kernel's name of the file system that a path is on; '' if it cannot be told."""
+    """Return the kernel's name of the file system that a path is on, or '' if it is unknown."""
     best, found = '', ''
     real = os.path.realpath(path)
     with open(mounts, encoding='utf-8', errors='surrogateescape') as lines:
@@ -163,8 +163,9 @@ def filesystem_of(path: str, mounts: str = '/proc/self/mountinfo') -> str:
 
 
 def identity_of(path: str, devices: str = '/sys/dev/block') -> str:
-    """Return by what the kernel tells a block device from any other, on whatever host: its World Wide Name, or the uuid
-    of a logical volume; '' if there is neither.
+    """Return an identifier of a block device that is the same on every host.
+
+    This is the World Wide Name of the device, or the uuid of a logical volume; '' if there is neither.
     """
     try:
         number = os.stat(path).st_rdev
@@ -179,15 +180,15 @@ def identity_of(path: str, devices: str = '/sys/dev/block') -> str:
 
 
 def is_below(path: str, directory: str) -> bool:
-    """Whether a path is in a directory, wherever symbolic links lead."""
+    """Return whether a path is in a directory, after all symbolic links are resolved."""
     real = os.path.realpath(directory)
     return bool(path) and os.path.commonpath([real, os.path.realpath(path)]) == real
 
 
-def there(directory: str) -> str:
-    """Return a directory, or the nearest above it where it has not been made yet.
+def existing(directory: str) -> str:
+    """Return a directory, or the nearest directory above it that exists.
 
-    :raises OSError: it cannot be told, as of one on a file system that fails.
+    :raises OSError: the directory cannot be examined, because its file system fails.
     """
     found = os.path.abspath(directory)
     while True:
@@ -199,15 +200,15 @@ def there(directory: str) -> str:
 
 
 def is_beside(path: str, directory: str) -> bool:
-    """Whether a file takes its space from the file system that a directory is on."""
+    """Return whether a file is on the same file system as a directory."""
     try:
-        return os.stat(path).st_dev == os.stat(there(directory)).st_dev
+        return os.stat(path).st_dev == os.stat(existing(directory)).st_dev
     except OSError:
         return False
 
 
 def available(directory: str) -> int:
-    """Return how many bytes a directory's file system has left; 0 if the directory is not there."""
+    """Return the free bytes of a directory's file system, or 0 if the directory does not exist."""
     try:
         numbers = os.statvfs(directory)
     except OSError:
@@ -216,22 +217,23 @@ def available(directory: str) -> int:
 
 
 def disks_of(migrate_data: LiveMigrateData) -> list[Disk]:
-    """Return a guest's writable disks as its source has told of them."""
+    """Return the writable disks of a guest as its source has reported them."""
     return [Disk.of(facts) for facts in migrate_data.source.get('disks', [])]
 
 
 def needed(disks: Iterable[Disk], migrate_data: LiveMigrateData) -> int:
-    """Return how many bytes copies of disks will take: what the guest sees of them, or, where more may be promised than
-    there is, what they hold.
+    """Return the bytes that the copies of disks will take.
+
+    A copy counts with the size that the guest sees. With disk_over_commit it counts with the space that the disk takes.
     """
     return sum(disk.allocation if migrate_data.disk_over_commit else disk.size for disk in disks)
 
 
 class Room:
-    """What is made on this host to receive a guest's disks, and how it is taken away.
+    """The files and directories that this host makes to receive the disks of a guest, and their removal.
 
     :param host: the name of this compute host, for errors.
-    :param kept: where it is written down before it is made.
+    :param kept: the records, which name each file before it is made.
     """
 
     def __init__(self, host: str, kept: records.Records) -> None:
@@ -239,22 +241,23 @@ class Room:
         self._kept = kept
 
     def begin(self, instance_uuid: str) -> None:
-        """Write down that a guest is expected."""
+        """Record that a guest is expected."""
         if self._kept.read(records.INCOMING, instance_uuid) is None:
             self._kept.write(records.INCOMING, instance_uuid, {'files': {}, 'directories': []})
 
     def check(self, disk: Disk, instances_path: str) -> None:
-        """See to it that a disk that both hosts are to see is seen from here, and not another of its name.
+        """Raise if this host does not see a shared disk, or sees another one under its name.
 
-        :param instances_path: of files in it the source has seen for itself that it is shared.
-        :raises migrator.exception.MigrationPreCheckError: it is not.
+        :param instances_path: a directory whose files are not checked again, because the source has seen that it is
+            shared.
+        :raises migrator.exception.MigrationPreCheckError: the disk is missing here, or may be another one.
         """
         if not disk.path:
             return
         if not os.path.exists(disk.path):
             raise exception.MigrationPreCheckError(
-                reason=f'{disk.path} (disk {disk.target}) is shared by the word of the source, and {self._host} does '
-                'not see it: mount it there, or ask for block_migration auto'
+                reason=f'the source reports {disk.path} (disk {disk.target}) as shared, and host {self._host} does not '
+                'see it: mount it there, or request block_migration auto'
             )
         if disk.kind == 'block':
             self._check_device(disk)
@@ -263,43 +266,44 @@ class Room:
         kind = filesystem_of(disk.path)
         if kind not in SHARED_FILESYSTEMS and os.stat(disk.path).st_ino != disk.inode:
             raise exception.MigrationPreCheckError(
-                reason=f'{disk.path} (disk {disk.target}) is shared by the word of the source, and at {self._host} it '
-                f'is another file, on {kind}, which hosts do not share: mount there what the source has there'
+                reason=f'the source reports {disk.path} (disk {disk.target}) as shared, and on host {self._host} it is '
+                f'another file, on {kind}, which hosts do not share: mount the storage of the source there'
             )
 
     def _check_device(self, disk: Disk) -> None:
         here = identity_of(disk.path)
         if here and here == disk.identity:
             return
-        was, is_ = disk.identity or 'none that can be told', here or 'none that can be told'
+        was, is_ = disk.identity or 'unknown', here or 'unknown'
         raise exception.MigrationPreCheckError(
             reason=f'{disk.path} (disk {disk.target}) cannot be shown to be the same device at {self._host}: its '
-            f'identity is {was} at the source, and {is_} here; name it by a path that is the same volume on both hosts'
+            f'identity is {was} at the source, and {is_} here; use a path that names the same volume on both hosts'
         )
 
     def refuse_too_little(self, instance_uuid: str, disks: Iterable[Disk], migrate_data: LiveMigrateData) -> None:
-        """Refuse disks that will be copied, and do not fit where they are to be; those that were made are looked at
-        again, for they are empty yet.
+        """Refuse disks whose copies do not fit on the file systems that will hold them.
 
-        :raises migrator.exception.MigrationPreCheckError: a file system has too little left.
+        Images that were already made count again, because they are still empty.
+
+        :raises migrator.exception.MigrationPreCheckError: a file system has too little space left.
         """
         together: dict[int, list[Disk]] = {}
         for disk in disks:
-            together.setdefault(os.stat(there(os.path.dirname(disk.path))).st_dev, []).append(disk)
+            together.setdefault(os.stat(existing(os.path.dirname(disk.path))).st_dev, []).append(disk)
         for group in together.values():
-            wanted, left = needed(group, migrate_data), available(there(os.path.dirname(group[0].path)))
+            wanted, left = needed(group, migrate_data), available(existing(os.path.dirname(group[0].path)))
             if wanted > left:
                 names = ', '.join(f'{disk.path} ({disk.target})' for disk in group)
                 raise exception.MigrationPreCheckError(
                     reason=f'{self._host} has {left // 2**20} MiB left for {names} of guest {instance_uuid}, and '
-                    f'{wanted // 2**20} MiB are to be copied there'
+                    f'the copies need {wanted // 2**20} MiB: free space there, or choose another destination'
                 )
 
     def make(self, instance_uuid: str, disk: Disk) -> None:
-        """Make an empty image for a disk that will be copied; once made, it is found made.
+        """Make an empty image for a disk that will be copied, unless it was made already.
 
         :raises migrator.exception.MigrationPreCheckError: another file is in its place.
-        :raises migrator.exception.DriverError: it cannot be made.
+        :raises migrator.exception.DriverError: the image cannot be made.
         """
         facts = self._kept.read(records.INCOMING, instance_uuid) or {'files': {}, 'directories': []}
         path = pathlib.Path(disk.path)
@@ -307,11 +311,11 @@ class Room:
             return
         if path.exists():
             raise exception.MigrationPreCheckError(
-                reason=f'{disk.path} (disk {disk.target}) exists at {self._host} already, and is not overwritten: '
+                reason=f'{disk.path} (disk {disk.target}) already exists at {self._host} and is not overwritten: '
                 + (_MAY_BE_ITS_OWN if path.stat().st_ino == disk.inode else 'move it away')
             )
         self._make_directory(instance_uuid, facts, path.parent)
-        # Its draft has a name that nobody else uses, so that it may be removed whoever asks.
+        # The name of the draft is unique to this disk and guest, so that any rollback may remove it.
         draft = self._draft(disk.path, instance_uuid)
         draft.unlink(missing_ok=True)
         facts['files'][disk.path] = 0
@@ -323,19 +327,20 @@ class Room:
             os.link(draft, path)
         except FileExistsError:
             raise exception.MigrationPreCheckError(
-                reason=f'{disk.path} has appeared at {self._host} meanwhile, and is not overwritten'
+                reason=f'{disk.path} appeared at {self._host} during the preparation, and is not overwritten: '
+                'move it away'
             ) from None
         draft.unlink()
 
     def make_place(self, instance_uuid: str, path: str) -> None:
-        """Make the directory in which QEMU, or libvirt for it, will make a file, such as a console's log.
+        """Make the directory in which QEMU or libvirt will create a file, such as the log of a console.
 
-        :raises OSError: it cannot be made.
+        :raises OSError: the directory cannot be made.
         """
         facts = self._kept.read(records.INCOMING, instance_uuid) or {'files': {}, 'directories': []}
         self._make_directory(instance_uuid, facts, pathlib.Path(path).parent)
         if str(pathlib.Path(path).parent) in facts['directories'] and path not in facts.get('logs', []):
-            # It did not exist before its directory did, so that whatever appears there is this guest's.
+            # The directory is new, so the log that appears in it belongs to this guest.
             facts['logs'] = [*facts.get('logs', []), path]
             self._kept.write(records.INCOMING, instance_uuid, facts)
 
@@ -347,11 +352,11 @@ class Room:
             directory.mkdir(parents=True, exist_ok=True)
 
     def keep(self, instance_uuid: str) -> None:
-        """The guest has arrived: what was made is its own now."""
+        """Keep what was made, because the guest has arrived and owns it now."""
         self._kept.remove(records.INCOMING, instance_uuid)
 
     def remove(self, instance_uuid: str) -> None:
-        """Remove everything that was made for a guest that has not come."""
+        """Remove everything that was made for a guest that did not arrive."""
         facts = self._kept.read(records.INCOMING, instance_uuid)
         if facts is None:
             return
@@ -361,7 +366,7 @@ class Room:
         for log in facts.get('logs', []):
             pathlib.Path(log).unlink(missing_ok=True)
         for directory in reversed(facts['directories']):
-            # One that others use meanwhile stays.
+            # A directory that is in use by others meanwhile stays.
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
         self._kept.remove(records.INCOMING, instance_uuid)
@@ -378,7 +383,8 @@ class Room:
         except (OSError, subprocess.TimeoutExpired) as error:
             failure = str(error)
         if failure:
-            raise exception.DriverError(host=self._host, phase='pre_live_migration', reason=f'{disk.path}: {failure}')
+            reason = f'cannot make an image at {disk.path}: {failure}'
+            raise exception.DriverError(host=self._host, phase='pre_live_migration', reason=reason)
 
     @staticmethod
     def _draft(path: str, instance_uuid: str) -> pathlib.Path:
@@ -386,7 +392,7 @@ class Room:
 
 
 def remove_file(path: str, inode: int) -> bool:
-    """Remove a file if it is still the very one that is meant; return whether it was."""
+    """Remove a file if it still has the given inode, and return whether it had."""
     try:
         if not inode or os.stat(path).st_ino != inode:
             return False

@@ -91,7 +91,7 @@ class LibvirtBench(driver_contract.Bench):
     def listeners(self) -> int:
         assert isinstance(self.source, LibvirtDriver)
         # one that calls again, and one that attaches
-        return int(self.source.moves.listeners(self.instance.uuid) >= 2)
+        return int(self.source.jobs.listeners(self.instance.uuid) >= 2)
 
     def close(self) -> None:
         for each in (self.source, self.destination):

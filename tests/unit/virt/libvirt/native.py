@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a test and the threads in which libvirt is called may both touch, whether other threads are green or not."""
+"""Native synchronization, which a test and the threads that call libvirt may share even if other threads are green."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def event() -> Any:
 
 
 def until(predicate: Any) -> None:
-    """Let other threads run until something is so."""
+    """Let other threads run until a predicate is true."""
     pause = threading.Event()
     for _ in range(2000):
         if predicate():
             return
         pause.wait(0.005)
-    raise AssertionError('it did not become so within 10 s')
+    raise AssertionError('the predicate did not become true within 10 s')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Why a guest cannot move there, and what is said of it."""
+"""The checks before a migration by libvirt: what is refused, and the text of the refusal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def refused(change, match):
         checks.refuse_hypervisor('alpha', HERE, {**THERE, **change})
 
 
-def test_another_hypervisor_is_refused_and_says_what_is_other():
+def test_different_hypervisor_is_refused_with_the_difference():
     checks.refuse_hypervisor('alpha', HERE, THERE)
     checks.refuse_hypervisor('alpha', HERE, {**THERE, 'hypervisor_version': 8000000})
     refused({'hypervisor_type': 'Xen'}, 'that of beta is Xen')
@@ -36,14 +36,14 @@ def test_another_hypervisor_is_refused_and_says_what_is_other():
     refused({'native_tls': True}, 'live_migration_with_native_tls is False at alpha, and True at beta')
 
 
-def test_a_device_of_the_host_is_refused_unless_another_stands_in_for_it():
+def test_device_of_the_host_is_refused_unless_it_is_teamed():
     xml = "<domain><devices><hostdev type='pci'>{}</hostdev></devices></domain>"
     with pytest.raises(exception.MigrationPreCheckError, match='pci device of its host'):
         checks.refuse_passthrough(an_instance(), parse(xml.format('')))
     checks.refuse_passthrough(an_instance(), parse(xml.format("<teaming type='transient'/>")))
 
 
-def test_a_network_interface_that_is_of_the_host_is_refused_unless_another_stands_in_for_it():
+def test_network_interface_of_the_host_is_refused_unless_it_is_teamed():
     xml = "<domain><devices><interface type='{}'>{}</interface></devices></domain>"
     for kind in ('hostdev', 'vdpa'):
         with pytest.raises(exception.MigrationPreCheckError, match='network device of its host'):
@@ -57,31 +57,31 @@ def test_a_network_interface_that_is_of_the_host_is_refused_unless_another_stand
     [
         ("<domain type='qemu'><cpu><model>x</model></cpu></domain>", ''),
         ("<domain type='kvm'/>", ''),
-        # It has features of KVM's making, 'hypervisor' among them, that no host has.
+        # KVM adds features that no host has, such as 'hypervisor'.
         ("<domain type='kvm'><cpu mode='custom'><model>x</model><feature name='hypervisor'/></cpu></domain>", ''),
         ("<domain type='kvm'><cpu mode='host-passthrough'/></domain>", '<cpu>the host</cpu>'),
         ("<domain type='kvm'><cpu mode='maximum'/></domain>", '<cpu>the host</cpu>'),
     ],
 )
-def test_the_processor_that_a_guest_was_started_with(xml, cpu):
+def test_processor_is_compared_only_if_the_guest_has_that_of_its_host(xml, cpu):
     assert checks.processor_of(parse(xml), '<cpu>the host</cpu>') == cpu
 
 
-def test_a_volume_of_the_hosts_own_pool_is_refused():
+def test_file_volume_of_the_hosts_own_pool_is_refused():
     def look(kind, path):
         volume = storage.Disk(target='vdb', kind=kind, path=path)
         checks.refuse_local_volumes(an_instance(), [volume], lambda path: path.startswith('/nfs'))
 
     look('file', '/nfs/one.qcow2')
-    # By what it is, not by its name, the destination looks for it.
+    # The destination checks a block device by its identity.
     look('block', '/dev/vg/one')
     with pytest.raises(exception.MigrationPreCheckError, match=r'vdb .* volume of a storage pool, /pool/one\.qcow2'):
         look('file', '/pool/one.qcow2')
 
 
-def test_a_disk_that_is_shareable_and_is_seen_by_nobody_else_is_refused():
+def test_shareable_disk_that_the_destination_does_not_see_is_refused():
     disk = storage.Disk(target='vdb', kind='file', path='/i/one.qcow2', shared=True)
-    with pytest.raises(exception.MigrationPreCheckError, match=r'vdb .*does not see what is in instances_path'):
+    with pytest.raises(exception.MigrationPreCheckError, match=r'vdb .*does not see the files in instances_path'):
         checks.refuse_unseen(an_instance(), [disk])
     checks.refuse_unseen(an_instance(), [dataclasses.replace(disk, shared=False)])
 
@@ -90,25 +90,29 @@ def data(wanted, over=False):
     return LiveMigrateData(block_migration=wanted, disk_over_commit=over, destination=THERE)
 
 
-def test_what_is_copied_is_what_is_not_shared_and_was_not_ruled_out():
+def test_disks_that_are_not_shared_are_copied_unless_the_request_forbids_it():
     guest = an_instance()
     assert checks.block_migration(guest, data(None), [LOCAL, SHARED], sees=False)
     assert checks.block_migration(guest, data(True), [LOCAL, SHARED], sees=True)
     assert not checks.block_migration(guest, data(None), [SHARED], sees=True)
     assert not checks.block_migration(guest, data(False), [], sees=False)
     assert not checks.block_migration(guest, data(True), [], sees=False)
-    with pytest.raises(exception.MigrationPreCheckError, match='block_migration False or auto would do'):
+    with pytest.raises(exception.MigrationPreCheckError, match='request block_migration False or auto'):
         checks.block_migration(guest, data(True), [SHARED], sees=True)
-    with pytest.raises(exception.MigrationPreCheckError, match=r'does not see vda \(/of/a\).* True or auto would do'):
+    with pytest.raises(
+        exception.MigrationPreCheckError, match=r'does not see vda \(/of/a\).* request block_migration True or auto'
+    ):
         checks.block_migration(guest, data(False), [LOCAL], sees=False)
 
 
-def test_disks_that_do_not_fit_are_refused_by_their_size_or_by_what_they_hold():
+def test_disks_that_do_not_fit_are_refused_by_size_or_with_over_commit_by_allocation():
     two = [LOCAL, LOCAL]
-    with pytest.raises(exception.MigrationPreCheckError, match='beta has 100 MiB left for disks, and 120 MiB'):
+    with pytest.raises(
+        exception.MigrationPreCheckError, match='beta has 100 MiB left for disks, and the copies need 120 MiB'
+    ):
         checks.block_migration(an_instance(), data(None), two, sees=False)
     assert checks.block_migration(an_instance(), data(None, over=True), two, sees=False)
-    # Those that are elsewhere take nothing of instances_path.
+    # Disks elsewhere take no space of instances_path.
     elsewhere = [dataclasses.replace(LOCAL, path=f'/elsewhere/{number}') for number in range(2)]
     assert checks.block_migration(an_instance(), data(None), elsewhere, sees=False)
 
@@ -123,8 +127,8 @@ ODD_ADDRESSES = [
 @pytest.mark.parametrize(
     ('field', 'option'), [('host', '[DEFAULT] host'), ('inbound_addr', '[libvirt] live_migration_inbound_addr')]
 )
-def test_what_is_neither_a_host_name_nor_an_address_gets_into_no_uri(field, option, odd):
-    with pytest.raises(ValueError, match='a host name or an IP address would do') as caught:
+def test_value_that_is_no_host_name_or_address_is_refused_for_a_uri(field, option, odd):
+    with pytest.raises(ValueError, match='set a host name or an IP address') as caught:
         checks.uri_host({**THERE, field: odd})
     assert f'{option} is {odd[:100]!r}' in str(caught.value)
 
@@ -136,5 +140,5 @@ def test_what_is_neither_a_host_name_nor_an_address_gets_into_no_uri(field, opti
         ('fd00::2', '[fd00::2]'), ('[fd00::2]', '[fd00::2]'), ('::ffff:192.0.2.7', '[::ffff:192.0.2.7]'),
     ],
 )  # fmt: skip
-def test_a_name_and_an_address_get_into_a_uri(inbound, name):
+def test_host_name_or_address_is_put_into_the_uri(inbound, name):
     assert checks.uri_host({**THERE, 'inbound_addr': inbound}).replace('c000:207', '192.0.2.7') == name

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What libvirt's driver decides by itself, with no libvirt to ask."""
+"""The decisions of the libvirt driver, with a replacement of the daemon."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Defined:
 
 
 def observed(driver, monkeypatch, *guests):
-    """Let libvirt say one thing after the other, and the last again and again."""
+    """Let libvirt report one state after the other. The last one is repeated."""
     left = list(guests)
     monkeypatch.setattr(driver, '_guest', lambda *_: left.pop(0) if len(left) > 1 else left[0])
 
@@ -101,34 +101,34 @@ def a_guest(state, **facts):
 # --- verdicts --------------------------------------------------------------------------------------------------------
 
 
-def test_that_it_left_once_is_no_verdict_about_a_job_that_another_has_begun_since(driver, monkeypatch):
+def test_earlier_departure_is_no_verdict_on_a_later_job(driver, monkeypatch):
     driver.connection._moved.add(UUID)
     observed(driver, monkeypatch, a_guest('running', job=True), a_guest('running'))
-    assert driver.moves.attach(UUID) is Verdict.FAILED
+    assert driver.jobs.attach(UUID) is Verdict.FAILED
 
 
 @pytest.mark.parametrize('how', ['attach', 'run'])
-def test_that_it_left_once_does_not_tell_where_it_is_now(driver, monkeypatch, how):
+def test_earlier_departure_leaves_a_later_job_of_a_stopped_guest_unsettled(driver, monkeypatch, how):
     driver.connection._moved.add(UUID)
     observed(driver, monkeypatch, a_guest('running', job=True), a_guest('shutdown'))
     if how == 'attach':
-        assert driver.moves.attach(UUID) is None
+        assert driver.jobs.attach(UUID) is None
     else:
         with pytest.raises(exception.MoveUnsettled):
-            driver.moves.run(UUID, lambda _guest: PLAN, lambda: None)
+            driver.jobs.run(UUID, lambda _guest: PLAN, lambda: None)
 
 
 @pytest.mark.parametrize('state', ['paused for cut-over', 'absent'])
-def test_a_guest_that_a_job_has_just_left_or_taken_is_not_told_as_failed(driver, monkeypatch, state):
+def test_run_of_a_guest_in_switchover_or_absent_is_unsettled_and_not_failed(driver, monkeypatch, state):
     observed(driver, monkeypatch, a_guest(state))
     with pytest.raises(exception.MoveUnsettled):
-        driver.moves.run(UUID, lambda _guest: PLAN, lambda: None)
+        driver.jobs.run(UUID, lambda _guest: PLAN, lambda: None)
 
 
-# --- what may be ended, and what may go on ---------------------------------------------------------------------------
+# --- cleanup and rollback --------------------------------------------------------------------------------------------
 
 
-def test_a_guest_that_has_come_to_run_since_it_was_looked_at_is_not_ended(driver, instance, monkeypatch):
+def test_guest_that_runs_by_the_time_of_its_removal_is_not_destroyed(driver, instance, monkeypatch):
     ended = []
     monkeypatch.setattr(drivers, '_remove', lambda *_: ended.append(1))
     data = LiveMigrateData()
@@ -142,28 +142,26 @@ def test_a_guest_that_has_come_to_run_since_it_was_looked_at_is_not_ended(driver
 
 
 class Domain:
-    """A guest at a source, whose job may have ended."""
+    """A guest at a source. Its job may have ended."""
 
     def __init__(self, state, reason, job=False):
-        self.said, self.job = [state, reason], job
+        self.reported, self.job = [state, reason], job
 
     def state(self):
-        return self.said
+        return self.reported
 
     def suspend(self):
-        self.said = [PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION if self.job else libvirt.VIR_DOMAIN_PAUSED_USER]
+        self.reported = [PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION if self.job else libvirt.VIR_DOMAIN_PAUSED_USER]
 
     def resume(self):
-        self.said = [RUNNING, libvirt.VIR_DOMAIN_RUNNING_UNPAUSED]
+        self.reported = [RUNNING, libvirt.VIR_DOMAIN_RUNNING_UNPAUSED]
 
 
 @pytest.mark.parametrize(
     ('reason', 'after'),
     [(libvirt.VIR_DOMAIN_PAUSED_MIGRATION, RUNNING), (libvirt.VIR_DOMAIN_PAUSED_USER, PAUSED)],
 )
-def test_a_rollback_resumes_what_was_paused_to_switch_over_and_not_what_its_user_had_paused(
-    driver, instance, monkeypatch, reason, after
-):
+def test_rollback_resumes_a_pause_for_switchover_and_no_pause_by_the_user(driver, instance, monkeypatch, reason, after):
     domain = Domain(PAUSED, reason)
     observed(driver, monkeypatch, a_guest('paused for cut-over'))
     monkeypatch.setattr(drivers.guests, 'find', lambda *_: domain)
@@ -181,7 +179,7 @@ class Host:
 
 
 @pytest.mark.parametrize(('job', 'after'), [(True, PAUSED), (False, RUNNING)])
-def test_to_complete_by_force_does_not_leave_a_guest_paused_whose_job_has_just_ended(job, after):
+def test_forced_completion_does_not_leave_a_guest_paused_whose_job_has_just_ended(job, after):
     domain = Domain(RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED, job)
     live_migration._pause(domain)
     assert domain.state()[0] == after
@@ -190,19 +188,19 @@ def test_to_complete_by_force_does_not_leave_a_guest_paused_whose_job_has_just_e
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_guest_that_goes_out_is_none_that_is_still_to_come(driver, monkeypatch):
+def test_migration_away_removes_the_incoming_record(driver, monkeypatch):
     driver._kept.write(records.INCOMING, UUID, {'files': {}, 'directories': []})
     observed(driver, monkeypatch, a_guest('running'))
     asked = threading.Event()
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Defined()))
     monkeypatch.setattr(driver.connection, 'do', lambda *_, **__: asked.set())
-    monkeypatch.setattr(driver.moves, '_stats', lambda _uuid: {})
-    assert driver.moves.run(UUID, lambda _guest: PLAN, lambda: None) is Verdict.COMPLETED
+    monkeypatch.setattr(driver.jobs, '_stats', lambda _uuid: {})
+    assert driver.jobs.run(UUID, lambda _guest: PLAN, lambda: None) is Verdict.COMPLETED
     assert asked.is_set()
     assert driver._kept.read(records.INCOMING, UUID) is None
 
 
-def test_a_guest_that_comes_back_is_none_that_goes_out(driver, instance, monkeypatch):
+def test_migration_back_removes_the_outgoing_record(driver, instance, monkeypatch):
     driver._kept.write(records.OUTGOING, UUID, {})
     observed(driver, monkeypatch, a_guest('absent'))
     driver.pre_live_migration(instance, LiveMigrateData(), drivers.driver.NeverCancelled())
@@ -210,7 +208,7 @@ def test_a_guest_that_comes_back_is_none_that_goes_out(driver, instance, monkeyp
     assert driver._kept.read(records.INCOMING, UUID) is not None
 
 
-# --- how it moves ----------------------------------------------------------------------------------------------------
+# --- plans -----------------------------------------------------------------------------------------------------------
 
 
 def definition(*disks):
@@ -224,9 +222,9 @@ def definition(*disks):
 
 
 def flags(driver, monkeypatch, instance, checked, now=None, state='running', **there):
-    """Return how a guest of such disks moves, all of them shared."""
+    """Return the flags of the migration of a guest whose disks are all shared."""
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Defined(now or checked)))
-    disks = [vars(dataclasses.replace(disk, shared=True)) for disk in storage.named(checked)]
+    disks = [vars(dataclasses.replace(disk, shared=True)) for disk in storage.defined_disks(checked)]
     data = LiveMigrateData(source={'disks': disks}, destination={'host': 'beta', **there})
     return plans.plan(driver.connection, driver.conf, a_guest(state), instance, 'beta', data).flags
 
@@ -245,33 +243,31 @@ FILE, BLOCK, VOLUME = ('file', '', 'none'), ('block', '', 'none'), ('volume', ''
         ([FILE, ('network', 'rbd', 'writeback')], True),
         ([FILE, ('network', 'iscsi', 'none')], True),
         ([FILE, ('network', 'iscsi', 'writeback')], True),
-        # Whatever its pool makes of it is libvirt's to look at.
+        # Only libvirt knows what the pool makes of a volume.
         ([FILE, VOLUME], False),
         ([FILE, ('vhostuser', '', 'none')], False),
     ],
 )
-def test_libvirt_judges_for_itself_unless_every_disk_is_known_to_be_safe(driver, monkeypatch, instance, disks, unsafe):
+def test_unsafe_flag_is_set_only_if_every_disk_is_known_to_be_safe(driver, monkeypatch, instance, disks, unsafe):
     assert bool(flags(driver, monkeypatch, instance, definition(*disks)) & libvirt.VIR_MIGRATE_UNSAFE) is unsafe
 
 
-def test_a_disk_that_has_come_or_gone_since_the_check_keeps_the_guest_where_it_is(driver, monkeypatch, instance):
+def test_disk_added_or_removed_since_the_check_is_refused(driver, monkeypatch, instance):
     for now in ([], [FILE, BLOCK], [BLOCK]):
-        with pytest.raises(exception.DriverError, match='others than when it was checked'):
+        with pytest.raises(exception.DriverError, match='have changed since the checks'):
             flags(driver, monkeypatch, instance, definition(FILE), definition(*now))
 
 
 @pytest.mark.parametrize(('state', 'post_copy'), [('running', True), ('paused', False)])
-def test_a_paused_guest_moves_without_post_copy_for_qemu_has_none(driver, monkeypatch, instance, state, post_copy):
+def test_paused_guest_migrates_without_post_copy(driver, monkeypatch, instance, state, post_copy):
     driver.conf.set_override('live_migration_permit_post_copy', True, group='libvirt')
     asked = flags(driver, monkeypatch, instance, definition(), state=state, post_copy=True)
     assert bool(asked & libvirt.VIR_MIGRATE_POSTCOPY) is post_copy
 
 
 @pytest.mark.parametrize('inbound', ['', 'beta.migration', 'fd00::2'])
-def test_what_goes_where_is_libvirts_to_say_unless_the_destination_has_an_address_of_its_own(
-    driver, monkeypatch, instance, inbound
-):
-    """As nova has it: qemu.conf's migration_host counts where live_migration_inbound_addr is not set."""
+def test_migration_address_is_given_only_if_the_destination_reports_one(driver, monkeypatch, instance, inbound):
+    """As in nova, migration_host of qemu.conf counts if live_migration_inbound_addr is not set."""
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Defined(definition())))
     data = LiveMigrateData(destination={'host': 'beta', 'inbound_addr': inbound})
     made = plans.plan(driver.connection, driver.conf, a_guest('running'), instance, 'beta', data)
@@ -282,9 +278,7 @@ def test_what_goes_where_is_libvirts_to_say_unless_the_destination_has_an_addres
 
 @pytest.mark.parametrize('odd', ['b/system?x=', '-oProxyCommand', '[::1'])
 @pytest.mark.parametrize('field', ['inbound_addr', 'host'])
-def test_what_a_destination_reports_gets_into_no_uri_unless_it_is_a_host_name_or_address(
-    driver, monkeypatch, instance, odd, field
-):
+def test_reported_address_that_is_no_host_name_or_address_is_refused(driver, monkeypatch, instance, odd, field):
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Defined(definition())))
     monkeypatch.setattr(driver, 'get_guest', lambda _uuid: a_guest('running'))
     there = {'host': 'beta', 'inbound_addr': '', field: odd}
@@ -300,14 +294,14 @@ def test_what_a_destination_reports_gets_into_no_uri_unless_it_is_a_host_name_or
         with pytest.raises(error) as caught:
             ask()
         assert f'{name} is {odd[:100]!r}' in str(caught.value)
-        assert 'a host name or an IP address would do' in str(caught.value)
+        assert 'set a host name or an IP address' in str(caught.value)
 
 
-# --- what a move leaves ----------------------------------------------------------------------------------------------
+# --- autostart -------------------------------------------------------------------------------------------------------
 
 
-def moves(driver, monkeypatch, domain, failure=None):
-    """Return what libvirt was told of its start while a guest moved."""
+def migrated(driver, monkeypatch, domain, failure=None):
+    """Migrate a guest, and return its autostart setting during the migration."""
     seen = []
 
     def do(*_args, **_more):
@@ -317,38 +311,38 @@ def moves(driver, monkeypatch, domain, failure=None):
 
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(domain))
     monkeypatch.setattr(driver.connection, 'do', do)
-    monkeypatch.setattr(driver.moves, '_stats', lambda _uuid: {})
+    monkeypatch.setattr(driver.jobs, '_stats', lambda _uuid: {})
     with contextlib.suppress(exception.MigratorException):
-        driver.moves.run(UUID, lambda _guest: PLAN, lambda: None)
+        driver.jobs.run(UUID, lambda _guest: PLAN, lambda: None)
     return seen
 
 
 @pytest.mark.parametrize('starts', [True, False])
-def test_a_source_that_loses_its_power_does_not_start_a_second_time_what_has_just_gone(driver, monkeypatch, starts):
+def test_autostart_is_off_during_a_migration_and_restored_if_it_fails(driver, monkeypatch, starts):
     observed(driver, monkeypatch, a_guest('running'))
     failure = exception.DriverError(host='alpha', phase='live_migration', reason='no luck')
     domain = Defined(starts=starts)
-    assert moves(driver, monkeypatch, domain, failure) == [False]
-    assert domain.starts is starts, 'it has stayed'
+    assert migrated(driver, monkeypatch, domain, failure) == [False]
+    assert domain.starts is starts, 'the guest has stayed'
     assert driver._kept.read(records.OUTGOING, UUID) is None
-    assert moves(driver, monkeypatch, domain) == [False]
-    assert domain.starts is False, 'it has gone'
+    assert migrated(driver, monkeypatch, domain) == [False]
+    assert domain.starts is False, 'the guest has left'
 
 
-def test_a_rollback_has_its_host_start_a_guest_as_before_whoever_had_begun_to_move_it(driver, monkeypatch, instance):
+def test_rollback_restores_autostart_after_several_unsettled_migrations(driver, monkeypatch, instance):
     domain = Defined(starts=True)
     observed(driver, monkeypatch, a_guest('running'))
-    # it is not known how it has ended
-    moves(driver, monkeypatch, domain, exception.ServiceUnreachable(service='libvirt', reason='it is away'))
+    # The result of this migration is unknown.
+    migrated(driver, monkeypatch, domain, exception.ServiceUnreachable(service='libvirt', reason='the daemon is away'))
     assert domain.starts is False
-    moves(driver, monkeypatch, domain, exception.ServiceUnreachable(service='libvirt', reason='it is away'))
+    migrated(driver, monkeypatch, domain, exception.ServiceUnreachable(service='libvirt', reason='the daemon is away'))
     driver.rollback_live_migration_at_source(instance, None)
     assert domain.starts is True
     assert driver._kept.read(records.OUTGOING, UUID) is None
 
 
-def test_a_call_whose_answer_was_lost_is_not_over_while_libvirt_may_still_begin_with_it(driver, monkeypatch):
-    """Its daemon had taken it in, and another job of the guest came first."""
+def test_attach_waits_for_a_lost_call_that_libvirt_may_still_begin(driver, monkeypatch):
+    """The daemon has accepted the call, and another job of the guest comes first."""
     busy, job = iter([True] * 12), []
 
     class Busy(Defined):
@@ -360,15 +354,15 @@ def test_a_call_whose_answer_was_lost_is_not_over_while_libvirt_may_still_begin_
     monkeypatch.setattr(driver, '_guest', lambda *_: a_guest('running', job=True in job and next(moving, False)))
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Busy()))
     driver._kept.write(records.OUTGOING, UUID, {'uri': PLAN.uri, 'widest': 0})
-    assert driver.moves.attach(UUID) is Verdict.FAILED
+    assert driver.jobs.attach(UUID) is Verdict.FAILED
     assert len(job) == 13
 
 
-# --- a post-copy that breaks off -------------------------------------------------------------------------------------
+# --- broken post-copy ------------------------------------------------------------------------------------------------
 
 
 class Broken(Defined):
-    """A guest whose post-copy has broken off: libvirt keeps its job."""
+    """A guest whose post-copy has broken off. Libvirt keeps its job."""
 
     def state(self):
         return PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED
@@ -377,27 +371,27 @@ class Broken(Defined):
         return {'type': libvirt.VIR_DOMAIN_JOB_UNBOUNDED, 'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT}
 
 
-def test_nobody_waits_for_the_end_of_a_post_copy_that_has_broken_off(driver, monkeypatch):
+def test_attach_and_run_return_at_once_for_a_broken_post_copy(driver, monkeypatch):
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Broken('')))
     assert driver.get_guest(UUID).state == 'post-copy broken off'
-    assert driver.moves.attach(UUID) is None
+    assert driver.jobs.attach(UUID) is None
     with pytest.raises(exception.MoveUnsettled):
-        driver.moves.run(UUID, lambda _guest: PLAN, lambda: None)
+        driver.jobs.run(UUID, lambda _guest: PLAN, lambda: None)
     assert driver.get_progress(UUID) == {}
 
 
-def test_who_moves_a_guest_learns_that_its_post_copy_breaks_off(driver, monkeypatch):
-    """The call itself never returns."""
+def test_run_reports_a_post_copy_that_breaks_off(driver, monkeypatch):
+    """The libvirt call itself never returns."""
     hangs, broke = threading.Event(), []
     observed(driver, monkeypatch, a_guest('running'))
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Broken('')))
     monkeypatch.setattr(driver.connection, 'do', lambda *_args, **_more: hangs.wait(30))
     with pytest.raises(exception.MoveUnsettled, match='has broken off'):
-        driver.moves.run(UUID, lambda _guest: PLAN, lambda: broke.append(1))
+        driver.jobs.run(UUID, lambda _guest: PLAN, lambda: broke.append(1))
     hangs.set()
 
 
-def test_a_job_that_was_found_again_gets_all_of_its_downtime(driver, monkeypatch):
+def test_attached_job_gets_its_maximum_downtime(driver, monkeypatch):
     class Moving(Defined):
         job = libvirt.VIR_DOMAIN_JOB_UNBOUNDED
         widened = ()
@@ -415,15 +409,15 @@ def test_a_job_that_was_found_again_gets_all_of_its_downtime(driver, monkeypatch
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(moving))
     monkeypatch.setattr(live_migration.connections, 'LOOK', 0.01)
     driver._kept.write(records.OUTGOING, UUID, {'uri': 'qemu+tcp://beta/system', 'widest': 500})
-    assert driver.moves.attach(UUID) is Verdict.FAILED
+    assert driver.jobs.attach(UUID) is Verdict.FAILED
     assert moving.widened == (500,)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_each_check_leaves_a_file_of_its_own_name_and_all_are_cleaned_up(driver, monkeypatch, instance, tmp_path):
-    """Over NFS, that a name is not there is remembered, so that one that was looked for is not to be used again."""
+def test_each_check_makes_a_file_of_a_new_name_and_cleanup_removes_all(driver, monkeypatch, instance, tmp_path):
+    """NFS clients cache that a name does not exist. So a name that was looked for is not used again."""
 
     class Daemon:
         def getType(self):  # noqa: N802 -- libvirt's name
@@ -439,15 +433,15 @@ def test_each_check_leaves_a_file_of_its_own_name_and_all_are_cleaned_up(driver,
     observed(driver, monkeypatch, a_guest('absent'))
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, ask: ask(Daemon()))
     monkeypatch.setattr(driver, 'get_guest', lambda _uuid: a_guest('absent'))
-    told = [driver.check_can_live_migrate_destination(instance, None, False) for _ in range(2)]
-    names = {one.destination['check_file'] for one in told}
+    checked = [driver.check_can_live_migrate_destination(instance, None, False) for _ in range(2)]
+    names = {one.destination['check_file'] for one in checked}
     assert len(names) == 2
-    assert all(drivers._holds(one.destination['check_file'], one.destination['check_token']) for one in told)
+    assert all(drivers._holds(one.destination['check_file'], one.destination['check_token']) for one in checked)
     driver.cleanup_live_migration_destination_check(instance)
     assert list((tmp_path / 'shared').iterdir()) == []
 
 
-def test_a_file_that_an_earlier_check_has_left_here_is_not_taken_for_the_other_hosts(tmp_path):
+def test_check_file_of_an_earlier_check_is_not_accepted(tmp_path):
     (tmp_path / 'check').write_text('of an earlier check')
     assert not drivers._holds(str(tmp_path / 'check'), 'of this one')
     assert drivers._holds(str(tmp_path / 'check'), 'of an earlier check')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What libvirt says of a guest, in a driver's words: each state of a domain, at either end of a move."""
+"""The conversion of libvirt's states to the states of a guest, at either end of a migration."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ OUT = libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT
 PAUSED, RUNNING = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_RUNNING
 
 
-def say(state, reason=0, prepared=False, **facts):
-    return guest.told(UUID, guest.Seen(state, reason, **facts), prepared)
+def converted(state, reason=0, prepared=False, **facts):
+    return guest.to_guest(UUID, guest.Seen(state, reason, **facts), prepared)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def say(state, reason=0, prepared=False, **facts):
         ((libvirt.VIR_DOMAIN_SHUTDOWN,), False, 'running', {}),
         ((libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED), False, 'shutdown', {}),
         ((libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_FAILED), False, 'shutdown', {}),
-        # It was sent here, and could not be started: what is left of it is for the rollback.
+        # The guest was sent here and could not be started. The rollback removes what is left.
         ((libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_FAILED), True, 'waiting', {'incoming': True}),
         ((libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_CRASHED), True, 'shutdown', {}),
         ((libvirt.VIR_DOMAIN_CRASHED,), False, 'shutdown', {}),
@@ -42,34 +42,37 @@ def say(state, reason=0, prepared=False, **facts):
         ((PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR), False, 'paused', {}),
         ((PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY), False, 'paused for cut-over', {'post_copy': True}),
         ((PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED), False, 'post-copy broken off', {'post_copy': True}),
-        # At the source it is handed over; at the destination it has not been yet.
+        # At the source the guest is in its switchover. At the destination it has not arrived yet.
         ((PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION), False, 'paused for cut-over', {}),
         ((PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION), True, 'waiting', {'incoming': True}),
         ((PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP), True, 'waiting', {'incoming': True}),
     ],
 )
-def test_every_state_of_a_domain(seen, prepared, state, more):
+def test_state_of_a_domain_is_converted(seen, prepared, state, more):
     wanted = protocol.Guest(instance_uuid=UUID, state=state, **more)
-    assert say(*seen, prepared=prepared) == wanted
+    assert converted(*seen, prepared=prepared) == wanted
 
 
-def test_what_another_than_migrator_moves_here_is_no_guest_yet_either():
-    assert say(PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION, receiving=True).state == 'waiting'
+def test_guest_that_another_tool_migrates_here_is_waiting():
+    assert converted(PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION, receiving=True).state == 'waiting'
 
 
-def test_a_move_that_goes_out_is_a_job_and_another_job_is_none():
-    assert say(RUNNING, operation=OUT).job
-    assert say(PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION, prepared=True, operation=OUT).state == 'paused for cut-over'
-    assert not say(RUNNING, operation=libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP).job
+def test_only_an_outgoing_migration_is_a_job():
+    assert converted(RUNNING, operation=OUT).job
+    assert (
+        converted(PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION, prepared=True, operation=OUT).state
+        == 'paused for cut-over'
+    )
+    assert not converted(RUNNING, operation=libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP).job
 
 
-def test_what_this_host_has_begun_to_move_is_none_that_arrives():
-    seen = say(PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION, prepared=True, moved=True)
+def test_guest_that_this_host_migrates_away_is_not_arriving():
+    seen = converted(PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION, prepared=True, moved=True)
     assert (seen.state, seen.incoming) == ('paused for cut-over', False)
 
 
 @pytest.mark.parametrize('reason', [libvirt.VIR_DOMAIN_PAUSED_USER, libvirt.VIR_DOMAIN_PAUSED_IOERROR])
-def test_qemu_is_asked_whether_it_has_sent_a_guest_that_was_paused_before(monkeypatch, reason):
+def test_qemu_is_queried_whether_it_has_sent_a_guest_paused_before(monkeypatch, reason):
     class Domain:
         def state(self):
             return [PAUSED, reason]
@@ -79,19 +82,19 @@ def test_qemu_is_asked_whether_it_has_sent_a_guest_that_was_paused_before(monkey
 
     monkeypatch.setattr(guest, 'find', lambda *_: Domain())
     monkeypatch.setattr(guest, '_has_sent', lambda _domain: True)
-    assert guest.told(UUID, guest.see(None, UUID, moved=True), False).state == 'paused for cut-over'
-    assert guest.told(UUID, guest.see(None, UUID), False).state == 'paused'
+    assert guest.to_guest(UUID, guest.see(None, UUID, moved=True), False).state == 'paused for cut-over'
+    assert guest.to_guest(UUID, guest.see(None, UUID), False).state == 'paused'
 
 
-def test_a_guest_that_its_user_had_paused_and_that_was_sent_is_not_here_any_more():
-    assert say(PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER, sent=True).state == 'paused for cut-over'
+def test_guest_paused_by_its_user_and_sent_is_in_switchover():
+    assert converted(PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER, sent=True).state == 'paused for cut-over'
 
 
-# --- what it is ------------------------------------------------------------------------------------------------------
+# --- adoption --------------------------------------------------------------------------------------------------------
 
 
 class Domain:
-    """A guest as libvirt defines it; any disk of it has 3 GiB and a bit."""
+    """A guest as libvirt defines it. Each of its disks has 3 GiB and one byte."""
 
     def __init__(self, inner):
         self._xml = f'<domain><vcpu>2</vcpu>{inner}</domain>'
@@ -116,26 +119,26 @@ class Domain:
 
 
 def adopted(inner, space=()):
-    return guest.described(guest.facts_of(Domain(inner), UUID), 'alpha', 'ours', 'somebody', space)
+    return guest.to_instance(guest.facts_of(Domain(inner), UUID), 'alpha', 'our-project', 'our-user', space)
 
 
 @pytest.mark.parametrize('version', ['1.0', '1.1'])
-def test_a_guest_of_novas_is_its_owners_however_long_it_has_run(version):
+def test_adopted_guest_of_nova_keeps_its_owner(version):
     owner = (
         f"<metadata><nova:instance xmlns:nova='http://openstack.org/xmlns/libvirt/nova/{version}'><nova:owner>"
         "<nova:user uuid='u'/><nova:project uuid='p'/></nova:owner></nova:instance></metadata>"
     )
     found = adopted(owner)
     assert (found.project_id, found.user_id) == ('p', 'u')
-    assert (adopted('').project_id, adopted('').user_id) == ('ours', 'somebody')
+    assert (adopted('').project_id, adopted('').user_id) == ('our-project', 'our-user')
 
 
-def test_what_a_guest_takes_of_its_host():
+def test_flavor_of_an_adopted_guest_has_its_resources():
     found = adopted('', space=[3 * 2**30 + 1, 2**30])
     assert (found.flavor.vcpus, found.flavor.memory_mb, found.flavor.root_gb) == (2, 1024, 5)
 
 
-def test_only_files_of_its_own_take_anything_of_the_hosts_disk():
+def test_only_files_of_its_own_count_as_disks_of_a_guest():
     disks = """<devices>
         <disk type='file'><source file='/a'/><target dev='vda'/></disk>
         <disk type='file'><source file='/b'/><target dev='vdb'/><shareable/></disk>
@@ -146,7 +149,7 @@ def test_only_files_of_its_own_take_anything_of_the_hosts_disk():
     assert guest.facts_of(Domain(disks), UUID).disks == (('/a', 3 * 2**30 + 1),)
 
 
-def test_what_the_volumes_are_that_a_guest_has_as_disks():
+def test_volumes_are_resolved_to_files_and_devices():
     class Pools(Domain):
         def storagePoolLookupByName(self, pool):  # noqa: N802 -- libvirt's name
             self.kind = libvirt.VIR_STORAGE_VOL_FILE if pool == 'files' else libvirt.VIR_STORAGE_VOL_BLOCK

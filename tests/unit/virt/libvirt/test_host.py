@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a host is said to have, by libvirt's own test driver, where the file system of instances_path hangs or fails."""
+"""The facts of a host, from libvirt's own test driver, also if the file system of instances_path hangs or fails."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tests.unit.virt.libvirt import native  # noqa: E402 -- as above
 class FileSystem:
     """A file system whose server goes away and comes back.
 
-    :ivar looks: how many ask it and wait.
+    :ivar queries: the number of queries that wait for it.
     """
 
     def __init__(self, path):
-        self.path, self.looks = path, 0
+        self.path, self.queries = path, 0
         self._answers, self._statvfs = native.event(), os.statvfs
         self._answers.set()
 
     def statvfs(self, path):
         if str(path).startswith(str(self.path)):
-            self.looks += 1
+            self.queries += 1
             self._answers.wait(60)
-            self.looks -= 1
+            self.queries -= 1
         return self._statvfs(path)
 
     def go_away(self):
@@ -66,44 +66,44 @@ def driver(tmp_path, files, monkeypatch):
     conf.set_override('instances_path', str(files.path))
     conf.set_override('connection_uri', 'test:///default', group='libvirt')
     monkeypatch.setattr(connections, 'POOL_SIZE', 3)
-    # A daemon would have to be there for the one, and events for the other.
+    # Keepalive needs a daemon, and the loop would process events.
     monkeypatch.setattr(libvirt.virConnect, 'setKeepAlive', lambda *_: 0)
     monkeypatch.setattr(connections._LOOP, 'start', lambda _threads: None)
     return LibvirtDriver(conf, executors.NativeThreads(), deadline=2)
 
 
-def test_it_has_what_libvirt_and_the_file_system_of_instances_path_say(driver, files):
+def test_node_has_the_resources_that_libvirt_and_the_file_system_report(driver, files):
     size = os.statvfs(files.path)
     node = driver.get_node()
     assert (node.hypervisor_type, node.total('VCPU'), node.total('MEMORY_MB')) == ('TEST', 16, 3072)
     assert node.total('DISK_GB') == size.f_blocks * size.f_frsize // 2**30
 
 
-def test_before_the_first_guest_the_directory_above_tells(driver, files, tmp_path):
+def test_missing_instances_path_uses_the_size_of_the_directory_above(driver, files, tmp_path):
     driver.conf.set_override('instances_path', str(tmp_path / 'none' / 'yet'))
     assert driver.get_node().total('DISK_GB') == driver.get_node().total('DISK_GB') > 0
 
 
-def test_a_file_system_that_hangs_costs_libvirt_no_thread_and_one_look(driver, files, monkeypatch):
+def test_hanging_file_system_blocks_one_query_and_no_libvirt_thread(driver, files, monkeypatch):
     monkeypatch.setattr(host, 'DISK_DEADLINE', 0.1)
     files.go_away()
     for _ in range(8):
         with pytest.raises(exception.ServiceUnreachable):
             driver.get_node()
     assert driver.connection.call('ask', lambda connection: connection.getType()) == 'TEST'
-    native.until(lambda: files.looks)
-    assert files.looks == 1
+    native.until(lambda: files.queries)
+    assert files.queries == 1
     with pytest.raises(exception.ServiceUnreachable, match=f'instances_path of alpha .{files.path}.*size') as caught:
         driver.get_node()
     assert 'libvirt' not in str(caught.value)
     files.come_back()
     monkeypatch.undo()
     native.until(host._PROBES[str(files.path)]._attempt.ended.is_set)
-    assert files.looks == 0
+    assert files.queries == 0
     assert driver.get_node().total('DISK_GB')
 
 
-def test_a_file_system_that_fails_is_told_as_the_drivers_failures_are(driver, files, monkeypatch):
+def test_failing_file_system_raises_a_driver_error(driver, files, monkeypatch):
     def fail(_path):
         raise OSError(116, 'Stale file handle')
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The parts of libvirt's moves and hosts that need no libvirt to be looked at."""
+"""The parts of plans and hosts that need no libvirt daemon."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ CAPABILITIES = """
 """
 
 
-def test_a_guest_may_stand_still_longer_step_by_step_and_the_later_the_more_there_is():
+def test_downtime_grows_in_equal_steps_that_last_longer_for_more_data():
     steps = plans.downtimes(400, 10, 30, 2.0)
     assert [value for _, value in steps] == [40, 76, 112, 148, 184, 220, 256, 292, 328, 364, 400]
     assert [after for after, _ in steps] == [60 * number for number in range(11)]
 
 
 @pytest.mark.parametrize('most', [100, 101, 999])
-def test_the_last_step_is_all_of_it(most):
+def test_last_downtime_step_is_the_maximum(most):
     steps = plans.downtimes(most, 7, 3, 1)
     assert steps[-1][1] == most
     assert [value for _, value in steps] == sorted({value for _, value in steps})
 
 
-def test_a_hosts_processor_in_the_words_of_the_api():
+def test_processor_of_a_host_is_reported_in_the_format_of_the_api():
     assert host.cpu_info(CAPABILITIES) == {
         'arch': 'x86_64',
         'model': 'EPYC',

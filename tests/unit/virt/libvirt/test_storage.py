@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A host's records, and what is made for a guest's disks: in files of the test's own."""
+"""The records of a host, and the files that it makes for the disks of a guest, in a temporary directory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def a_disk(path, **facts):
 
 @pytest.fixture
 def qemu_img(tmp_path, monkeypatch):
-    """What makes an image, in place of qemu-img, which need not be here."""
+    """A replacement of qemu-img if it is not installed."""
     if shutil.which('qemu-img'):
         return
     script = tmp_path / 'bin' / 'qemu-img'
@@ -50,7 +50,7 @@ def qemu_img(tmp_path, monkeypatch):
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_written_is_read_until_it_is_removed(kept):
+def test_record_can_be_read_until_it_is_removed(kept):
     assert kept.read(records.INCOMING, UUID) is None
     kept.write(records.INCOMING, UUID, {'files': {}})
     kept.write(records.INCOMING, UUID, {'files': {'/a': 1}})
@@ -62,7 +62,7 @@ def test_what_was_written_is_read_until_it_is_removed(kept):
     assert kept.read(records.INCOMING, UUID) is None
 
 
-def test_a_record_is_of_a_guest_and_of_nothing_else(kept):
+def test_record_name_that_is_a_path_is_refused(kept):
     with pytest.raises(ValueError, match='instance_uuid'):
         kept.write(records.INCOMING, '../elsewhere', {})
 
@@ -71,7 +71,7 @@ def test_a_record_is_of_a_guest_and_of_nothing_else(kept):
 
 
 @pytest.mark.usefixtures('qemu_img')
-def test_an_image_is_made_once_and_removed_with_its_directories(room, kept, tmp_path):
+def test_image_is_made_once_and_removed_with_its_directories(room, kept, tmp_path):
     disk = a_disk(tmp_path / 'images' / 'guest' / 'disk')
     room.begin(UUID)
     room.make(UUID, disk)
@@ -86,17 +86,17 @@ def test_an_image_is_made_once_and_removed_with_its_directories(room, kept, tmp_
 
 
 @pytest.mark.usefixtures('qemu_img')
-def test_a_file_of_somebody_else_is_neither_overwritten_nor_removed(room, tmp_path):
+def test_foreign_file_is_neither_overwritten_nor_removed(room, tmp_path):
     disk = a_disk(tmp_path / 'disk')
-    (tmp_path / 'disk').write_text('mine')
+    (tmp_path / 'disk').write_text('foreign')
     room.begin(UUID)
-    with pytest.raises(exception.MigrationPreCheckError, match='exists at beta already'):
+    with pytest.raises(exception.MigrationPreCheckError, match='already exists at beta'):
         room.make(UUID, disk)
     room.remove(UUID)
-    assert (tmp_path / 'disk').read_text() == 'mine'
+    assert (tmp_path / 'disk').read_text() == 'foreign'
 
 
-def test_nobody_is_told_to_move_away_what_may_be_the_guests_own_disk(room, tmp_path):
+def test_file_that_may_be_the_guests_own_disk_is_refused_without_advice_to_move_it(room, tmp_path):
     (tmp_path / 'disk').write_text('in use')
     disk = a_disk(tmp_path / 'disk', inode=(tmp_path / 'disk').stat().st_ino)
     room.begin(UUID)
@@ -105,7 +105,7 @@ def test_nobody_is_told_to_move_away_what_may_be_the_guests_own_disk(room, tmp_p
     assert 'move it away' not in str(caught.value)
 
 
-def test_disks_have_to_fit_on_the_file_system_that_each_will_be_on(room, tmp_path, monkeypatch):
+def test_copies_must_fit_on_the_file_system_of_each_disk(room, tmp_path, monkeypatch):
     devices = {str(tmp_path / name): number for number, name in enumerate(('small', 'large'))}
     left = {str(tmp_path / 'small'): 2**20, str(tmp_path / 'large'): 2**30}
     for place in devices:
@@ -131,7 +131,7 @@ def test_disks_have_to_fit_on_the_file_system_that_each_will_be_on(room, tmp_pat
 
 
 @pytest.mark.usefixtures('qemu_img')
-def test_what_was_put_in_place_of_what_was_made_is_not_removed(room, tmp_path):
+def test_file_that_replaced_an_image_is_not_removed(room, tmp_path):
     disk = a_disk(tmp_path / 'disk')
     room.begin(UUID)
     room.make(UUID, disk)
@@ -142,18 +142,18 @@ def test_what_was_put_in_place_of_what_was_made_is_not_removed(room, tmp_path):
 
 
 @pytest.mark.usefixtures('qemu_img')
-def test_what_a_lost_process_had_half_made_is_removed(room, kept, tmp_path):
+def test_unfinished_image_of_a_killed_process_is_removed(room, kept, tmp_path):
     draft = tmp_path / f'disk.{UUID}.draft'
     kept.write(records.INCOMING, UUID, {'files': {str(tmp_path / 'disk'): 0}, 'directories': []})
     draft.write_text('half')
-    (tmp_path / 'disk').write_text("somebody else's, meanwhile")
+    (tmp_path / 'disk').write_text('foreign, meanwhile')
     room.remove(UUID)
     assert not draft.exists()
     assert (tmp_path / 'disk').exists()
 
 
 @pytest.mark.usefixtures('qemu_img')
-def test_what_has_arrived_is_kept(room, kept, tmp_path):
+def test_image_of_an_arrived_guest_is_kept(room, kept, tmp_path):
     disk = a_disk(tmp_path / 'disk')
     room.begin(UUID)
     room.make(UUID, disk)
@@ -163,7 +163,7 @@ def test_what_has_arrived_is_kept(room, kept, tmp_path):
     assert kept.list(records.INCOMING) == []
 
 
-def test_an_image_that_cannot_be_made_says_why(room, tmp_path, monkeypatch):
+def test_image_that_cannot_be_made_raises_the_reason(room, tmp_path, monkeypatch):
     monkeypatch.setenv('PATH', '/nowhere')
     room.begin(UUID)
     with pytest.raises(exception.DriverError, match='qemu-img'):
@@ -172,7 +172,7 @@ def test_an_image_that_cannot_be_made_says_why(room, tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ['kept']
 
 
-def test_a_disk_that_is_shared_by_word_only_is_told_of(room, tmp_path):
+def test_shared_disk_that_is_missing_here_is_refused(room, tmp_path):
     with pytest.raises(exception.MigrationPreCheckError, match='mount it there'):
         room.check(a_disk(tmp_path / 'disk', shared=True), str(tmp_path))
     (tmp_path / 'disk').touch()
@@ -180,7 +180,7 @@ def test_a_disk_that_is_shared_by_word_only_is_told_of(room, tmp_path):
     room.check(storage.Disk(target='vda', kind='network'), str(tmp_path))
 
 
-def test_another_file_where_the_source_has_a_shared_disk_is_not_taken_for_it(room, tmp_path, monkeypatch):
+def test_other_file_at_the_path_of_a_shared_disk_is_refused(room, tmp_path, monkeypatch):
     disk = tmp_path / 'data' / 'disk'
     disk.parent.mkdir()
     disk.touch()
@@ -192,7 +192,7 @@ def test_another_file_where_the_source_has_a_shared_disk_is_not_taken_for_it(roo
     room.check(a_disk(disk, shared=True, inode=1), str(tmp_path / 'instances'))
 
 
-def test_only_the_very_file_is_removed(tmp_path):
+def test_file_is_removed_only_if_its_inode_matches(tmp_path):
     file = tmp_path / 'disk'
     file.touch()
     inode = file.stat().st_ino
@@ -224,17 +224,17 @@ MOUNTS = r"""
         ('/var/lib/over/a', 'fuse.glusterfs'),
     ],
 )
-def test_the_file_system_of_a_path(tmp_path, path, kind):
+def test_file_system_of_a_path_is_found(tmp_path, path, kind):
     (tmp_path / 'mountinfo').write_text(MOUNTS)
     assert storage.filesystem_of(path, str(tmp_path / 'mountinfo')) == kind
 
 
-def test_room_left_is_told_and_is_none_where_there_is_no_directory(tmp_path):
+def test_free_space_of_a_missing_directory_is_zero(tmp_path):
     assert storage.available(str(tmp_path)) > 0
     assert storage.available(str(tmp_path / 'nowhere')) == 0
 
 
-def test_what_is_below_a_directory_is_told_wherever_links_lead(tmp_path):
+def test_path_below_a_directory_is_recognized_through_links(tmp_path):
     (tmp_path / 'real').mkdir()
     (tmp_path / 'link').symlink_to(tmp_path / 'real')
     (tmp_path / 'real' / 'out').symlink_to('/dev/null')
@@ -244,7 +244,7 @@ def test_what_is_below_a_directory_is_told_wherever_links_lead(tmp_path):
     assert not storage.is_below(str(tmp_path / 'real' / 'out'), str(tmp_path / 'real'))
 
 
-def test_a_disk_behind_a_link_is_removed_with_it(tmp_path):
+def test_disk_behind_a_link_is_removed_with_the_link(tmp_path):
     (tmp_path / 'disk').touch()
     (tmp_path / 'link').symlink_to(tmp_path / 'disk')
     assert storage.remove_file(str(tmp_path / 'link'), (tmp_path / 'disk').stat().st_ino)
@@ -252,7 +252,7 @@ def test_a_disk_behind_a_link_is_removed_with_it(tmp_path):
 
 
 @pytest.mark.parametrize('name', ['wwid', 'device/wwid', 'dm/uuid'])
-def test_a_block_device_is_known_by_what_the_kernel_calls_it(tmp_path, name):
+def test_block_device_is_identified_by_its_kernel_identifier(tmp_path, name):
     number = os.stat('/dev/null').st_rdev
     file = tmp_path / f'{os.major(number)}:{os.minor(number)}' / name
     file.parent.mkdir(parents=True)
@@ -263,7 +263,7 @@ def test_a_block_device_is_known_by_what_the_kernel_calls_it(tmp_path, name):
 
 
 @pytest.mark.parametrize(('was', 'is_'), [('naa.1', 'naa.2'), ('', ''), ('naa.1', ''), ('', 'naa.1')])
-def test_a_device_of_the_same_name_that_may_be_another_is_refused(room, monkeypatch, was, is_):
+def test_device_of_the_same_name_that_may_be_another_is_refused(room, monkeypatch, was, is_):
     monkeypatch.setattr(storage, 'identity_of', lambda _path: is_)
     with pytest.raises(exception.MigrationPreCheckError, match='cannot be shown to be the same device at beta'):
         room.check(storage.Disk(target='vdb', kind='block', path='/dev/null', identity=was), '/instances')
@@ -271,18 +271,18 @@ def test_a_device_of_the_same_name_that_may_be_another_is_refused(room, monkeypa
     room.check(storage.Disk(target='vdb', kind='block', path='/dev/null', identity='naa.1'), '/instances')
 
 
-def test_what_a_newer_host_tells_of_a_disk_besides_is_ignored():
+def test_unknown_field_of_a_newer_host_is_ignored():
     disk = storage.Disk(target='vda', kind='file', path='/a', size=1)
     assert storage.Disk.of({**vars(disk), 'novelty': 1}) == disk
 
 
-# --- what a definition names -----------------------------------------------------------------------------------------
+# --- definitions -----------------------------------------------------------------------------------------------------
 
 
-def test_the_disks_that_a_definition_names(tmp_path):
+def test_writable_disks_of_a_definition_are_found(tmp_path):
     file = tmp_path / 'a'
     file.touch()
-    found = storage.named(f"""<domain><devices>
+    found = storage.defined_disks(f"""<domain><devices>
         <disk type='file'><driver type='qcow2' cache='none'/><source file='{file}'/><target dev='vda'/></disk>
         <disk type='file'><source file='/b'/><target dev='vdb'/><shareable/></disk>
         <disk type='file'><source file='/c'/><target dev='vdc'/><readonly/></disk>
@@ -297,12 +297,12 @@ def test_the_disks_that_a_definition_names(tmp_path):
         ('vdf', 'volume', True),
     ]
     assert (found[0].format, found[0].cache, found[0].path) == ('qcow2', 'none', str(file))
-    assert storage.located(found[0], lambda _path: True) == dataclasses.replace(
+    assert storage.with_identity(found[0], lambda _path: True) == dataclasses.replace(
         found[0], inode=file.stat().st_ino, shared=True
     )
 
 
-def test_the_files_that_consoles_are_written_to():
+def test_log_files_of_consoles_are_found():
     xml = ElementTree.fromstring("""<domain><devices>
         <serial type='pty'><log file='/i/console.log'/></serial>
         <console type='pty'><log file='/i/console.log'/></console>
@@ -312,7 +312,7 @@ def test_the_files_that_consoles_are_written_to():
     assert storage.logs_of(xml) == ['/i/console.log', '/i/parallel']
 
 
-def test_the_place_of_a_log_is_made_and_is_gone_again_with_it(room, kept, tmp_path):
+def test_directory_of_a_log_is_made_and_removed_with_the_log(room, kept, tmp_path):
     room.begin(UUID)
     log = tmp_path / 'instances' / UUID / 'console.log'
     for _ in range(2):
@@ -323,16 +323,16 @@ def test_the_place_of_a_log_is_made_and_is_gone_again_with_it(room, kept, tmp_pa
     assert kept.list(records.INCOMING) == []
 
 
-def test_a_log_in_a_place_that_was_there_is_left_alone(room, tmp_path):
+def test_log_in_a_directory_that_existed_before_is_kept(room, tmp_path):
     room.begin(UUID)
     log = tmp_path / 'console.log'
-    log.write_text('of an earlier life here')
+    log.write_text('from an earlier stay of the guest')
     room.make_place(UUID, str(log))
     room.remove(UUID)
-    assert log.read_text() == 'of an earlier life here'
+    assert log.read_text() == 'from an earlier stay of the guest'
 
 
-def test_what_takes_its_space_from_where_instances_are(tmp_path):
+def test_file_on_the_file_system_of_instances_is_recognized(tmp_path):
     (tmp_path / 'a').touch()
     assert storage.is_beside(str(tmp_path / 'a'), str(tmp_path / 'not' / 'made' / 'yet'))
     assert not storage.is_beside('/proc/self/status', str(tmp_path))
@@ -340,7 +340,7 @@ def test_what_takes_its_space_from_where_instances_are(tmp_path):
 
 
 @pytest.mark.parametrize('error', [errno.ESTALE, errno.EIO, errno.ETIMEDOUT])
-def test_a_file_system_that_fails_is_not_taken_for_the_one_above_it(tmp_path, monkeypatch, error):
+def test_failing_file_system_is_not_replaced_by_the_one_above_it(tmp_path, monkeypatch, error):
     stat = os.stat
 
     def fails(path, *args, **more):
@@ -348,7 +348,7 @@ def test_a_file_system_that_fails_is_not_taken_for_the_one_above_it(tmp_path, mo
             raise OSError(error, os.strerror(error))
         return stat(path, *args, **more)
 
-    assert storage.there(str(tmp_path / 'not' / 'made')) == str(tmp_path)
+    assert storage.existing(str(tmp_path / 'not' / 'made')) == str(tmp_path)
     monkeypatch.setattr(os, 'stat', fails)
     with pytest.raises(OSError, match=os.strerror(error)):
-        storage.there(str(tmp_path / 'mounted'))
+        storage.existing(str(tmp_path / 'mounted'))
