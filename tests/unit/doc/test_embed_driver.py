@@ -49,7 +49,7 @@ def bench(page, threads):
 
 
 class TestContract(driver_contract.DriverContract):
-    tells_instances = False
+    describes_instances = False
 
     def pause(self, bench):
         bench.alpha.boot(bench.instance.uuid, toyhv.PAUSED)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What every hypervisor driver has to keep: subclass :class:`DriverContract` in its test file, and give it a bench."""
+"""The contract test of hypervisor drivers.
+
+The test file of a driver derives a class from :class:`DriverContract`, and defines a fixture ``bench``.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class Call:
 
 
 class Bench(abc.ABC):
-    """Two hosts and a guest on the first, and time."""
+    """Two hosts with a guest on the first one, and control over time."""
 
     source: driver.ComputeDriver
     destination: driver.ComputeDriver
@@ -49,15 +52,15 @@ class Bench(abc.ABC):
 
     @abc.abstractmethod
     def run_until(self, predicate: Callable[[], Any]) -> None:
-        """Let time pass until something is so."""
+        """Let time pass until a predicate is true."""
 
     @abc.abstractmethod
     def slow(self) -> None:
-        """Make the copy take so long that a test can act meanwhile."""
+        """Slow the copy down so that a test can act during it."""
 
     @abc.abstractmethod
     def listeners(self) -> int:
-        """Return how many have attached to the guest's job since it began."""
+        """Return the number of callers that have attached to the guest's job since it began."""
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Call:
         call = Call()
@@ -111,59 +114,59 @@ class Token(driver.CancelToken):
 
 
 class DriverContract:
-    """The promises of :class:`migrator.virt.driver.ComputeDriver`, each a test.
+    """One test for each rule of :class:`migrator.virt.driver.ComputeDriver`.
 
-    :cvar tells_instances: whether the driver can tell guests as instances, so that they can be adopted.
+    :cvar describes_instances: whether the driver can return guests as instances, so that they can be adopted.
     """
 
-    tells_instances = True
+    describes_instances = True
 
-    def test_a_running_guest_is_listed_and_is_here_without_a_job(self, bench: Bench) -> None:
+    def test_running_guest_is_listed_as_running_without_a_job(self, bench: Bench) -> None:
         assert bench.at_source() == protocol.Guest(instance_uuid=bench.instance.uuid, state='running')
         assert bench.at_source() in bench.source.list_guests()
         assert bench.source.settle(bench.instance.uuid) == bench.at_source()
 
-    def test_a_guest_that_is_not_there_is_absent_and_not_an_error(self, bench: Bench) -> None:
+    def test_missing_guest_is_absent_without_an_error(self, bench: Bench) -> None:
         assert bench.at_destination() == protocol.Guest(instance_uuid=bench.instance.uuid, state='absent')
         assert bench.destination.list_guests() == []
         assert bench.destination.get_progress(bench.instance.uuid) == {}
 
-    def test_a_guest_can_be_told_as_an_instance_and_what_is_none_cannot(self, bench: Bench) -> None:
-        told = bench.source.get_instance(bench.instance.uuid)
-        if not self.tells_instances:
-            assert told is None
+    def test_guest_is_returned_as_an_instance_and_a_waiting_one_is_not(self, bench: Bench) -> None:
+        found = bench.source.get_instance(bench.instance.uuid)
+        if not self.describes_instances:
+            assert found is None
             return
-        assert told is not None
-        assert (told.uuid, told.host) == (bench.instance.uuid, 'alpha')
+        assert found is not None
+        assert (found.uuid, found.host) == (bench.instance.uuid, 'alpha')
         wanted = bench.instance.flavor
-        assert (told.flavor.vcpus, told.flavor.memory_mb) == (wanted.vcpus, wanted.memory_mb)
+        assert (found.flavor.vcpus, found.flavor.memory_mb) == (wanted.vcpus, wanted.memory_mb)
         assert bench.destination.get_instance(bench.instance.uuid) is None
         bench.prepare()
         assert bench.destination.get_instance(bench.instance.uuid) is None
 
-    def test_the_root_provider_is_the_compute_node(self, bench: Bench) -> None:
+    def test_root_provider_is_the_compute_node(self, bench: Bench) -> None:
         node = bench.source.get_node()
         roots = [provider for provider in node.providers if provider.parent_uuid is None]
         assert [root.uuid for root in roots] == [node.uuid]
         assert {'VCPU', 'MEMORY_MB'} <= set(roots[0].inventory)
         assert bench.source.get_node() == node
 
-    def test_a_check_refuses_a_host_that_has_the_guest_already(self, bench: Bench) -> None:
+    def test_destination_check_refuses_a_host_that_has_the_guest(self, bench: Bench) -> None:
         with pytest.raises(exception.MigrationPreCheckError):
             bench.source.check_can_live_migrate_destination(bench.instance, None, False)
 
-    def test_the_source_check_refuses_a_guest_that_is_not_here(self, bench: Bench) -> None:
+    def test_source_check_refuses_a_guest_that_is_not_here(self, bench: Bench) -> None:
         data = bench.destination.check_can_live_migrate_destination(bench.instance, None, False)
         with pytest.raises(exception.MigrationPreCheckError):
             bench.destination.check_can_live_migrate_source(bench.instance, data)
 
-    def test_what_a_check_leaves_is_no_guest_and_is_removed_twice_without_error(self, bench: Bench) -> None:
+    def test_cleanup_of_a_check_may_run_twice_and_a_check_makes_no_guest(self, bench: Bench) -> None:
         bench.destination.check_can_live_migrate_destination(bench.instance, None, False)
         assert not bench.at_destination().present
         bench.destination.cleanup_live_migration_destination_check(bench.instance)
         bench.destination.cleanup_live_migration_destination_check(bench.instance)
 
-    def test_what_pre_live_migration_makes_waits_and_making_it_twice_is_the_same(self, bench: Bench) -> None:
+    def test_pre_live_migration_makes_a_waiting_guest_and_is_idempotent(self, bench: Bench) -> None:
         data = bench.prepare()
         assert bench.at_destination().state == GuestState.WAITING
         again = bench.in_thread(bench.destination.pre_live_migration, bench.instance, data, driver.NeverCancelled())
@@ -171,7 +174,7 @@ class DriverContract:
         assert again.result() == data
         assert bench.at_destination().state == GuestState.WAITING
 
-    def test_pre_live_migration_stops_at_its_token(self, bench: Bench) -> None:
+    def test_pre_live_migration_stops_at_a_cancelled_token(self, bench: Bench) -> None:
         data = bench.destination.check_can_live_migrate_destination(bench.instance, None, False)
         token = Token()
         token.cancelled = True
@@ -180,7 +183,7 @@ class DriverContract:
         bench.destination.rollback_live_migration_at_destination(bench.instance, data)
         assert not bench.at_destination().present
 
-    def test_a_move_starts_once_and_completes_and_leaves_a_source_that_cannot_run(self, bench: Bench) -> None:
+    def test_live_migration_starts_once_and_completes_without_an_active_source(self, bench: Bench) -> None:
         call = bench.move(bench.prepare())
         bench.run_until(lambda: call.ended)
         assert call.result() is Verdict.COMPLETED
@@ -189,7 +192,7 @@ class DriverContract:
         assert not bench.at_source().active
         assert not bench.at_source().job
 
-    def test_post_removes_the_source_and_persists_the_destination_and_again(self, bench: Bench) -> None:
+    def test_post_removes_the_source_and_persists_the_destination_twice(self, bench: Bench) -> None:
         data = bench.prepare()
         call = bench.move(data)
         bench.run_until(lambda: call.ended)
@@ -204,7 +207,7 @@ class DriverContract:
             bench.source.post_live_migration_at_source(bench.instance, bench.prepare())
         assert bench.at_source().active
 
-    def test_post_at_destination_says_that_the_guest_has_not_arrived(self, bench: Bench) -> None:
+    def test_post_at_destination_refuses_a_guest_that_has_not_arrived(self, bench: Bench) -> None:
         with pytest.raises(exception.GuestNotFound):
             bench.destination.post_live_migration_at_destination(bench.instance, bench.prepare())
 
@@ -216,19 +219,19 @@ class DriverContract:
             bench.destination.rollback_live_migration_at_destination(bench.instance, data)
         assert bench.at_destination().active
 
-    def test_rollback_at_destination_removes_what_was_made_and_nothing_is_right_too(self, bench: Bench) -> None:
+    def test_rollback_at_destination_removes_everything_and_may_run_twice(self, bench: Bench) -> None:
         data = bench.prepare()
         for _ in range(2):
             bench.destination.rollback_live_migration_at_destination(bench.instance, data)
             assert not bench.at_destination().present
 
-    def test_rollback_at_source_leaves_a_running_guest_alone_and_misses_one_that_is_gone(self, bench: Bench) -> None:
+    def test_rollback_at_source_keeps_a_running_guest_and_reports_a_missing_one(self, bench: Bench) -> None:
         bench.source.rollback_live_migration_at_source(bench.instance, None)
         assert bench.at_source().active
         with pytest.raises(exception.GuestNotFound):
             bench.destination.rollback_live_migration_at_source(bench.instance, None)
 
-    def test_an_abort_ends_the_job_and_leaves_the_guest_running_at_the_source(self, bench: Bench) -> None:
+    def test_abort_ends_the_job_and_leaves_the_guest_running_at_the_source(self, bench: Bench) -> None:
         bench.slow()
         call = bench.move(bench.prepare())
         bench.run_until(lambda: call.started)
@@ -239,7 +242,7 @@ class DriverContract:
         assert bench.at_source() == protocol.Guest(instance_uuid=bench.instance.uuid, state='running')
         assert not bench.at_destination().active
 
-    def test_abort_and_force_complete_without_a_job_are_no_errors(self, bench: Bench) -> None:
+    def test_abort_and_force_complete_without_a_job_do_nothing(self, bench: Bench) -> None:
         bench.source.live_migration_abort(bench.instance)
         bench.source.live_migration_force_complete(bench.instance)
         assert bench.at_source().active
@@ -253,7 +256,7 @@ class DriverContract:
         assert call.result() is Verdict.COMPLETED
         assert bench.at_destination().active
 
-    def test_a_second_call_attaches_to_the_job_and_both_hear_its_end(self, bench: Bench) -> None:
+    def test_second_call_attaches_to_the_job_and_all_get_its_result(self, bench: Bench) -> None:
         bench.slow()
         data = bench.prepare()
         first = bench.move(data)
@@ -265,14 +268,14 @@ class DriverContract:
         bench.run_until(lambda: first.ended and second.ended and third.ended)
         assert {first.result(), second.result(), third.result()} == {Verdict.ABORTED}
 
-    def test_there_is_nothing_to_attach_to_without_a_job(self, bench: Bench) -> None:
+    def test_attach_without_a_job_returns_none(self, bench: Bench) -> None:
         assert bench.source.attach_live_migration(bench.instance.uuid) is None
 
-    def test_progress_has_every_figure_while_there_is_a_job_and_none_after(self, bench: Bench) -> None:
+    def test_progress_has_every_figure_during_a_job_and_none_after_it(self, bench: Bench) -> None:
         bench.slow()
         call = bench.move(bench.prepare())
         bench.run_until(lambda: call.started)
-        # before it copies there is nothing to tell
+        # There are no figures before the copy begins.
         bench.run_until(lambda: bench.source.get_progress(bench.instance.uuid).get('memory_total'))
         figures = bench.source.get_progress(bench.instance.uuid)
         assert set(figures) == {
@@ -283,17 +286,17 @@ class DriverContract:
         bench.run_until(lambda: call.ended)
         assert bench.source.get_progress(bench.instance.uuid) == {}
 
-    def test_a_move_to_nowhere_starts_no_job(self, bench: Bench) -> None:
+    def test_live_migration_to_an_unknown_host_starts_no_job(self, bench: Bench) -> None:
         data = bench.prepare()
         with pytest.raises(exception.DriverError):
             bench.source.live_migration(bench.instance, 'nowhere', data, lambda: None)
         assert bench.at_source() == protocol.Guest(instance_uuid=bench.instance.uuid, state='running')
 
-    def test_a_guest_that_its_user_has_paused_stays_so_when_it_is_rolled_back(self, bench: Bench) -> None:
+    def test_guest_paused_by_its_user_stays_paused_after_a_rollback(self, bench: Bench) -> None:
         self.pause(bench)
         bench.source.rollback_live_migration_at_source(bench.instance, None)
         assert bench.at_source().state == GuestState.PAUSED
 
     def pause(self, bench: Bench) -> None:
-        """Pause the guest as its user would; a driver's test says how."""
+        """Pause the guest in the name of its user. The test of a driver implements this."""
         raise NotImplementedError

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The bench of the driver contract, on two fake hypervisors."""
+"""The bench of the driver contract, with two fake hypervisors."""
 
 from __future__ import annotations
 
