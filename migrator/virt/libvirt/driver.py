@@ -42,7 +42,7 @@ _UNDEFINE = (
     | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_TPM
 )
 _HERE = (GuestState.RUNNING, GuestState.PAUSED)
-#: The states in which a domain may be the only copy of a guest. The source's cleanup refuses to destroy it.
+#: The states in which this host owns the guest, whatever the database says.
 _IN_USE = (*_HERE, GuestState.POSTCOPY_BROKEN)
 
 
