@@ -147,7 +147,7 @@ class FakeWorld:
         """Return the hosts that own a guest: it runs there, or its user has paused it there."""
         return self.hosts_in(instance_uuid, OWNING)
 
-    def look(self, instance_uuid: str) -> None:
+    def note_if_active_twice(self, instance_uuid: str) -> None:
         """Note a violation if a guest is active on more than one host. The caller holds the lock."""
         active = self.active_on(instance_uuid)
         if len(active) > 1:
@@ -231,7 +231,7 @@ class FakeHypervisor:
             guest = self.add_guest(instance, GuestState.RUNNING, 'user')
             guest.dirty_rate = dirty_rate
             self.residues.setdefault(instance.uuid, set()).update(PARTS[:2])
-            self.world.look(instance.uuid)
+            self.world.note_if_active_twice(instance.uuid)
         return guest
 
     def delete(self, instance_uuid: str) -> None:
@@ -318,7 +318,7 @@ class FakeHypervisor:
         """Change the state of a guest, log it, and note a violation if the guest is active twice."""
         guest.state = state
         self.world.record(self.host, str(state), guest.instance_uuid, who)
-        self.world.look(guest.instance_uuid)
+        self.world.note_if_active_twice(guest.instance_uuid)
 
     def end_receiving(self, guest: FakeGuest) -> None:
         """End the process that waits for a guest. Everything else that was prepared stays."""

@@ -12,8 +12,8 @@ default). Migrations are long calls, so on a shared connection they would block 
 
 *Events.* Events arrive on a connection of their own, from an event loop. Libvirt has one loop in a process. It starts
 with the first connection. A process that eventlet has patched has no loop, because a native thread must not touch green
-locks. There, code that waits for an event polls every :data:`LOOK` seconds instead. There is no keepalive either, which
-needs the loop: a call that hangs returns when the daemon continues or ends.
+locks. There, code that waits for an event polls every :data:`POLL_INTERVAL` seconds instead. There is no keepalive
+either, because it needs the loop. A call that hangs returns when the daemon continues or ends.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DEADLINE = 20.0
 #: The maximum number of calls that may run or hang at once.
 POOL_SIZE = 64
 #: Seconds between two polls of code that waits for an event, because an event may be missed.
-LOOK = 1.0
+POLL_INTERVAL = 1.0
 #: The number of idle connections that are kept for later calls.
 IDLE = 8
 #: The calls of each heartbeat. While one of them hangs, no second one is made, because it would hang too.

@@ -74,9 +74,9 @@ class LibvirtDriver(driver.ComputeDriver):
         self.host = conf.host
         self._threads = threads
         self.connection = connections.Connection(conf.libvirt.connection_uri, self.host, threads, deadline)
-        self._kept = records.Records(pathlib.Path(conf.state_path) / 'libvirt' / self.host)
-        self._room = storage.Room(self.host, self._kept)
-        self.jobs = live_migration.Jobs(self.connection, self._kept, threads, self.get_guest)
+        self._records = records.Records(pathlib.Path(conf.state_path) / 'libvirt' / self.host)
+        self._incoming = storage.IncomingDisks(self.host, self._records)
+        self.jobs = live_migration.Jobs(self.connection, self._records, threads, self.get_guest)
 
     # --- host and guests ---------------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class LibvirtDriver(driver.ComputeDriver):
             reason = f'[DEFAULT] host is {self.host}, not {host}'
             raise exception.DriverError(host=self.host, phase='init_host', reason=reason)
         try:
-            self._kept.prepare()
+            self._records.prepare()
         except OSError as error:
             raise exception.ConfigurationError(
                 option='[DEFAULT] state_path',
@@ -107,7 +107,7 @@ class LibvirtDriver(driver.ComputeDriver):
             return [domain.UUIDString() for domain in connection.listAllDomains()]
 
         uuids = self.connection.call('list_guests', ask)
-        found = [self._guest_or_running(uuid) for uuid in sorted({*uuids, *self._kept.list(records.INCOMING)})]
+        found = [self._guest_or_running(uuid) for uuid in sorted({*uuids, *self._records.list(records.INCOMING)})]
         return [guest for guest in found if guest.present]
 
     def get_guest(self, instance_uuid: str) -> protocol.Guest:
@@ -127,7 +127,7 @@ class LibvirtDriver(driver.ComputeDriver):
 
     def settle(self, instance_uuid: str) -> protocol.Guest:
         """Wait until libvirt has begun a requested job or never will; see :meth:`driver.ComputeDriver.settle`."""
-        if self._kept.read(records.OUTGOING, instance_uuid) is None:
+        if self._records.read(records.OUTGOING, instance_uuid) is None:
             return self._guest_or_running(instance_uuid)
         self.jobs.settle(instance_uuid)
         return self.get_guest(instance_uuid)
@@ -268,21 +268,21 @@ class LibvirtDriver(driver.ComputeDriver):
             )
         self._refuse_processor(migrate_data)
         # An earlier migration of the guest away from here left this record. The guest has gone since.
-        self._kept.remove(records.OUTGOING, instance.uuid)
-        self._room.begin(instance.uuid)
+        self._records.remove(records.OUTGOING, instance.uuid)
+        self._incoming.begin(instance.uuid)
         copied = [disk for disk in storage.disks_of(migrate_data) if not disk.shared]
-        self._room.refuse_too_little(instance.uuid, copied, migrate_data)
+        self._incoming.refuse_too_little(instance.uuid, copied, migrate_data)
         for disk in storage.disks_of(migrate_data):
             token.raise_if_cancelled()
             if disk.shared:
-                self._room.check(disk, self.conf.instances_path)
+                self._incoming.check(disk, self.conf.instances_path)
             else:
-                self._room.make(instance.uuid, disk)
+                self._incoming.make(instance.uuid, disk)
         for facts in migrate_data.source.get('volumes', []):
-            self._room.check(storage.Disk.of(facts), self.conf.instances_path)
+            self._incoming.check(storage.Disk.of(facts), self.conf.instances_path)
         for path in migrate_data.source.get('logs', []):
             if storage.is_below(path, self.conf.instances_path):
-                self._room.make_place(instance.uuid, path)
+                self._incoming.make_log_directory(instance.uuid, path)
         token.raise_if_cancelled()
         return migrate_data.replace(destination={**migrate_data.destination, 'ready': True})
 
@@ -336,7 +336,7 @@ class LibvirtDriver(driver.ComputeDriver):
                     {'path': disk.path, 'guest': instance.uuid},
                 )
                 self._remove_directory(disk.path)
-        self._kept.remove(records.OUTGOING, instance.uuid)
+        self._records.remove(records.OUTGOING, instance.uuid)
         self.connection.forget(instance.uuid)
 
     @_on_disk
@@ -355,7 +355,7 @@ class LibvirtDriver(driver.ComputeDriver):
                 domain.setAutostart(1)
 
         self.connection.call('post_live_migration_at_destination', persist)
-        self._room.keep(instance.uuid)
+        self._incoming.keep(instance.uuid)
 
     @_on_disk
     def rollback_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
@@ -380,7 +380,7 @@ class LibvirtDriver(driver.ComputeDriver):
             raise exception.GuestStillHere(host=self.host, instance_uuid=instance.uuid, action=phase)
         if guest.incoming:
             self._remove(phase, instance, (GuestState.WAITING,))
-        self._room.remove(instance.uuid)
+        self._incoming.remove(instance.uuid)
         self.cleanup_live_migration_destination_check(instance)
 
     # --- helpers -----------------------------------------------------------------------------------------------------
@@ -400,9 +400,9 @@ class LibvirtDriver(driver.ComputeDriver):
             return protocol.Guest(instance_uuid=instance_uuid, state=GuestState.RUNNING.value)
 
     def _guest(self, connection: Any, instance_uuid: str) -> protocol.Guest:
-        moved = self._kept.read(records.OUTGOING, instance_uuid) is not None
-        seen = guests.see(connection, instance_uuid, moved)
-        return guests.to_guest(instance_uuid, seen, self._kept.read(records.INCOMING, instance_uuid) is not None)
+        moved = self._records.read(records.OUTGOING, instance_uuid) is not None
+        seen = guests.read_state(connection, instance_uuid, moved)
+        return guests.to_guest(instance_uuid, seen, self._records.read(records.INCOMING, instance_uuid) is not None)
 
     def _remove(self, phase: str, instance: Instance, states: tuple[GuestState, ...]) -> None:
         """Destroy and undefine a domain that this host does not own.

@@ -42,7 +42,7 @@ _MIGRATION_REASONS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
+class DomainState:
     """The state of a domain at one moment, as libvirt reports it.
 
     :ivar state: a ``VIR_DOMAIN_*`` state, or None if there is no such domain.
@@ -76,7 +76,7 @@ def find(connection: Any, instance_uuid: str) -> Any:
         raise
 
 
-def see(connection: Any, instance_uuid: str, moved: bool = False) -> Seen:
+def read_state(connection: Any, instance_uuid: str, moved: bool = False) -> DomainState:
     """Query libvirt for the state of one guest.
 
     :param connection: a ``libvirt.virConnect``.
@@ -84,7 +84,7 @@ def see(connection: Any, instance_uuid: str, moved: bool = False) -> Seen:
     """
     domain = find(connection, instance_uuid)
     if domain is None:
-        return Seen()
+        return DomainState()
     try:
         state, reason = domain.state()
         operation, receiving = _job(domain)
@@ -92,9 +92,9 @@ def see(connection: Any, instance_uuid: str, moved: bool = False) -> Seen:
         sent = moved and not operation and unclear and _has_sent(domain)
     except libvirt.libvirtError as error:
         if connections.code_of(error) == libvirt.VIR_ERR_NO_DOMAIN:  # the domain has gone since find()
-            return Seen()
+            return DomainState()
         raise
-    return Seen(state, reason, operation, receiving, moved, sent)
+    return DomainState(state, reason, operation, receiving, moved, sent)
 
 
 def _job(domain: Any) -> tuple[int, bool]:
@@ -123,7 +123,7 @@ def _has_sent(domain: Any) -> bool:
     return answer.get('return', {}).get('status') in _SENT
 
 
-def to_guest(instance_uuid: str, seen: Seen, prepared: bool) -> protocol.Guest:
+def to_guest(instance_uuid: str, seen: DomainState, prepared: bool) -> protocol.Guest:
     """Convert the state of a domain to the state of a guest as a driver reports it.
 
     :param prepared: whether this host is prepared to receive the guest.
@@ -134,7 +134,7 @@ def to_guest(instance_uuid: str, seen: Seen, prepared: bool) -> protocol.Guest:
     )
 
 
-def _state(seen: Seen, prepared: bool) -> tuple[GuestState, bool, bool]:
+def _state(seen: DomainState, prepared: bool) -> tuple[GuestState, bool, bool]:
     if seen.state is None:
         return (GuestState.WAITING if prepared else GuestState.ABSENT), False, False
     if seen.state == libvirt.VIR_DOMAIN_PAUSED:
@@ -153,7 +153,7 @@ def _state(seen: Seen, prepared: bool) -> tuple[GuestState, bool, bool]:
     return GuestState.RUNNING, False, False
 
 
-def _paused(seen: Seen, prepared: bool) -> tuple[GuestState, bool, bool]:
+def _paused(seen: DomainState, prepared: bool) -> tuple[GuestState, bool, bool]:
     if seen.reason == libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED:
         return GuestState.POSTCOPY_BROKEN, True, False
     if seen.reason == libvirt.VIR_DOMAIN_PAUSED_POSTCOPY:

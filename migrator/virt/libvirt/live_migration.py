@@ -62,19 +62,19 @@ class Jobs:
     """The live migration jobs whose source is this host.
 
     :param connection: the connections to the daemon of this host.
-    :param kept: the records, which name each guest before libvirt is asked to migrate it.
+    :param store: the records, which name each guest before libvirt is asked to migrate it.
     :param look: returns the state of a guest, as :meth:`.driver.ComputeDriver.get_guest`.
     """
 
     def __init__(
         self,
         connection: connections.Connection,
-        kept: records.Records,
+        store: records.Records,
         threads: executors.Threads,
         look: Callable[[str], protocol.Guest],
     ) -> None:
         self._connection = connection
-        self._kept = kept
+        self._records = store
         self._threads = threads
         self._look = look
         self._lock = threads.lock()
@@ -118,12 +118,12 @@ class Jobs:
             self._connection.listen()
             widest = max((value for _after, value in plan.downtimes), default=0)
             facts = {'uri': plan.uri, 'widest': widest, 'autostart': self._autostarts(instance_uuid)}
-            self._kept.write(records.OUTGOING, instance_uuid, facts)
+            self._records.write(records.OUTGOING, instance_uuid, facts)
             if facts['autostart']:
                 # If the host loses its power just after the guest has left, it must not start the guest a second time.
                 self._set_autostart(instance_uuid, False)
             # An earlier migration to this host left this record. The guest must not be taken for one that is expected.
-            self._kept.remove(records.INCOMING, instance_uuid)
+            self._records.remove(records.INCOMING, instance_uuid)
             with self._connection.waker.listen(instance_uuid) as news:
                 self._threads.start(self._perform, instance_uuid, plan, job, name=f'job-{instance_uuid}')
                 self._monitor_job(instance_uuid, plan, job, started, news)
@@ -141,7 +141,7 @@ class Jobs:
         daemon begins the call at once. So a guest that is idle for :data:`_QUIET` stays idle. The query of its memory
         statistics goes to the same workers, in order of arrival. When it returns, the daemon has begun the call.
         """
-        if self._kept.read(records.OUTGOING, instance_uuid) is None:
+        if self._records.read(records.OUTGOING, instance_uuid) is None:
             return
         guest = self._look(instance_uuid)
         clock = self._threads.clock
@@ -172,10 +172,10 @@ class Jobs:
 
     def keep(self, instance_uuid: str) -> None:
         """Restore the autostart of a guest that has stayed here, and remove its record."""
-        facts = self._kept.read(records.OUTGOING, instance_uuid) or {}
+        facts = self._records.read(records.OUTGOING, instance_uuid) or {}
         if facts.get('autostart'):
             self._set_autostart(instance_uuid, True)
-        self._kept.remove(records.OUTGOING, instance_uuid)
+        self._records.remove(records.OUTGOING, instance_uuid)
 
     def abort(self, instance_uuid: str) -> None:
         """Ask libvirt to abort a guest's job. Without a job, or if it is too late, nothing happens."""
@@ -276,7 +276,7 @@ class Jobs:
         clock = self._threads.clock
         began, widened = 0.0, list(plan.downtimes)
         while not job.returned.is_set():
-            news.wait(connections.LOOK if job.begun.is_set() else _BEGINNING)
+            news.wait(connections.POLL_INTERVAL if job.begun.is_set() else _BEGINNING)
             news.clear()
             if job.returned.is_set():
                 return
@@ -336,7 +336,7 @@ class Jobs:
 
     def _wait(self, instance_uuid: str) -> Verdict | None:
         self._connection.listen()
-        widest = int((self._kept.read(records.OUTGOING, instance_uuid) or {}).get('widest', 0))
+        widest = int((self._records.read(records.OUTGOING, instance_uuid) or {}).get('widest', 0))
         with self._connection.waker.listen(instance_uuid) as news:
             while True:
                 guest = self._look(instance_uuid)
@@ -352,7 +352,7 @@ class Jobs:
                     widest = 0
                 if instance_uuid in self._forced:
                     self._force(instance_uuid)
-                news.wait(connections.LOOK)
+                news.wait(connections.POLL_INTERVAL)
                 news.clear()
         if guest.state not in _HERE:
             return Verdict.COMPLETED if self._connection.has_moved(instance_uuid) else None
@@ -370,7 +370,7 @@ class Jobs:
 
     def _autostarts(self, instance_uuid: str) -> bool:
         """Return whether this host starts a guest by itself, or did so before a migration with an unknown result."""
-        before = self._kept.read(records.OUTGOING, instance_uuid) or {}
+        before = self._records.read(records.OUTGOING, instance_uuid) or {}
 
         def ask(connection: Any) -> bool:
             return bool(connection.lookupByUUIDString(instance_uuid).autostart())
@@ -391,7 +391,7 @@ class Jobs:
         """Return libvirt's figures of a guest's job, {} without a job, or :data:`_BROKEN` if the job never ends."""
 
         def ask(connection: Any) -> dict[str, Any]:
-            domain, seen = guests.find(connection, instance_uuid), guests.see(connection, instance_uuid)
+            domain, seen = guests.find(connection, instance_uuid), guests.read_state(connection, instance_uuid)
             if domain is None or not seen.job:
                 return {}
             if guests.to_guest(instance_uuid, seen, False).state == GuestState.POSTCOPY_BROKEN:
@@ -413,7 +413,7 @@ class Jobs:
 
         def ask(connection: Any) -> tuple[bool, str]:
             domain = guests.find(connection, instance_uuid)
-            if domain is None or not guests.see(connection, instance_uuid).job:
+            if domain is None or not guests.read_state(connection, instance_uuid).job:
                 return False, ''
             try:
                 function(domain)

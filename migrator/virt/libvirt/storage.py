@@ -229,21 +229,21 @@ def needed(disks: Iterable[Disk], migrate_data: LiveMigrateData) -> int:
     return sum(disk.allocation if migrate_data.disk_over_commit else disk.size for disk in disks)
 
 
-class Room:
+class IncomingDisks:
     """The files and directories that this host makes to receive the disks of a guest, and their removal.
 
     :param host: the name of this compute host, for errors.
-    :param kept: the records, which name each file before it is made.
+    :param store: the records, which name each file before it is made.
     """
 
-    def __init__(self, host: str, kept: records.Records) -> None:
+    def __init__(self, host: str, store: records.Records) -> None:
         self._host = host
-        self._kept = kept
+        self._records = store
 
     def begin(self, instance_uuid: str) -> None:
         """Record that a guest is expected."""
-        if self._kept.read(records.INCOMING, instance_uuid) is None:
-            self._kept.write(records.INCOMING, instance_uuid, {'files': {}, 'directories': []})
+        if self._records.read(records.INCOMING, instance_uuid) is None:
+            self._records.write(records.INCOMING, instance_uuid, {'files': {}, 'directories': []})
 
     def check(self, disk: Disk, instances_path: str) -> None:
         """Raise if this host does not see a shared disk, or sees another one under its name.
@@ -305,7 +305,7 @@ class Room:
         :raises migrator.exception.MigrationPreCheckError: another file is in its place.
         :raises migrator.exception.DriverError: the image cannot be made.
         """
-        facts = self._kept.read(records.INCOMING, instance_uuid) or {'files': {}, 'directories': []}
+        facts = self._records.read(records.INCOMING, instance_uuid) or {'files': {}, 'directories': []}
         path = pathlib.Path(disk.path)
         if self._is_made(facts, disk.path):
             return
@@ -319,10 +319,10 @@ class Room:
         draft = self._draft(disk.path, instance_uuid)
         draft.unlink(missing_ok=True)
         facts['files'][disk.path] = 0
-        self._kept.write(records.INCOMING, instance_uuid, facts)
+        self._records.write(records.INCOMING, instance_uuid, facts)
         self._make_image(draft, disk)
         facts['files'][disk.path] = draft.stat().st_ino
-        self._kept.write(records.INCOMING, instance_uuid, facts)
+        self._records.write(records.INCOMING, instance_uuid, facts)
         try:
             os.link(draft, path)
         except FileExistsError:
@@ -332,32 +332,32 @@ class Room:
             ) from None
         draft.unlink()
 
-    def make_place(self, instance_uuid: str, path: str) -> None:
+    def make_log_directory(self, instance_uuid: str, path: str) -> None:
         """Make the directory in which QEMU or libvirt will create a file, such as the log of a console.
 
         :raises OSError: the directory cannot be made.
         """
-        facts = self._kept.read(records.INCOMING, instance_uuid) or {'files': {}, 'directories': []}
+        facts = self._records.read(records.INCOMING, instance_uuid) or {'files': {}, 'directories': []}
         self._make_directory(instance_uuid, facts, pathlib.Path(path).parent)
         if str(pathlib.Path(path).parent) in facts['directories'] and path not in facts.get('logs', []):
             # The directory is new, so the log that appears in it belongs to this guest.
             facts['logs'] = [*facts.get('logs', []), path]
-            self._kept.write(records.INCOMING, instance_uuid, facts)
+            self._records.write(records.INCOMING, instance_uuid, facts)
 
     def _make_directory(self, instance_uuid: str, facts: dict[str, Any], directory: pathlib.Path) -> None:
         missing = [str(each) for each in reversed([directory, *directory.parents]) if not each.exists()]
         if missing:
             facts['directories'] = [*facts['directories'], *missing]
-            self._kept.write(records.INCOMING, instance_uuid, facts)
+            self._records.write(records.INCOMING, instance_uuid, facts)
             directory.mkdir(parents=True, exist_ok=True)
 
     def keep(self, instance_uuid: str) -> None:
         """Keep what was made, because the guest has arrived and owns it now."""
-        self._kept.remove(records.INCOMING, instance_uuid)
+        self._records.remove(records.INCOMING, instance_uuid)
 
     def remove(self, instance_uuid: str) -> None:
         """Remove everything that was made for a guest that did not arrive."""
-        facts = self._kept.read(records.INCOMING, instance_uuid)
+        facts = self._records.read(records.INCOMING, instance_uuid)
         if facts is None:
             return
         for path, inode in facts['files'].items():
@@ -369,7 +369,7 @@ class Room:
             # A directory that is in use by others meanwhile stays.
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
-        self._kept.remove(records.INCOMING, instance_uuid)
+        self._records.remove(records.INCOMING, instance_uuid)
 
     def _is_made(self, facts: dict[str, Any], path: str) -> bool:
         inode = facts['files'].get(path)

@@ -105,7 +105,7 @@ def test_records_of_an_earlier_way_in_or_out_do_not_change_what_is_said(bench: L
     """As where a post step never ran, for its host was away, and the guest has come back since."""
     driver = bench.source
     assert isinstance(driver, LibvirtDriver)
-    driver._kept.write('incoming', bench.instance.uuid, {'files': {}, 'directories': []})
+    driver._records.write('incoming', bench.instance.uuid, {'files': {}, 'directories': []})
     assert bench.at_source().state == 'running'
     bench.slow()
     call = bench.move(bench.prepare())

@@ -41,7 +41,7 @@ def driver(tmp_path, monkeypatch):
     conf.set_override('host', 'alpha')
     conf.set_override('state_path', str(tmp_path / 'alpha'))
     made = drivers.LibvirtDriver(conf, executors.NativeThreads())
-    made._kept.prepare()
+    made._records.prepare()
     monkeypatch.setattr(made.connection, 'listen', lambda: None)
     monkeypatch.setattr(made.connection, 'call', lambda _phase, function, _deadline=None: function(None))
     return made
@@ -189,7 +189,7 @@ def test_forced_completion_does_not_leave_a_guest_paused_whose_job_has_just_ende
 
 
 def test_migration_away_removes_the_incoming_record(driver, monkeypatch):
-    driver._kept.write(records.INCOMING, UUID, {'files': {}, 'directories': []})
+    driver._records.write(records.INCOMING, UUID, {'files': {}, 'directories': []})
     observed(driver, monkeypatch, a_guest('running'))
     asked = threading.Event()
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Defined()))
@@ -197,15 +197,15 @@ def test_migration_away_removes_the_incoming_record(driver, monkeypatch):
     monkeypatch.setattr(driver.jobs, '_stats', lambda _uuid: {})
     assert driver.jobs.run(UUID, lambda _guest: PLAN, lambda: None) is Verdict.COMPLETED
     assert asked.is_set()
-    assert driver._kept.read(records.INCOMING, UUID) is None
+    assert driver._records.read(records.INCOMING, UUID) is None
 
 
 def test_migration_back_removes_the_outgoing_record(driver, instance, monkeypatch):
-    driver._kept.write(records.OUTGOING, UUID, {})
+    driver._records.write(records.OUTGOING, UUID, {})
     observed(driver, monkeypatch, a_guest('absent'))
     driver.pre_live_migration(instance, LiveMigrateData(), drivers.driver.NeverCancelled())
-    assert driver._kept.read(records.OUTGOING, UUID) is None
-    assert driver._kept.read(records.INCOMING, UUID) is not None
+    assert driver._records.read(records.OUTGOING, UUID) is None
+    assert driver._records.read(records.INCOMING, UUID) is not None
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def test_autostart_is_off_during_a_migration_and_restored_if_it_fails(driver, mo
     domain = Defined(starts=starts)
     assert migrated(driver, monkeypatch, domain, failure) == [False]
     assert domain.starts is starts, 'the guest has stayed'
-    assert driver._kept.read(records.OUTGOING, UUID) is None
+    assert driver._records.read(records.OUTGOING, UUID) is None
     assert migrated(driver, monkeypatch, domain) == [False]
     assert domain.starts is False, 'the guest has left'
 
@@ -338,7 +338,7 @@ def test_rollback_restores_autostart_after_several_unsettled_migrations(driver, 
     migrated(driver, monkeypatch, domain, exception.ServiceUnreachable(service='libvirt', reason='the daemon is away'))
     driver.rollback_live_migration_at_source(instance, None)
     assert domain.starts is True
-    assert driver._kept.read(records.OUTGOING, UUID) is None
+    assert driver._records.read(records.OUTGOING, UUID) is None
 
 
 def test_attach_waits_for_a_lost_call_that_libvirt_may_still_begin(driver, monkeypatch):
@@ -353,7 +353,7 @@ def test_attach_waits_for_a_lost_call_that_libvirt_may_still_begin(driver, monke
     moving = iter([True] * 3)
     monkeypatch.setattr(driver, '_guest', lambda *_: a_guest('running', job=True in job and next(moving, False)))
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(Busy()))
-    driver._kept.write(records.OUTGOING, UUID, {'uri': PLAN.uri, 'widest': 0})
+    driver._records.write(records.OUTGOING, UUID, {'uri': PLAN.uri, 'widest': 0})
     assert driver.jobs.attach(UUID) is Verdict.FAILED
     assert len(job) == 13
 
@@ -407,8 +407,8 @@ def test_attached_job_gets_its_maximum_downtime(driver, monkeypatch):
 
     moving = Moving('')
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(moving))
-    monkeypatch.setattr(live_migration.connections, 'LOOK', 0.01)
-    driver._kept.write(records.OUTGOING, UUID, {'uri': 'qemu+tcp://beta/system', 'widest': 500})
+    monkeypatch.setattr(live_migration.connections, 'POLL_INTERVAL', 0.01)
+    driver._records.write(records.OUTGOING, UUID, {'uri': 'qemu+tcp://beta/system', 'widest': 500})
     assert driver.jobs.attach(UUID) is Verdict.FAILED
     assert moving.widened == (500,)
 

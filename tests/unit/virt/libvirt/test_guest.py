@@ -17,7 +17,7 @@ PAUSED, RUNNING = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_RUNNING
 
 
 def converted(state, reason=0, prepared=False, **facts):
-    return guest.to_guest(UUID, guest.Seen(state, reason, **facts), prepared)
+    return guest.to_guest(UUID, guest.DomainState(state, reason, **facts), prepared)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_qemu_is_queried_whether_it_has_sent_a_guest_paused_before(monkeypatch, 
 
     monkeypatch.setattr(guest, 'find', lambda *_: Domain())
     monkeypatch.setattr(guest, '_has_sent', lambda _domain: True)
-    assert guest.to_guest(UUID, guest.see(None, UUID, moved=True), False).state == 'paused for cut-over'
-    assert guest.to_guest(UUID, guest.see(None, UUID), False).state == 'paused'
+    assert guest.to_guest(UUID, guest.read_state(None, UUID, moved=True), False).state == 'paused for cut-over'
+    assert guest.to_guest(UUID, guest.read_state(None, UUID), False).state == 'paused'
 
 
 def test_guest_paused_by_its_user_and_sent_is_in_switchover():

@@ -20,15 +20,15 @@ UUID = '00000000-0000-4000-8000-000000000001'
 
 
 @pytest.fixture
-def kept(tmp_path):
-    made = records.Records(tmp_path / 'kept')
+def store(tmp_path):
+    made = records.Records(tmp_path / 'store')
     made.prepare()
     return made
 
 
 @pytest.fixture
-def room(kept):
-    return storage.Room('beta', kept)
+def incoming(store):
+    return storage.IncomingDisks('beta', store)
 
 
 def a_disk(path, **facts):
@@ -50,62 +50,62 @@ def qemu_img(tmp_path, monkeypatch):
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-def test_record_can_be_read_until_it_is_removed(kept):
-    assert kept.read(records.INCOMING, UUID) is None
-    kept.write(records.INCOMING, UUID, {'files': {}})
-    kept.write(records.INCOMING, UUID, {'files': {'/a': 1}})
-    assert kept.read(records.INCOMING, UUID) == {'files': {'/a': 1}}
-    assert kept.list(records.INCOMING) == [UUID]
-    assert kept.list(records.OUTGOING) == []
-    kept.remove(records.INCOMING, UUID)
-    kept.remove(records.INCOMING, UUID)
-    assert kept.read(records.INCOMING, UUID) is None
+def test_record_can_be_read_until_it_is_removed(store):
+    assert store.read(records.INCOMING, UUID) is None
+    store.write(records.INCOMING, UUID, {'files': {}})
+    store.write(records.INCOMING, UUID, {'files': {'/a': 1}})
+    assert store.read(records.INCOMING, UUID) == {'files': {'/a': 1}}
+    assert store.list(records.INCOMING) == [UUID]
+    assert store.list(records.OUTGOING) == []
+    store.remove(records.INCOMING, UUID)
+    store.remove(records.INCOMING, UUID)
+    assert store.read(records.INCOMING, UUID) is None
 
 
-def test_record_name_that_is_a_path_is_refused(kept):
+def test_record_name_that_is_a_path_is_refused(store):
     with pytest.raises(ValueError, match='instance_uuid'):
-        kept.write(records.INCOMING, '../elsewhere', {})
+        store.write(records.INCOMING, '../elsewhere', {})
 
 
 # --- disks -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures('qemu_img')
-def test_image_is_made_once_and_removed_with_its_directories(room, kept, tmp_path):
+def test_image_is_made_once_and_removed_with_its_directories(incoming, store, tmp_path):
     disk = a_disk(tmp_path / 'images' / 'guest' / 'disk')
-    room.begin(UUID)
-    room.make(UUID, disk)
+    incoming.begin(UUID)
+    incoming.make(UUID, disk)
     inode = os.stat(disk.path).st_ino
-    room.make(UUID, disk)
+    incoming.make(UUID, disk)
     assert os.stat(disk.path).st_ino == inode
     assert os.listdir(tmp_path / 'images' / 'guest') == ['disk']
     for _ in range(2):
-        room.remove(UUID)
+        incoming.remove(UUID)
         assert not (tmp_path / 'images').exists()
-        assert kept.read(records.INCOMING, UUID) is None
+        assert store.read(records.INCOMING, UUID) is None
 
 
 @pytest.mark.usefixtures('qemu_img')
-def test_foreign_file_is_neither_overwritten_nor_removed(room, tmp_path):
+def test_foreign_file_is_neither_overwritten_nor_removed(incoming, tmp_path):
     disk = a_disk(tmp_path / 'disk')
     (tmp_path / 'disk').write_text('foreign')
-    room.begin(UUID)
+    incoming.begin(UUID)
     with pytest.raises(exception.MigrationPreCheckError, match='already exists at beta'):
-        room.make(UUID, disk)
-    room.remove(UUID)
+        incoming.make(UUID, disk)
+    incoming.remove(UUID)
     assert (tmp_path / 'disk').read_text() == 'foreign'
 
 
-def test_file_that_may_be_the_guests_own_disk_is_refused_without_advice_to_move_it(room, tmp_path):
+def test_file_that_may_be_the_guests_own_disk_is_refused_without_advice_to_move_it(incoming, tmp_path):
     (tmp_path / 'disk').write_text('in use')
     disk = a_disk(tmp_path / 'disk', inode=(tmp_path / 'disk').stat().st_ino)
-    room.begin(UUID)
+    incoming.begin(UUID)
     with pytest.raises(exception.MigrationPreCheckError, match='Do not touch it') as caught:
-        room.make(UUID, disk)
+        incoming.make(UUID, disk)
     assert 'move it away' not in str(caught.value)
 
 
-def test_copies_must_fit_on_the_file_system_of_each_disk(room, tmp_path, monkeypatch):
+def test_copies_must_fit_on_the_file_system_of_each_disk(incoming, tmp_path, monkeypatch):
     devices = {str(tmp_path / name): number for number, name in enumerate(('small', 'large'))}
     left = {str(tmp_path / 'small'): 2**20, str(tmp_path / 'large'): 2**30}
     for place in devices:
@@ -120,7 +120,7 @@ def test_copies_must_fit_on_the_file_system_of_each_disk(room, tmp_path, monkeyp
     monkeypatch.setattr(storage, 'available', lambda path: left[path])
 
     def refuse(*disks, over=False):
-        room.refuse_too_little(UUID, disks, LiveMigrateData(disk_over_commit=over))
+        incoming.refuse_too_little(UUID, disks, LiveMigrateData(disk_over_commit=over))
 
     fits, large = a_disk(tmp_path / 'small' / 'a'), a_disk(tmp_path / 'large' / 'new' / 'b', size=2**28)
     refuse(fits, large)
@@ -131,65 +131,65 @@ def test_copies_must_fit_on_the_file_system_of_each_disk(room, tmp_path, monkeyp
 
 
 @pytest.mark.usefixtures('qemu_img')
-def test_file_that_replaced_an_image_is_not_removed(room, tmp_path):
+def test_file_that_replaced_an_image_is_not_removed(incoming, tmp_path):
     disk = a_disk(tmp_path / 'disk')
-    room.begin(UUID)
-    room.make(UUID, disk)
+    incoming.begin(UUID)
+    incoming.make(UUID, disk)
     (tmp_path / 'new').write_text('restored by an operator')
     os.replace(tmp_path / 'new', tmp_path / 'disk')
-    room.remove(UUID)
+    incoming.remove(UUID)
     assert (tmp_path / 'disk').exists()
 
 
 @pytest.mark.usefixtures('qemu_img')
-def test_unfinished_image_of_a_killed_process_is_removed(room, kept, tmp_path):
+def test_unfinished_image_of_a_killed_process_is_removed(incoming, store, tmp_path):
     draft = tmp_path / f'disk.{UUID}.draft'
-    kept.write(records.INCOMING, UUID, {'files': {str(tmp_path / 'disk'): 0}, 'directories': []})
+    store.write(records.INCOMING, UUID, {'files': {str(tmp_path / 'disk'): 0}, 'directories': []})
     draft.write_text('half')
     (tmp_path / 'disk').write_text('foreign, meanwhile')
-    room.remove(UUID)
+    incoming.remove(UUID)
     assert not draft.exists()
     assert (tmp_path / 'disk').exists()
 
 
 @pytest.mark.usefixtures('qemu_img')
-def test_image_of_an_arrived_guest_is_kept(room, kept, tmp_path):
+def test_image_of_an_arrived_guest_is_kept(incoming, store, tmp_path):
     disk = a_disk(tmp_path / 'disk')
-    room.begin(UUID)
-    room.make(UUID, disk)
-    room.keep(UUID)
-    room.remove(UUID)
+    incoming.begin(UUID)
+    incoming.make(UUID, disk)
+    incoming.keep(UUID)
+    incoming.remove(UUID)
     assert (tmp_path / 'disk').exists()
-    assert kept.list(records.INCOMING) == []
+    assert store.list(records.INCOMING) == []
 
 
-def test_image_that_cannot_be_made_raises_the_reason(room, tmp_path, monkeypatch):
+def test_image_that_cannot_be_made_raises_the_reason(incoming, tmp_path, monkeypatch):
     monkeypatch.setenv('PATH', '/nowhere')
-    room.begin(UUID)
+    incoming.begin(UUID)
     with pytest.raises(exception.DriverError, match='qemu-img'):
-        room.make(UUID, a_disk(tmp_path / 'disk'))
-    room.remove(UUID)
-    assert sorted(os.listdir(tmp_path)) == ['kept']
+        incoming.make(UUID, a_disk(tmp_path / 'disk'))
+    incoming.remove(UUID)
+    assert sorted(os.listdir(tmp_path)) == ['store']
 
 
-def test_shared_disk_that_is_missing_here_is_refused(room, tmp_path):
+def test_shared_disk_that_is_missing_here_is_refused(incoming, tmp_path):
     with pytest.raises(exception.MigrationPreCheckError, match='mount it there'):
-        room.check(a_disk(tmp_path / 'disk', shared=True), str(tmp_path))
+        incoming.check(a_disk(tmp_path / 'disk', shared=True), str(tmp_path))
     (tmp_path / 'disk').touch()
-    room.check(a_disk(tmp_path / 'disk', shared=True), str(tmp_path))
-    room.check(storage.Disk(target='vda', kind='network'), str(tmp_path))
+    incoming.check(a_disk(tmp_path / 'disk', shared=True), str(tmp_path))
+    incoming.check(storage.Disk(target='vda', kind='network'), str(tmp_path))
 
 
-def test_other_file_at_the_path_of_a_shared_disk_is_refused(room, tmp_path, monkeypatch):
+def test_other_file_at_the_path_of_a_shared_disk_is_refused(incoming, tmp_path, monkeypatch):
     disk = tmp_path / 'data' / 'disk'
     disk.parent.mkdir()
     disk.touch()
     monkeypatch.setattr(storage, 'filesystem_of', lambda _path: 'ext4')
     with pytest.raises(exception.MigrationPreCheckError, match='ext4'):
-        room.check(a_disk(disk, shared=True, inode=1), str(tmp_path / 'instances'))
-    room.check(a_disk(disk, shared=True, inode=disk.stat().st_ino), str(tmp_path / 'instances'))
+        incoming.check(a_disk(disk, shared=True, inode=1), str(tmp_path / 'instances'))
+    incoming.check(a_disk(disk, shared=True, inode=disk.stat().st_ino), str(tmp_path / 'instances'))
     monkeypatch.setattr(storage, 'filesystem_of', lambda _path: 'nfs4')
-    room.check(a_disk(disk, shared=True, inode=1), str(tmp_path / 'instances'))
+    incoming.check(a_disk(disk, shared=True, inode=1), str(tmp_path / 'instances'))
 
 
 def test_file_is_removed_only_if_its_inode_matches(tmp_path):
@@ -263,12 +263,12 @@ def test_block_device_is_identified_by_its_kernel_identifier(tmp_path, name):
 
 
 @pytest.mark.parametrize(('was', 'is_'), [('naa.1', 'naa.2'), ('', ''), ('naa.1', ''), ('', 'naa.1')])
-def test_device_of_the_same_name_that_may_be_another_is_refused(room, monkeypatch, was, is_):
+def test_device_of_the_same_name_that_may_be_another_is_refused(incoming, monkeypatch, was, is_):
     monkeypatch.setattr(storage, 'identity_of', lambda _path: is_)
     with pytest.raises(exception.MigrationPreCheckError, match='cannot be shown to be the same device at beta'):
-        room.check(storage.Disk(target='vdb', kind='block', path='/dev/null', identity=was), '/instances')
+        incoming.check(storage.Disk(target='vdb', kind='block', path='/dev/null', identity=was), '/instances')
     monkeypatch.setattr(storage, 'identity_of', lambda _path: 'naa.1')
-    room.check(storage.Disk(target='vdb', kind='block', path='/dev/null', identity='naa.1'), '/instances')
+    incoming.check(storage.Disk(target='vdb', kind='block', path='/dev/null', identity='naa.1'), '/instances')
 
 
 def test_unknown_field_of_a_newer_host_is_ignored():
@@ -312,23 +312,23 @@ def test_log_files_of_consoles_are_found():
     assert storage.logs_of(xml) == ['/i/console.log', '/i/parallel']
 
 
-def test_directory_of_a_log_is_made_and_removed_with_the_log(room, kept, tmp_path):
-    room.begin(UUID)
+def test_directory_of_a_log_is_made_and_removed_with_the_log(incoming, store, tmp_path):
+    incoming.begin(UUID)
     log = tmp_path / 'instances' / UUID / 'console.log'
     for _ in range(2):
-        room.make_place(UUID, str(log))
+        incoming.make_log_directory(UUID, str(log))
     log.write_text('what QEMU wrote at its start')
-    room.remove(UUID)
+    incoming.remove(UUID)
     assert not (tmp_path / 'instances').exists()
-    assert kept.list(records.INCOMING) == []
+    assert store.list(records.INCOMING) == []
 
 
-def test_log_in_a_directory_that_existed_before_is_kept(room, tmp_path):
-    room.begin(UUID)
+def test_log_in_a_directory_that_existed_before_is_kept(incoming, tmp_path):
+    incoming.begin(UUID)
     log = tmp_path / 'console.log'
     log.write_text('from an earlier stay of the guest')
-    room.make_place(UUID, str(log))
-    room.remove(UUID)
+    incoming.make_log_directory(UUID, str(log))
+    incoming.remove(UUID)
     assert log.read_text() == 'from an earlier stay of the guest'
 
 
