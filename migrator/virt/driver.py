@@ -135,7 +135,10 @@ class ComputeDriver(abc.ABC):
 
     @abc.abstractmethod
     def cleanup_live_migration_destination_check(self, instance: Instance) -> None:
-        """Remove what the destination's check left. If nothing is left, this is no error."""
+        """Remove what the destination's check left.
+
+        If nothing is left, this is no error.
+        """
 
     # --- migration -------------------------------------------------------------------------------------------------
 

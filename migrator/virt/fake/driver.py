@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The driver of a fake hypervisor. It meets the contract of :mod:`migrator.virt.driver`, refusals included."""
+"""The driver of a fake hypervisor.
+
+It meets the contract of :mod:`migrator.virt.driver`, including the refusals.
+"""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Faults:
         return self._plant(Fault(phase, True, sticky, instance_uuid, lie=value, lies=True))
 
     def clear(self, phase: str | None = None) -> None:
-        """Remove the faults of one phase, or of all, that can still strike, and release the calls that hang in them."""
+        """Remove the pending faults of one phase or of all, and release the calls that hang in them."""
         with self._lock:
             gone = [fault for fault in self._planted if phase in (None, fault.phase)]
             self._planted = [fault for fault in self._planted if fault not in gone]

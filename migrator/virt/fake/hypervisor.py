@@ -128,7 +128,10 @@ class FakeWorld:
         return FakeHypervisor(self, host, **knobs)
 
     def record(self, host: str, effect: str, instance_uuid: str, who: str) -> None:
-        """Log an effect. The caller holds the lock."""
+        """Log an effect.
+
+        The caller holds the lock.
+        """
         self.log.append(Effect(self.threads.clock.monotonic(), host, effect, instance_uuid, who))
 
     def effects(self, effect: str, instance_uuid: str | None = None) -> list[Effect]:
@@ -148,13 +151,19 @@ class FakeWorld:
         return self.hosts_in(instance_uuid, OWNING)
 
     def note_if_active_twice(self, instance_uuid: str) -> None:
-        """Note a violation if a guest is active on more than one host. The caller holds the lock."""
+        """Note a violation if a guest is active on more than one host.
+
+        The caller holds the lock.
+        """
         active = self.active_on(instance_uuid)
         if len(active) > 1:
             self.violations.append(f'guest {instance_uuid} is active on {" and ".join(active)}')
 
     def shares_changed(self) -> None:
-        """Wake every job to compute its share of the links again. The caller holds the lock."""
+        """Wake every job to compute its share of the links again.
+
+        The caller holds the lock.
+        """
         for hypervisor in self.hypervisors.values():
             for job in hypervisor.jobs.values():
                 job.wake()
@@ -235,7 +244,10 @@ class FakeHypervisor:
         return guest
 
     def delete(self, instance_uuid: str) -> None:
-        """Delete a guest in the name of its user. Its job, if any, fails."""
+        """Delete a guest in the name of its user.
+
+        Its job, if any, fails.
+        """
         with self.world.lock:
             job = self.jobs.get(instance_uuid)
             if job is not None:
@@ -245,11 +257,17 @@ class FakeHypervisor:
             self.world.record(self.host, 'deleted', instance_uuid, 'user')
 
     def shut_off(self, instance_uuid: str) -> None:
-        """Shut a guest off in the name of its user. Its job, if any, fails, and the guest stays shut off."""
+        """Shut a guest off in the name of its user.
+
+        Its job, if any, fails, and the guest stays shut off.
+        """
         self._user_sets(instance_uuid, GuestState.SHUTDOWN, OWNING)
 
     def pause(self, instance_uuid: str) -> None:
-        """Pause a guest in the name of its user. It stays paused when it migrates."""
+        """Pause a guest in the name of its user.
+
+        It stays paused when it migrates.
+        """
         self._user_sets(instance_uuid, GuestState.PAUSED, (GuestState.RUNNING,))
 
     def resume(self, instance_uuid: str) -> None:
@@ -265,7 +283,10 @@ class FakeHypervisor:
             job.fail('the link was lost in post-copy')
 
     def set_link(self, link: float) -> None:
-        """Change the bandwidth of the link, in MiB/s. Running jobs use it at once."""
+        """Change the bandwidth of the link, in MiB/s.
+
+        Running jobs use it at once.
+        """
         with self.world.lock:
             self.link = link
             self.world.shares_changed()
@@ -288,7 +309,10 @@ class FakeHypervisor:
                     self.set_state(guest, GuestState.SHUTDOWN, 'power')
 
     def power_on(self) -> None:
-        """Restore the power. The guests stay shut off."""
+        """Restore the power.
+
+        The guests stay shut off.
+        """
         self.powered = True
 
     def residue(self, instance_uuid: str) -> list[str]:
@@ -321,7 +345,10 @@ class FakeHypervisor:
         self.world.note_if_active_twice(guest.instance_uuid)
 
     def end_receiving(self, guest: FakeGuest) -> None:
-        """End the process that waits for a guest. Everything else that was prepared stays."""
+        """End the process that waits for a guest.
+
+        Everything else that was prepared stays.
+        """
         guest.incoming = False
         self.residues.get(guest.instance_uuid, set()).discard(PARTS[-1])
 

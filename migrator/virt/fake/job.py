@@ -137,7 +137,10 @@ class Job:
         self.wake()
 
     def pause_guest(self) -> None:
-        """Stop the guest's processors at the source. They resume on the host that ends up with the guest."""
+        """Stop the guest's processors at the source.
+
+        They resume on the host that ends up with the guest.
+        """
         self._account()
         if self.guest.state in OWNING:
             self.guest.resume_to = self.guest.state
@@ -170,7 +173,10 @@ class Job:
     # --- the thread of the job ---------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run the job from the request to the verdict. The caller starts this in a thread of the world."""
+        """Run the job from the request to the verdict.
+
+        The caller starts this in a thread of the world.
+        """
         try:
             self._begin()
         except exception.MigratorException as error:

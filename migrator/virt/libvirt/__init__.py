@@ -1,3 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The driver for libvirt and QEMU. Only this package needs the extra ``libvirt``."""
+"""The driver for libvirt and QEMU.
+
+Only this package needs the extra ``libvirt``.
+"""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Checks whether a guest can migrate from one libvirt host to another. Each refusal says what to do.
+"""Checks whether a guest can migrate from one libvirt host to another.
 
-``facts`` are the facts of the source. ``there`` is the result of the destination's check.
+Each refusal says what to do. ``facts`` are the facts of the source. ``there`` is the result of the destination's check.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def refuse_local_volumes(instance: Instance, volumes: list[storage.Disk], is_sha
 
 
 def refuse_unseen(instance: Instance, disks: list[storage.Disk]) -> None:
-    """Refuse a guest with a disk that its definition marks as shareable but that the destination does not see.
+    """Refuse a guest with a shareable disk that the destination does not see.
 
     :param disks: the disks in instances_path, which the destination does not see, as the guest's definition names them.
     :raises migrator.exception.MigrationPreCheckError: the guest has such a disk.

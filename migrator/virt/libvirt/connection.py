@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The connections to a libvirt daemon. A broken one is replaced, and a call that hangs delays no other call.
+"""The connections to a libvirt daemon.
+
+A broken one is replaced, and a call that hangs delays no other call.
 
 *Deadlines.* A call into libvirt hangs as long as the daemon hangs. So each call runs in a thread of a pool, and the
 caller waits for it with a deadline. After the deadline the caller gets an error, and the thread is left alone. Up to
@@ -103,7 +105,10 @@ class Waker:
 
     @contextlib.contextmanager
     def listen(self, instance_uuid: str) -> Iterator[executors.Event]:
-        """Yield an event that is set at all news of a guest. The waiting thread clears it."""
+        """Yield an event that is set at all news of a guest.
+
+        The waiting thread clears it.
+        """
         event = self._threads.event()
         with self._lock:
             self._waiting.setdefault(instance_uuid, []).append(event)
@@ -244,7 +249,7 @@ class Connection:
             LOG.warning('No libvirt events on host %s: libvirt did not answer; polling instead', self.host)
 
     def has_moved(self, instance_uuid: str) -> bool:
-        """Return whether an event has reported that a guest left this host by a migration, since :meth:`forget`."""
+        """Return whether an event since :meth:`forget` reported that a migration took the guest away."""
         with self._lock:
             return instance_uuid in self._moved
 
@@ -254,7 +259,10 @@ class Connection:
             self._moved.discard(instance_uuid)
 
     def close(self) -> None:
-        """Close every connection that no call uses. A later call opens a new one."""
+        """Close every connection that no call uses.
+
+        A later call opens a new one.
+        """
         with self._lock:
             connections, self._idle = [*self._idle], []
         self._unsubscribe()

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The driver of QEMU/KVM through libvirt. :mod:`migrator.virt.driver` defines its contract."""
+"""The driver of QEMU/KVM through libvirt.
+
+:mod:`migrator.virt.driver` defines its contract.
+"""
 
 from __future__ import annotations
 

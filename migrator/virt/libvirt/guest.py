@@ -165,7 +165,7 @@ def _paused(seen: DomainState, prepared: bool) -> tuple[GuestState, bool, bool]:
 
 
 def volumes_of(connection: Any, definition: str) -> list[storage.Disk]:
-    """Return the files and block devices of those writable disks that a guest has as volumes of storage pools.
+    """Return the files and block devices of the writable disks that are volumes of storage pools.
 
     :param connection: a ``libvirt.virConnect``.
     """

@@ -77,7 +77,7 @@ def host_uuid(capabilities: str) -> str:
 
 
 def host_cpu(capabilities: str) -> str:
-    """Return the host's processor from libvirt's capabilities, in libvirt's format; '' if they contain none."""
+    """Return the host's processor in libvirt's format, or '' if the capabilities contain none."""
     cpu = ElementTree.fromstring(capabilities).find('host/cpu')  # noqa: S314 -- libvirt wrote it
     return ElementTree.tostring(cpu, encoding='unicode') if cpu is not None else ''
 

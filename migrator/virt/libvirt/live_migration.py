@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Live migration jobs of libvirt. They are peer to peer: the daemon of the source controls the one of the destination.
+"""Live migration jobs of libvirt.
 
-So a job continues when this service is killed, and a later incarnation attaches to it. A job is one blocking libvirt
-call in a thread of its own. The thread that requested the job monitors it meanwhile: it reports the start, raises the
-allowed downtime step by step, and makes the job end soon on request.
+The jobs are peer to peer: the daemon of the source controls the daemon of the destination. So a job continues when
+this service is killed, and a later incarnation attaches to it.
+
+A job is one blocking libvirt call in a thread of its own. The thread that requested the job monitors it meanwhile: it
+reports the start, raises the allowed downtime step by step, and makes the job end soon on request.
 """
 
 from __future__ import annotations
@@ -135,7 +137,9 @@ class Jobs:
             return self._finish(job, verdict)
 
     def settle(self, instance_uuid: str) -> None:
-        """Wait until libvirt has begun a requested job or never will; see :meth:`.driver.ComputeDriver.settle`.
+        """Wait until libvirt has begun a requested job or never will.
+
+        See :meth:`.driver.ComputeDriver.settle` for the contract.
 
         A call that a daemon has accepted waits for the guest's other jobs, for 30 s at most. If the guest has none, the
         daemon begins the call at once. So a guest that is idle for :data:`_QUIET` stays idle. The query of its memory
@@ -178,7 +182,10 @@ class Jobs:
         self._records.remove(records.OUTGOING, instance_uuid)
 
     def abort(self, instance_uuid: str) -> None:
-        """Ask libvirt to abort a guest's job. Without a job, or if it is too late, nothing happens."""
+        """Ask libvirt to abort a guest's job.
+
+        Without a job, or if it is too late, nothing happens.
+        """
         # Note the abort first, because the job may end before libvirt answers.
         with self._lock:
             new = instance_uuid in self._jobs and instance_uuid not in self._aborted
@@ -369,7 +376,7 @@ class Jobs:
             )
 
     def _autostarts(self, instance_uuid: str) -> bool:
-        """Return whether this host starts a guest by itself, or did so before a migration with an unknown result."""
+        """Return whether this host autostarts a guest, or did so before an unsettled migration."""
         before = self._records.read(records.OUTGOING, instance_uuid) or {}
 
         def ask(connection: Any) -> bool:
@@ -388,7 +395,10 @@ class Jobs:
     # --- libvirt -----------------------------------------------------------------------------------------------------
 
     def _stats(self, instance_uuid: str) -> dict[str, Any]:
-        """Return libvirt's figures of a guest's job, {} without a job, or :data:`_BROKEN` if the job never ends."""
+        """Return libvirt's figures of a guest's job.
+
+        :returns: {} without a job, and :data:`_BROKEN` for a job that never ends.
+        """
 
         def ask(connection: Any) -> dict[str, Any]:
             domain, seen = guests.find(connection, instance_uuid), guests.read_state(connection, instance_uuid)
@@ -476,7 +486,10 @@ def _is_idle(connection: Any, instance_uuid: str) -> bool:
 
 
 def _pause(domain: Any) -> None:
-    """Pause a guest whose job is in progress. A guest whose job has just ended continues to run."""
+    """Pause a guest whose job is in progress.
+
+    A guest whose job has just ended continues to run.
+    """
     ran = domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING
     domain.suspend()
     if ran and tuple(domain.state()) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER):

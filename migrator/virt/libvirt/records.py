@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Records of the work that this host has begun, kept in files for later incarnations of the compute service.
+"""Records of the work that this host has begun, in files for later boots of the compute service.
 
 ============ ==================================================================================================
 ``incoming`` everything that is made here to receive a guest, written before it is made

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The disks of a guest: which both hosts see, which are copied, and which files a host makes for the copies.
+"""The disks of a guest: which are shared, which are copied, and the files made for the copies.
 
 A file is never overwritten. A file is removed only if this host made it for the guest, or if it is the very file, by
 its inode, that was copied to the destination.
@@ -68,7 +68,10 @@ class Disk:
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Disk:
-        """Return the disk that another host has reported. Unknown fields of a newer host are ignored."""
+        """Return the disk that another host has reported.
+
+        Unknown fields of a newer host are ignored.
+        """
         return cls(**{field.name: facts[field.name] for field in dataclasses.fields(cls) if field.name in facts})
 
     @property

@@ -298,5 +298,8 @@ class DriverContract:
         assert bench.at_source().state == GuestState.PAUSED
 
     def pause(self, bench: Bench) -> None:
-        """Pause the guest in the name of its user. The test of a driver implements this."""
+        """Pause the guest in the name of its user.
+
+        The test of a driver implements this.
+        """
         raise NotImplementedError

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Native synchronization, which a test and the threads that call libvirt may share even if other threads are green."""
+"""Native synchronization, for tests with green threads and the native threads that call libvirt."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The connections to a libvirt daemon: late calls, broken connections, and a daemon that does not answer."""
+"""The connections to a libvirt daemon: late calls, broken connections, and a daemon that hangs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class Opened:
 
 @pytest.fixture
 def answers(monkeypatch):
-    """The event that makes the daemon answer. While it is cleared, the daemon hangs."""
+    """The event that makes the daemon answer.
+
+    While it is cleared, the daemon hangs.
+    """
     event = native.event()
     event.set()
 
@@ -189,7 +192,10 @@ def test_hanging_calls_leave_eventlets_own_thread_pool_free(answers):
 
 
 class Stopped(Opened):
-    """A connection to a stopped daemon. Its close() blocks until the daemon continues."""
+    """A connection to a stopped daemon.
+
+    Its close() blocks until the daemon continues.
+    """
 
     def __init__(self, goes_on, closing):
         self._goes_on, self._closing = goes_on, closing

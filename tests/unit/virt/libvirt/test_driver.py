@@ -89,7 +89,10 @@ class Defined:
 
 
 def observed(driver, monkeypatch, *guests):
-    """Let libvirt report one state after the other. The last one is repeated."""
+    """Let libvirt report one state after the other.
+
+    The last one is repeated.
+    """
     left = list(guests)
     monkeypatch.setattr(driver, '_guest', lambda *_: left.pop(0) if len(left) > 1 else left[0])
 
@@ -142,7 +145,10 @@ def test_guest_that_runs_by_the_time_of_its_removal_is_not_destroyed(driver, ins
 
 
 class Domain:
-    """A guest at a source. Its job may have ended."""
+    """A guest at a source.
+
+    Its job may have ended.
+    """
 
     def __init__(self, state, reason, job=False):
         self.reported, self.job = [state, reason], job
@@ -362,7 +368,10 @@ def test_attach_waits_for_a_lost_call_that_libvirt_may_still_begin(driver, monke
 
 
 class Broken(Defined):
-    """A guest whose post-copy has broken off. Libvirt keeps its job."""
+    """A guest whose post-copy has broken off.
+
+    Libvirt keeps its job.
+    """
 
     def state(self):
         return PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED
@@ -417,7 +426,10 @@ def test_attached_job_gets_its_maximum_downtime(driver, monkeypatch):
 
 
 def test_each_check_makes_a_file_of_a_new_name_and_cleanup_removes_all(driver, monkeypatch, instance, tmp_path):
-    """NFS clients cache that a name does not exist. So a name that was looked for is not used again."""
+    """NFS clients cache that a name does not exist.
+
+    So a name that was looked for is not used again.
+    """
 
     class Daemon:
         def getType(self):  # noqa: N802 -- libvirt's name

@@ -94,7 +94,10 @@ def test_guest_paused_by_its_user_and_sent_is_in_switchover():
 
 
 class Domain:
-    """A guest as libvirt defines it. Each of its disks has 3 GiB and one byte."""
+    """A guest as libvirt defines it.
+
+    Each of its disks has 3 GiB and one byte.
+    """
 
     def __init__(self, inner):
         self._xml = f'<domain><vcpu>2</vcpu>{inner}</domain>'

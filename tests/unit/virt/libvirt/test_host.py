@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The facts of a host, from libvirt's own test driver, also if the file system of instances_path hangs or fails."""
+"""The facts of a host, from libvirt's own test driver, with file systems that hang or fail."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The records of a host, and the files that it makes for the disks of a guest, in a temporary directory."""
+"""The records of a host and the files of guests' disks, in a temporary directory."""
 
 from __future__ import annotations
 
