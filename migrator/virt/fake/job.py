@@ -288,7 +288,7 @@ class Job:
                 ):
                     self.source.set_state(self.guest, self.guest.resume_to, 'hypervisor')
                 if other is not None and other.state == GuestState.WAITING:
-                    # The receiving process ends with the stream. What it has received stays.
+                    # The receiving process ends with the stream. What was prepared for the guest stays.
                     self.destination.end_receiving(other)
             self.source.jobs.pop(uuid, None)
             self.verdict, self.reason = verdict, reason

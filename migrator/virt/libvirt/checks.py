@@ -164,6 +164,7 @@ def block_migration(instance: Instance, migrate_data: LiveMigrateData, disks: li
     left = int(migrate_data.destination.get('disk_available') or 0)
     if needed > left:
         raise exception.MigrationPreCheckError(
-            reason=f'{there} has {left // 2**20} MiB left for disks, and the copies need {needed // 2**20} MiB'
+            reason=f'{there} has {left // 2**20} MiB left for disks, and the copies need {needed // 2**20} MiB: '
+            'free space there, or choose another destination'
         )
     return bool(copied)

@@ -16,7 +16,7 @@ from migrator.objects import compute_node
 from migrator.virt import driver
 from migrator.virt.libvirt import storage
 
-#: Seconds within which the file system of instances_path must report its size. This is below the deadline of libvirt.
+#: Seconds within which the file system of instances_path must report its size, less than the deadline of libvirt calls.
 DISK_DEADLINE = 5.0
 
 _GIB = 2**30
