@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cloud stands on: its database, and its Placement.
 
-Making them costs more than a migration does. Where thousands of clouds are needed, one after the other, they share a
-:class:`SharedGround`, which is as if new for each.
+"""The database and the Placement of a cloud.
+
+Making them takes longer than a migration. Thousands of clouds that run one after the other share a
+:class:`SharedBackend`, which is emptied for each of them.
 """
 
 from __future__ import annotations
@@ -28,17 +29,20 @@ _WRITES = re.compile(r'\s*(?:INSERT INTO|UPDATE|DELETE FROM) (\w+)')
 
 
 def in_memory() -> str | None:
-    """Return a directory whose files are in memory; None where there is none, which is right for tempfile too."""
-    return '/dev/shm' if os.access('/dev/shm', os.W_OK) else None  # noqa: S108 -- a name of its own is made in it
+    """Return a directory whose files are in memory, or None if the system has no such directory.
+
+    Both are valid as the ``dir`` of :mod:`tempfile`.
+    """
+    return '/dev/shm' if os.access('/dev/shm', os.W_OK) else None  # noqa: S108 -- callers make a unique name in it
 
 
 class Backend:
-    """A database with its schema, and the real Placement, both in files of one directory.
+    """A database with its schema and the real Placement, both in files of one directory.
 
-    :param directory: what is there already is opened, as after a restart.
-    :ivar writes: table -> how many statements of its clouds' services have written to it: for who looks again only
-        where there may be something new.
-    :ivar tables: reads the database past every engine.
+    :param directory: existing files in it are opened, as after a restart.
+    :ivar writes: table -> the number of statements with which the services of its clouds have written to it. A reader
+        compares it to skip tables that have not changed.
+    :ivar tables: reads the database without any engine.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -47,9 +51,9 @@ class Backend:
         self.tables = tables.Tables(str(self.directory / _FILE))
 
     def engine(self, threads: executors.Threads) -> Engine:
-        """Return the engine of a new cloud's services.
+        """Return the engine for the services of a new cloud.
 
-        :param threads: whose clock is the database's.
+        :param threads: the threads whose clock the database uses.
         """
         engine = self._new_engine(threads)
         sync.sync(engine)
@@ -65,7 +69,7 @@ class Backend:
             self.writes[found[1]] += 1
 
     def second_engine(self, threads: executors.Threads) -> Engine:
-        """Return an engine on the same database for whoever looks at it from outside."""
+        """Return an engine on the same database for observers; its writes are not counted."""
         return self._new_engine(threads)
 
     def placement(self) -> Any:
@@ -73,13 +77,16 @@ class Backend:
         return InProcessPlacement(self.directory)
 
     def leave(self, engine: Engine, placement: Any) -> None:
-        """Close what a cloud has used."""
+        """Close the engine and the Placement of a cloud that has ended."""
         engine.dispose()
         placement.close()
         self.tables.close()
 
     def connections(self) -> int:
-        """Return how many connections to the database are in use, by open files; 0 where the system does not tell."""
+        """Return how many connections to the database are in use.
+
+        They are counted by the open files of this process. Without ``/proc`` the result is 0.
+        """
         self.tables.close()
         wanted = os.path.realpath(self.directory / _FILE)
         found = 0
@@ -90,8 +97,8 @@ class Backend:
         return found
 
     def _new_engine(self, threads: executors.Threads, keep_connections: bool = False) -> Engine:
-        # Nobody waits for the disk: what outlives a machine's crash is no concern of a cloud in one process. And nobody
-        # else wants the processor that oslo.db would give up after each transaction.
+        # A cloud in one process need not survive a crash of the machine, so commits do not wait for the disk. oslo.db's
+        # thread_checkin yields the processor after each transaction, and no other thread needs it.
         return Engine(
             f'sqlite:///{self.directory}/{_FILE}',
             threads,
@@ -102,10 +109,12 @@ class Backend:
 
 
 class SharedBackend(Backend):
-    """For clouds that come one after the other: the engines stay, and with them all that SQLAlchemy has compiled.
+    """A backend for clouds that run one after the other.
 
-    :param directory: best in memory (``/dev/shm``).
-    :param placement: makes the Placement of each cloud from a directory; a fast fake, unless given.
+    The engines stay, and with them all that SQLAlchemy has compiled.
+
+    :param directory: a directory in memory (``/dev/shm``) is the fastest.
+    :param placement: makes the Placement of a cloud from a directory. The default is the fast fake.
     """
 
     def __init__(self, directory: str | os.PathLike[str], placement: Any = None) -> None:
@@ -116,7 +125,7 @@ class SharedBackend(Backend):
         self._left = 0
 
     def engine(self, threads: executors.Threads) -> Engine:
-        """Return the engine, its tables empty."""
+        """Return the shared engine with empty tables."""
         known = 'services' in self._engines
         engine = self._shared('services', threads)
         if known:
@@ -127,11 +136,11 @@ class SharedBackend(Backend):
         return engine
 
     def second_engine(self, threads: executors.Threads) -> Engine:
-        """Return the other engine."""
+        """Return the shared engine for observers."""
         return self._shared('outside', threads)
 
     def placement(self) -> Any:
-        """Return an empty Placement: the same as before, if it can be emptied."""
+        """Return an empty Placement: the previous one if it can be emptied, else a new one."""
         if hasattr(self._kept, 'empty'):
             self._kept.empty()
         else:
@@ -139,19 +148,19 @@ class SharedBackend(Backend):
         return self._kept
 
     def leave(self, engine: Engine, placement: Any) -> None:
-        """Keep the engine."""
+        """Close the Placement and keep the engine for the next cloud."""
         placement.close()
         self._left += 1
-        # Who has turned the collector off for speed has it run now and then between two clouds.
+        # A process that has turned the collector off for speed collects here, between two clouds.
         if not gc.isenabled() and self._left % _CLOUDS_PER_COLLECTION == 0:
             gc.collect()
 
     def connections(self) -> int:
-        """Return how many connections are in use; those that are only kept are not counted."""
+        """Return how many connections are in use; idle ones in the pool are not counted."""
         return sum(engine.connections_in_use for engine in self._engines.values())
 
     def close(self) -> None:
-        """Close the engines."""
+        """Close the engines and the table reader."""
         for engine in self._engines.values():
             engine.dispose()
         self.tables.close()
@@ -160,7 +169,7 @@ class SharedBackend(Backend):
         engine = self._engines.get(name)
         if engine is None:
             engine = self._engines[name] = self._new_engine(threads, keep_connections=True)
-        # What the cloud before has hung on it goes with that cloud.
+        # The hooks and the threads belong to the previous cloud.
         engine.boundary = lambda what: None
         engine.on_commit = lambda: None
         engine._threads = threads

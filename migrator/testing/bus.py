@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a broker is between processes, in one process: a network under the test's hand."""
+"""A message broker within one process, whose faults a test controls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from migrator import exception, executors, rpc
 
-#: How many handlers of one server run at once, as oslo.messaging has it by default.
+#: The most handlers of one server that run at the same time; oslo.messaging has the same default.
 POOL_SIZE = 64
 
 
@@ -21,11 +21,11 @@ POOL_SIZE = 64
 class Message:
     """One message on the bus.
 
-    :ivar number: counts from 1.
-    :ivar sender: who sent it: ``compute:host1``, ``conductor:ID``, ``api:ID``; of a reply the server, ``TOPIC:SERVER``.
+    :ivar number: the message's number, from 1.
+    :ivar sender: ``compute:host1``, ``conductor:ID`` or ``api:ID``. For a reply it is the server, ``TOPIC:SERVER``.
     :ivar kind: ``call``, ``cast`` or ``reply``.
-    :ivar body: as it travels, JSON.
-    :ivar size: bytes of the body.
+    :ivar body: the JSON text that travels.
+    :ivar size: the length of the body in bytes.
     """
 
     number: int
@@ -37,45 +37,48 @@ class Message:
 
     @property
     def size(self) -> int:
-        """Bytes of the body."""
+        """The length of the body in bytes."""
         return len(self.body.encode())
 
 
-#: What happens to a message: None, it arrives; 'lose', it does not; 'lose_answer', it does but its reply does not;
-#: 'duplicate', it arrives twice; 'refuse', the sender is told that there is no broker; a number, so many seconds late.
+#: The fate of a message. None: it arrives. 'lose': it is lost. 'lose_answer': it arrives and its reply is lost.
+#: 'duplicate': it arrives twice. 'refuse': the sender gets an error, as without a broker. A number: it arrives that
+#: many seconds late.
 Fault = str | float | None
 
 
 @dataclasses.dataclass(eq=False)
 class Pending:
-    """A call that waits for its answer."""
+    """A call that waits for its reply."""
 
     answered: executors.Event
     answer: str | None = None
-    #: Who works on it, as far as heartbeats would tell.
+    #: The server that works on the call and sends heartbeats for it.
     server: Server | None = None
 
 
 class DirectBus:
-    """What a broker is between processes.
+    """A message broker without a socket.
 
-    :param threads: for messages under way, which outlive their sender: a simulation's ``world``.
-    :ivar faults: asked for each message: calls, casts, and replies (which know 'lose' and seconds only).
-    :ivar away: the broker is away: what happens to every message, 'lose' or 'refuse'; None: it works.
+    :param threads: the threads of delayed messages. A message outlives its sender, so that these are the threads of a
+        simulation's ``world``.
+    :ivar faults: returns the fault for a message. For a reply only 'lose' and a number of seconds are possible.
+    :ivar away: 'lose' or 'refuse' while the broker is unreachable: the fault of every message. None: the broker works.
     """
 
     def __init__(self, threads: executors.Threads | None = None) -> None:
         self.threads: executors.Threads = threads or executors.NativeThreads()
         self.faults: Callable[[Message], Fault] = lambda message: None
         self.away: Fault = None
-        # Native, and never held across a crossing: a paused or killed process must not hold up the others' messages.
+        # A native lock that is never held across a crossing: a paused or killed process must not delay the messages of
+        # other processes.
         self._lock = threading.Lock()
         self._servers: dict[str, list[Server]] = collections.defaultdict(list)
-        self._turns: dict[str, int] = collections.defaultdict(int)
+        self._next_server: dict[str, int] = collections.defaultdict(int)
         self._sent = 0
 
     def servers(self, topic: str) -> list[str]:
-        """Return the names of the servers that live and listen, in the order in which they came."""
+        """Return the names of the running servers of a topic, in the order of their registration."""
         return [server.target.server or '' for server in self._living(topic)]
 
     def _living(self, topic: str) -> list[Server]:
@@ -88,12 +91,12 @@ class DirectBus:
             return self._sent
 
     def register(self, server: Server) -> None:
-        """Deliver to this server from now on."""
+        """Deliver messages to a server from now on."""
         with self._lock:
             self._servers[server.target.topic] = [*self._living(server.target.topic), server]
 
     def unregister(self, server: Server) -> None:
-        """Deliver to this server no longer."""
+        """Deliver no more messages to a server."""
         with self._lock:
             if server in self._servers[server.target.topic]:
                 self._servers[server.target.topic].remove(server)
@@ -101,8 +104,8 @@ class DirectBus:
     def send(self, message: Message, pending: Pending | None) -> None:
         """Send a call or a cast.
 
-        :param pending: who waits for the answer.
-        :raises migrator.exception.ServiceUnreachable: a fault says so.
+        :param pending: the call that waits for the reply; None for a cast.
+        :raises migrator.exception.ServiceUnreachable: the fault of the message is 'refuse'.
         """
         fault = self.away or self.faults(message)
         if fault == 'refuse':
@@ -118,7 +121,7 @@ class DirectBus:
             self._deliver(message, pending)
 
     def answer(self, message: Message, pending: Pending) -> None:
-        """Send a reply to who waits for it; only the first has an effect."""
+        """Send a reply to the call that waits for it; only the first reply has an effect."""
         fault = 'lose' if self.away else self.faults(message)
         if fault == 'lose':
             return
@@ -146,15 +149,15 @@ class DirectBus:
             living = self._living(topic)
             if name is not None:
                 living = [server for server in living if server.target.server == name][-1:]
-            turn = self._turns[topic]
-            self._turns[topic] += name is None
-        # Nobody there: as with a broker, the sender is not told.
+            chosen = self._next_server[topic]
+            self._next_server[topic] += name is None
+        # A message without a server is dropped silently, as by a broker.
         if living:
-            living[turn % len(living)].take(message, pending)
+            living[chosen % len(living)].take(message, pending)
 
 
 class Server:
-    """One that listens: a mailbox, and up to :data:`POOL_SIZE` threads that end when it is empty."""
+    """A server with a mailbox and up to :data:`POOL_SIZE` threads, which end when the mailbox is empty."""
 
     def __init__(self, bus: DirectBus, target: rpc.Target, endpoint: object, threads: executors.Threads) -> None:
         self.target = target
@@ -169,12 +172,12 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """Whether its process is."""
+        """Whether the server's process is alive."""
         return bool(getattr(self._threads, 'alive', True))
 
     @property
     def beating(self) -> bool:
-        """Whether it would send heartbeats."""
+        """Whether the server sends heartbeats: its process is alive and not paused."""
         return self.alive and not getattr(self._threads, 'paused', False)
 
     def take(self, message: Message, pending: Pending | None) -> None:
@@ -187,7 +190,7 @@ class Server:
             self._threads.start(self._work, name=f'rpc-{self.target}')
 
     def stop(self) -> None:
-        """Take no more messages, and wait for those that were taken."""
+        """Take no more messages, and wait until all taken messages are handled."""
         self._bus.unregister(self)
         idle = self._threads.event()
         with self._lock:
@@ -244,7 +247,7 @@ class Server:
             json.dumps(result)
         except exception.MigratorException as error:
             return {'error': type(error).__name__, 'message': error.message, 'kwargs': error.kwargs}
-        except Exception as error:  # noqa: BLE001 -- what cannot be read or written is answered, as oslo.messaging does
+        except Exception as error:  # noqa: BLE001 -- the caller gets any error as a reply, as with oslo.messaging
             return self._error(type(error).__name__, str(error), message)
         return {'result': result}
 
@@ -254,7 +257,7 @@ class Server:
 
 
 def checkpoint(threads: executors.Threads, label: str) -> None:
-    """Be a checkpoint, where the threads are simulated."""
+    """Cross a checkpoint if the threads are simulated."""
     cross = getattr(threads, 'checkpoint', None)
     if cross is not None:
         cross(label)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user sees of a cloud, and how its guests come to be: the same whatever the cloud is made of."""
+
+"""The user's view of a cloud: boot guests and send REST requests, whatever the cloud is made of."""
 
 from __future__ import annotations
 
@@ -18,27 +19,27 @@ USER = 'demo'
 
 
 class Exchange(NamedTuple):
-    """One request to the REST API that was answered."""
+    """One request to the REST API with its response."""
 
     method: str
     path: str
     body: Any
-    #: The microversion, as it was asked for.
+    #: The microversion that the request names.
     version: str
     token: str
     status: int
-    #: The body of the answer: a document, or the text where it is none.
+    #: The body of the response: the document if it is JSON, else the text.
     answer: Any
     request_id: str
 
 
 class Face:
-    """A cloud as its user sees it.
+    """The interface of a cloud for its user.
 
-    :ivar database: the services' own.
-    :ivar placement_client: on the cloud's Placement.
-    :ivar world: the hypervisors: a :class:`migrator.virt.fake.hypervisor.FakeWorld`, or one at a distance.
-    :ivar history: every request to the REST API and its answer, in the order of the answers.
+    :ivar database: the database of the services.
+    :ivar placement_client: a client of the cloud's Placement.
+    :ivar world: the hypervisors: a :class:`migrator.virt.fake.hypervisor.FakeWorld`, or a proxy of a remote one.
+    :ivar history: every request to the REST API with its response, in the order of the responses.
     """
 
     database: Database
@@ -51,7 +52,7 @@ class Face:
         raise NotImplementedError
 
     def served(self, request: webob.Request) -> webob.Response:
-        """Have the REST API answer a request, as it is and without a note of it."""
+        """Return the REST API's response to a request; the history does not record it."""
         raise NotImplementedError
 
     # --- instances ---------------------------------------------------------------------------------------------------
@@ -59,9 +60,11 @@ class Face:
     def boot(
         self, name: str, host: str, memory_mb: int = 512, vcpus: int = 1, dirty_rate: float = 0.0, **fields: Any
     ) -> Instance:
-        """Put a guest on a host: the hypervisor's, with its row and its allocation.
+        """Start a guest on a host, with its row and its allocation.
 
-        :param memory_mb: MiB. :param dirty_rate: MiB/s.
+        :param memory_mb: the memory in MiB.
+        :param dirty_rate: how fast the guest dirties its memory, in MiB/s.
+        :param fields: other fields of the instance.
         """
         flavor = fields.pop('flavor', None) or Flavor(name=f'm{memory_mb}', vcpus=vcpus, memory_mb=memory_mb, root_gb=1)
         wanted = {'project_id': PROJECT, 'user_id': USER, **fields}
@@ -80,7 +83,7 @@ class Face:
         version: str = '2.80',
         token: str = 'admin',
     ) -> webob.Response:
-        """Send one request to the REST API, and return its response."""
+        """Send one request to the REST API and return its response."""
         request = webob.Request.blank(f'/v2.1{path}', method=method)
         request.headers['X-Auth-Token'] = token
         request.headers['OpenStack-API-Version'] = f'compute {version}'
@@ -95,7 +98,7 @@ class Face:
         return response
 
     def live_migrate(self, instance: Instance | str, host: str | None = None, version: str = '2.80') -> webob.Response:
-        """Ask for a live migration, and return the response."""
+        """Request a live migration and return the response."""
         uuid = instance if isinstance(instance, str) else instance.uuid
         arguments: dict[str, Any] = {'host': host, 'block_migration': 'auto'}
         if tuple(map(int, version.split('.'))) < (2, 25):
@@ -103,10 +106,10 @@ class Face:
         return self.request('POST', f'/servers/{uuid}/action', {'os-migrateLive': arguments}, version=version)
 
     def migrations(self, instance: Instance | None = None) -> list[Migration]:
-        """Return the migrations, of one instance or of all, the oldest first."""
+        """Return the migrations of one instance, or of all, the oldest first."""
         filters = {'instance_uuid': instance.uuid} if instance is not None else None
         return list(reversed(self.database.migrations.list(filters)))
 
     def idle(self) -> bool:
-        """Whether no migration is in progress."""
+        """Return whether no migration is in progress."""
         return not self.database.migrations.list(in_progress=True)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A whole cloud in one process: API, conductors, computes, hypervisors, a real database and the real Placement.
+"""A whole cloud in one process, with a real database and the real Placement.
 
-Only the threads, the clock, the bus between the services and the hypervisors are replaced. Under
-:class:`migrator.testing.simulation.threads.Simulation` a test controls the time, and a seed fixes the order of
-everything. Under :class:`migrator.executors.NativeThreads` the cloud runs by itself, as the demo does.
+The API, the conductors and the compute services are the real ones, too. Replaced are only the threads, the clock, the
+bus between the services, and the hypervisors. Under :class:`migrator.testing.simulation.threads.Simulation` a test
+controls the time, and a seed fixes the order of all events. Under :class:`migrator.executors.NativeThreads` the cloud
+runs by itself, as the demo does.
 """
 
 from __future__ import annotations
@@ -39,16 +40,17 @@ ThreadsFor = Callable[[str], executors.Threads]
 
 
 class Cloud(Face):
-    """A cloud.
+    """A cloud whose services share this process.
 
-    :param directory: where its SQLite files go.
-    :param hosts: how many compute hosts, ``host1`` and so on; more by :meth:`add_host`.
+    :param directory: the directory of its SQLite files.
+    :param hosts: the number of compute hosts, named ``host1`` and so on. :meth:`add_host` adds more.
     :param threads_for: returns the threads of a process by its name (``world``, ``api``, ``conductor1``, ``host1``).
     :param options: overrides of options, ``{'conductor.lease': 5, 'max_concurrent_live_migrations': 2}``.
-    :param versions: compute host -> the service version as which it starts, :attr:`versions` from then on.
-    :param start: whether to start the services; a cloud that is not started has its schema and nothing else.
-    :param ground: where its database and its Placement are; its own, in ``directory``, unless given.
-    :ivar history: every request to the REST API and its answer, in the order of the answers.
+    :param versions: compute host -> the service version with which it starts. A later start reads :attr:`versions`.
+    :param start: whether to start the services. A cloud that is not started has its schema and nothing else.
+    :param backend: the database and the Placement. By default the cloud makes its own in ``directory``.
+    :param knobs: the knobs of the hypervisors; see :class:`migrator.virt.fake.hypervisor.FakeHypervisor`.
+    :ivar history: every request to the REST API with its response, in the order of the responses.
     """
 
     world: FakeWorld
@@ -95,7 +97,7 @@ class Cloud(Face):
     # --- processes ---------------------------------------------------------------------------------------------------
 
     def conf(self, **overrides: Any) -> cfg.ConfigOpts:
-        """Return a configuration of its own for one service, with every option registered."""
+        """Return a new configuration for one service, with every option registered."""
         conf = cfg.ConfigOpts()
         opts.register_opts(conf)
         conf([], project='migrator', default_config_files=[], default_config_dirs=[])
@@ -113,17 +115,17 @@ class Cloud(Face):
         return self.recorder.wrap(DirectRPC(self.bus, sender, threads), sender)
 
     def start_api(self) -> Any:
-        """Start the REST API; again after it was killed.
+        """Start the REST API, or start it again after it was killed.
 
         :returns: its WSGI application.
         """
         threads = self.threads_for('api')
-        door = ConductorAPI(self._rpc('api', 'api:api'))
-        self.app = app.make_app(self.conf(), self.database_of(threads), door, threads)
+        conductor = ConductorAPI(self._rpc('api', 'api:api'))
+        self.app = app.make_app(self.conf(), self.database_of(threads), conductor, threads)
         return self.app
 
     def start_conductor(self, name: str) -> ConductorManager:
-        """Start a conductor; of the same name again, after it was stopped or killed, as a new life."""
+        """Start a conductor, or a new incarnation of one that was stopped or killed."""
         threads = self.threads_for(name)
         manager = ConductorManager(
             self.conf(),
@@ -138,7 +140,7 @@ class Cloud(Face):
         return manager
 
     def start_compute(self, host: str) -> ComputeManager:
-        """Start the compute service of a host, on the hypervisor that is there."""
+        """Start the compute service of a host on the host's existing hypervisor."""
         threads = self.threads_for(host)
         client = self._rpc(host, f'compute:{host}')
         events = ConductorEvents(client)
@@ -151,10 +153,10 @@ class Cloud(Face):
         return manager
 
     def driver_for(self, host: str, conf: cfg.ConfigOpts, threads: executors.Threads) -> ComputeDriver:
-        """Return the driver of a host's hypervisor.
+        """Return a new driver for a host's hypervisor.
 
-        :param conf: of its compute service.
-        :param threads: of its compute service.
+        :param conf: the configuration of the compute service.
+        :param threads: the threads of the compute service.
         """
         return FakeDriver(self.world.hypervisors[host], threads)
 
@@ -165,16 +167,16 @@ class Cloud(Face):
         return hypervisor
 
     def up(self) -> bool:
-        """Whether every compute service that was started is known to the database, and what it has to Placement."""
+        """Return whether every started compute service is registered in the database and in Placement."""
         known = {service.host: service.boot_id for service in self.database.services.list(binary='nova-compute')}
         registered = all(known.get(host) == compute.boot_id for host, compute in self.computes.items())
         return registered and not any(node.host in self.computes for node in self.database.services.nodes_to_place())
 
     def set_option(self, service: str, name: str, value: Any) -> None:
-        """Change a mutable option of a running service, and have it know.
+        """Change a mutable option of a running service and make the service reload it.
 
-        :param service: its name or host.
-        :param name: of the option, with its group: ``conductor.lease``.
+        :param service: the name of the conductor, or the compute host.
+        :param name: the name of the option with its group: ``conductor.lease``.
         """
         manager: Any = self.computes.get(service) or self.conductors[service]
         group, _, option = name.rpartition('.')
@@ -183,11 +185,11 @@ class Cloud(Face):
             self.computes[service].reset()
 
     def waiting(self) -> dict[str, list[str]]:
-        """Return the migrations that wait in the queue of each host."""
+        """Return for each host the migrations that wait in its queue."""
         return {host: list(compute._waiting_live_migrations) for host, compute in self.computes.items()}
 
     def stop(self) -> None:
-        """Stop every service as planned, computes first, and close what was opened."""
+        """Stop every service as in a planned stop, computes first, and close all files."""
         for compute in self.computes.values():
             compute.cleanup_host()
         for conductor in self.conductors.values():
@@ -195,13 +197,13 @@ class Cloud(Face):
         self.close()
 
     def close(self) -> None:
-        """Close the files; whatever still runs is left alone."""
+        """Close the files; services that still run are not stopped."""
         self.backend.leave(self.engine, self.placement)
 
     def served(self, request: webob.Request) -> webob.Response:
-        """Have the REST API answer a request, as it is and without a note of it."""
+        """Return the REST API's response to a request; the history does not record it."""
         threads = self.threads_for('api')
-        # Under a simulation the calling thread is the API's while it serves: it dies and pauses with that process.
+        # In a simulation the calling thread belongs to the API while it serves: it dies and pauses with that process.
         with threads.acting() if isinstance(threads, SimThreads) else contextlib.nullcontext():
             return request.get_response(self.app)
 
@@ -211,10 +213,10 @@ class Cloud(Face):
 
 
 class SimulatedCloud(Cloud):
-    """A cloud whose time and schedule are in the test's hand.
+    """A cloud whose time and schedule the test controls.
 
-    :param seed: fixes the schedule, and every process's uuids; None: first come, first served.
-    :param in_order: first come, first served, whatever the seed.
+    :param seed: fixes the schedule and the uuids of every process. None: the first ready thread runs first.
+    :param in_order: the first ready thread runs first, whatever the seed; the seed still fixes the uuids.
     """
 
     def __init__(
@@ -239,26 +241,27 @@ class SimulatedCloud(Cloud):
             simulation.run_until(self.up)
 
     def wait(self, seconds: float = 600) -> None:
-        """Let it run until no migration is in progress, at most so many seconds of its clock.
+        """Run until no migration is in progress.
 
-        :raises migrator.testing.simulation.threads.TimedOut: something still is.
+        :param seconds: the longest time to run, in seconds of the cloud's clock.
+        :raises migrator.testing.simulation.threads.TimedOut: a migration is still in progress.
         """
         assert self.simulation is not None
         self.simulation.run_until(self.idle, timeout=seconds)
 
     def can_clean_up(self) -> bool:
-        """Whether a host owes what it could pay by itself: its service lives, and nobody has to look first."""
+        """Return whether a running compute service has a deferred cleanup that is not blocked."""
         return any(cleanup.alarm is None and cleanup.host in self.computes for cleanup in self.database.cleanups.list())
 
     def kill(self, name: str) -> None:
-        """Kill -9 a process: ``api``, ``conductor1``, ``host1``."""
+        """Kill a process (``kill -9``), such as ``api``, ``conductor1`` or ``host1``."""
         assert self.simulation is not None
         self.simulation.kill(self.processes.pop(name))
         self.computes.pop(name, None)
         self.conductors.pop(name, None)
 
     def stop(self) -> None:
-        """End the simulation, and close what was opened."""
+        """End the simulation and close all files."""
         assert self.simulation is not None
         self.simulation.close()
         self.close()

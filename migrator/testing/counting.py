@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A cloud in one process that counts what a migration costs it.
+"""A cloud in one process that counts the cost of a migration.
 
-What counts: every statement, commit, message and Placement request since the counting began, whoever caused it, except
-what is marked as an aside. Asides are marked where they begin, never guessed from what they do: the conductor's and
-the computes' periodic threads (polls, lease, sweep, heartbeat), the handlers of polls and heartbeats, and whatever
-runs within :func:`aside`. A story that a sweep or a poll has woken runs in a thread of its own, and counts.
+Every statement, commit, message and Placement request counts since the counting began, except those that are marked as
+asides. Asides are marked where they begin, and not guessed from their content:
+
+- the periodic threads of conductors and compute services (polls, lease, sweep, heartbeat),
+- the handlers of polls and heartbeats,
+- everything within :func:`aside`.
+
+A saga that a sweep or a poll has woken runs in another thread, and counts.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from migrator.rpc import RPC, Served, Target
 from migrator.testing import cloud
 from migrator.testing.rpc import HEARTBEATS, POLLS, Recorded
 
-#: The threads that look after migrations, whether or not anything happens, by name and by what is in the name.
+#: The threads that look after migrations whether or not anything happens: full names, and a part of a name.
 _PERIODICS = frozenset({'lease', 'sweep', 'poll', 'heartbeat'})
 _POLL_POOL = '-poll-'
 _ASIDES = POLLS | HEARTBEATS
@@ -34,12 +38,12 @@ _ASIDE, _UNSEEN = 'aside', 'unseen'
 
 
 def aside() -> contextlib.AbstractContextManager[None]:
-    """Count what this thread does within the block among the asides."""
+    """Count the work of this thread within the block as an aside."""
     return _counted_as(_ASIDE)
 
 
 def unseen() -> contextlib.AbstractContextManager[None]:
-    """Count nothing that this thread reads or writes in the database within the block: it is the observer's."""
+    """Count no database access of this thread within the block; it belongs to the observer."""
     return _counted_as(_UNSEEN)
 
 
@@ -62,11 +66,11 @@ def _as_aside(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Counter:
-    """Statements and commits: those of the migrations, and the asides.
+    """Counts of statements and commits, for migrations and for asides.
 
-    :ivar counted: ``sql_statements`` and ``commits``.
-    :ivar asides: likewise.
-    :ivar texts: how often each statement was among the counted.
+    :ivar counted: the ``sql_statements`` and ``commits`` of migrations.
+    :ivar asides: the same of asides.
+    :ivar texts: statement -> how often it was counted for migrations.
     """
 
     def __init__(self) -> None:
@@ -74,7 +78,7 @@ class Counter:
         self.begin()
 
     def begin(self) -> None:
-        """Begin at nothing."""
+        """Reset all counts to zero."""
         self.counted = {'sql_statements': 0, 'commits': 0}
         self.asides = dict(self.counted)
         self.texts: collections.Counter[str] = collections.Counter()
@@ -98,16 +102,16 @@ class Counter:
 
 
 class Threads(executors.NativeThreads):
-    """Real threads, of which those that look after migrations are asides."""
+    """Real threads; the work of those that look after migrations counts as an aside."""
 
     def start(self, function: Callable[..., Any], *args: Any, name: str) -> None:
-        """Start a thread."""
+        """Start a thread and mark it as an aside if its name is that of a periodic one."""
         looks_after = name in _PERIODICS or _POLL_POOL in name
         super().start(_as_aside(function) if looks_after else function, *args, name=name)
 
 
 class _Endpoint:
-    """An endpoint whose handlers of polls and heartbeats are asides."""
+    """A wrapper of an endpoint that marks the handlers of polls and heartbeats as asides."""
 
     def __init__(self, endpoint: object) -> None:
         self._endpoint = endpoint
@@ -129,11 +133,11 @@ class _RPC:
 
 
 class CountingCloud(cloud.Cloud):
-    """A cloud on real threads that counts.
+    """A cloud on real threads that counts its cost.
 
-    :param directory: where its files go.
-    :param threads_for: of each process, by its name; they have to be :class:`Threads`.
-    :param more: as :class:`migrator.testing.cloud.Cloud` has it.
+    :param directory: the directory of its files.
+    :param threads_for: returns the threads of a process by its name; they must be :class:`Threads`.
+    :param more: see :class:`migrator.testing.cloud.Cloud`.
     """
 
     def __init__(self, directory: str, threads_for: cloud.ThreadsFor | None = None, **more: Any) -> None:
@@ -147,13 +151,13 @@ class CountingCloud(cloud.Cloud):
         return _RPC(super()._rpc(name, sender))
 
     def begin_counting(self) -> None:
-        """Count from now on; what was before is forgotten."""
+        """Count from now on, and forget all earlier counts."""
         self.counter.begin()
         self._first_request = len(self.placement.requests)
         self._first_message = len(self.recorder.messages)
 
     def heard(self) -> list[Recorded]:
-        """Return every message that was sent since the counting began, asides included."""
+        """Return every message since the counting began, asides included."""
         return self.recorder.messages[self._first_message :]
 
     def asked(self) -> list[Any]:
@@ -162,12 +166,12 @@ class CountingCloud(cloud.Cloud):
         return requests[self._first_request :]
 
     def costs(self) -> dict[str, int]:
-        """Return what has been counted so far."""
+        """Return the costs that were counted so far, without the asides."""
         return {'placement_requests': len(self.asked())} | {
             'rpc_messages': sum(not (one.poll or one.heartbeat) for one in self.heard()),
             **self.counter.counted,
         }
 
     def asides(self) -> dict[str, int]:
-        """Return what polls, heartbeats and other asides have cost besides."""
+        """Return the cost of polls, heartbeats and other asides."""
         return {'rpc_messages': sum(one.poll or one.heartbeat for one in self.heard()), **self.counter.asides}

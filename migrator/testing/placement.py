@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The real Placement in this process, for tests and the demo: no socket, a database file, started in milliseconds.
+"""The real Placement in this process, for tests and the demo.
 
-openstack-placement is imported when one is started, not before.
+It has a database file and no socket, and starts in milliseconds. openstack-placement is imported only when a Placement
+starts.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ from oslo_config import cfg
 
 _URL = 'http://placement.in.process'
 
-#: The tables that hold what requests have written, and nothing else.
+#: The tables that hold only rows that requests have written.
 _WRITTEN = (
     *('allocations', 'consumers', 'consumer_types', 'users', 'projects', 'resource_provider_aggregates'),
     *('placement_aggregates', 'resource_provider_traits', 'inventories', 'resource_providers'),
 )
 
-#: Placement keeps its database in a global; each request of each instance puts its own there, under this lock. Nothing
-#: inside waits for anything but SQLite.
+#: Placement keeps its database in a global. Under this lock each request puts the database of its Placement there.
+#: Code that holds the lock waits only for SQLite.
 _placement_global = threading.Lock()
 
 
 class Request(NamedTuple):
-    """One request that was answered."""
+    """One request with the status of its response."""
 
     method: str
-    #: Path and query.
+    #: The path and the query.
     url: str
     status: int
 
 
 class Contents(NamedTuple):
-    """What the database of a Placement says of one resource provider."""
+    """The content of a Placement's database for one resource provider."""
 
     uuid: str
     name: str
@@ -59,20 +60,23 @@ class Contents(NamedTuple):
 
 
 class _Template:
-    """A migrated and synchronized database file, made by the first start in this process and copied by the others."""
+    """A migrated and synchronized database file.
+
+    The first start in this process makes it, and the later ones copy it.
+    """
 
     content: bytes | None = None
 
 
 class InProcessPlacement:
-    """One Placement. Several may live in one process, one after another or at once.
+    """One Placement; a process may have several, one after another or at the same time.
 
-    :param directory: where its database file is; one that is there already is opened, as after a restart.
-    :param lock: held during each request, since Placement on SQLite takes one at a time.
-    :param before_request: called with method and URL before the lock is taken; it may wait, or raise.
+    :param directory: the directory of its database file. An existing file is opened, as after a restart.
+    :param lock: held during each request, since Placement on SQLite handles one at a time.
+    :param before_request: called with method and URL before the lock is taken. It may wait or raise.
     """
 
-    #: A token with every right: Placement runs with auth_strategy noauth2.
+    #: A token with all rights: Placement runs with auth_strategy noauth2.
     ADMIN_TOKEN = 'admin'
 
     def __init__(
@@ -83,7 +87,7 @@ class InProcessPlacement:
         before_request: Callable[[str, str], None] | None = None,
     ) -> None:
         self.before_request = before_request
-        #: Everything that was answered, in order.
+        #: Every request that has a response, in order.
         self.requests: list[Request] = []
         self._lock = threading.Lock() if lock is None else lock
         self._file = pathlib.Path(directory, 'placement.sqlite')
@@ -91,7 +95,7 @@ class InProcessPlacement:
         self._app = self._start()
 
     def app(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answer one request: the WSGI application, for any server."""
+        """Handle one request; this is the WSGI application, for any server."""
         request = webob.Request(environ)
         method, url = request.method, request.path_qs
         if self.before_request is not None:
@@ -109,9 +113,9 @@ class InProcessPlacement:
         return [body]
 
     def adapter(self, token: str = ADMIN_TOKEN) -> ks_adapter.Adapter:
-        """Return a keystoneauth1 adapter onto it.
+        """Return a keystoneauth1 adapter for this Placement.
 
-        :param token: ``user:project`` or ``admin``, as noauth2 has it.
+        :param token: ``user:project`` or ``admin``, as in noauth2.
         """
         transport = requests.Session()
         transport.mount(_URL, _WSGITransport(self.app))
@@ -119,7 +123,7 @@ class InProcessPlacement:
         return ks_adapter.Adapter(session, service_type='placement')
 
     def contents(self) -> dict[str, Contents]:
-        """Return provider uuid -> what the database says of it, read past the API in the time of one request."""
+        """Return provider uuid -> its content, read from the database in the time of one request."""
         with self._lock, contextlib.closing(sqlite3.connect(self._file)) as database:
             classes = dict(database.execute('SELECT id, name FROM resource_classes'))
             query = (
@@ -137,7 +141,7 @@ class InProcessPlacement:
         return {one.uuid: one for one in found.values()}
 
     def empty(self) -> None:
-        """Have it be as if new: whoever starts many, one after the other, need not start each."""
+        """Delete everything that requests have written, so that the next user finds a new Placement."""
         self.before_request = None
         self.requests = []
         with self._lock, contextlib.closing(sqlite3.connect(self._file)) as database:
@@ -148,7 +152,7 @@ class InProcessPlacement:
             database.commit()
 
     def close(self) -> None:
-        """Close the database; a request after this opens it again."""
+        """Close the database; a later request opens it again."""
         self._manager.dispose_pool()
 
     def __enter__(self) -> InProcessPlacement:
@@ -158,7 +162,7 @@ class InProcessPlacement:
         self.close()
 
     def _start(self) -> Any:
-        # Imported here: whoever only wants the rest of migrator.testing needs no openstack-placement.
+        # Imported here, since the rest of migrator.testing works without openstack-placement.
         from placement import conf as placement_conf
         from placement import db_api, deploy, util
 
@@ -168,7 +172,7 @@ class InProcessPlacement:
         if is_new and _Template.content is not None:
             self._file.write_bytes(_Template.content)
             is_new = False
-        # thread_checkin would sleep(0) inside the lock; without synchronous a test does not wait for the disk.
+        # thread_checkin calls sleep(0) while the lock is held; without synchronous a test does not wait for the disk.
         database = {'connection': f'sqlite:///{self._file}', 'sqlite_synchronous': False}
         conf = cfg.ConfigOpts()
         placement_conf.register_opts(conf)
@@ -181,7 +185,7 @@ class InProcessPlacement:
         self._manager.append_on_engine_create(_keep_connections)
         with self._lock, self._our_database():
             if is_new:
-                self._forget_that_another_was_synchronized()
+                self._reset_synchronized_flags()
             app = deploy.loadapp(conf)
             if is_new:
                 self._manager.dispose_pool()
@@ -200,24 +204,26 @@ class InProcessPlacement:
                 restore()
 
     @staticmethod
-    def _forget_that_another_was_synchronized() -> None:
+    def _reset_synchronized_flags() -> None:
         from placement.objects import resource_class, trait
 
-        # Placement writes the standard traits and resource classes once in a process, not once in a database.
+        # Placement writes the standard traits and resource classes once per process, and not once per database.
         trait._TRAITS_SYNCED = False
         resource_class._RESOURCE_CLASSES_SYNCED = False
 
 
 def _keep_connections(engine: Any) -> None:
-    # oslo.db opens a SQLite file anew for each transaction, which takes a third of the time of most requests.
+    # By default oslo.db opens a SQLite file for each transaction, which takes a third of the time of most requests.
     kept = engine.dialect.get_pool_class(engine.url)
     engine.pool = kept(engine.pool._creator, _dispatch=engine.pool.dispatch, dialect=engine.dialect)
 
 
 class _CheckedOnce:
-    """Stands for the module ``jsonschema`` in Placement, which checks its own schemas anew at each request.
+    """A replacement of the module ``jsonschema`` in Placement that checks each schema only once.
 
-    :ivar _validators: by the schema's id; the schema is kept, so that the id stays its own.
+    Placement itself checks its schemas at each request.
+
+    :ivar _validators: id of a schema -> the schema and its validator. The schema is kept so that its id stays unique.
     """
 
     def __init__(self, module: Any) -> None:
@@ -242,14 +248,14 @@ class _CheckedOnce:
 
 
 class _WSGITransport(requests.adapters.BaseAdapter):
-    """Lets a requests session call a WSGI application instead of opening a socket."""
+    """A transport of a requests session that calls a WSGI application instead of opening a socket."""
 
     def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:
         super().__init__()
         self._app = app
 
     def send(self, request: requests.PreparedRequest, *_args: Any, **_kwargs: Any) -> requests.Response:
-        """Return the application's answer."""
+        """Return the application's response."""
         asked = webob.Request.blank(request.url, method=request.method, headers=dict(request.headers))
         body = request.body or b''
         asked.body = body.encode() if isinstance(body, str) else body
@@ -257,15 +263,15 @@ class _WSGITransport(requests.adapters.BaseAdapter):
         return make_response(request, answered.status_int, answered.headers.items(), answered.body)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 def make_response(
     request: requests.PreparedRequest | None, status: int, headers: Iterable[tuple[str, str]], body: bytes
 ) -> requests.Response:
-    """Return a requests response of these parts.
+    """Return a requests response with the given parts.
 
-    :param request: what it answers; None where nothing was sent.
+    :param request: the request of this response; None if no request was sent.
     """
     response = requests.Response()
     response.status_code = status

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Faults on the way to Placement, for tests: an adapter that loses, refuses, delays and repeats."""
+"""Faults of requests to Placement, for tests: an adapter that loses, refuses, delays and repeats them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from migrator.testing import placement
 
 
 class Fault(enum.Enum):
-    """What happens to a request."""
+    """The fault of one request."""
 
-    #: No connection: surely not done.
+    #: The client gets no connection. The request is certainly not done.
     UNREACHABLE = enum.auto()
-    #: Lost on its way: a time-out, not done.
+    #: The request is lost. The client gets a time-out.
     TIMEOUT_NOT_DONE = enum.auto()
-    #: Done, and the answer lost: a time-out.
+    #: The request is done and its response is lost. The client gets a time-out.
     TIMEOUT_DONE = enum.auto()
-    #: A time-out; it is held on its way, and done when :meth:`FaultyAdapter.deliver` is called.
+    #: The client gets a time-out. The request is done when :meth:`FaultyAdapter.deliver` is called.
     TIMEOUT_LATE = enum.auto()
-    #: Done, and once more when :meth:`FaultyAdapter.deliver` is called.
+    #: The request is done, and done again when :meth:`FaultyAdapter.deliver` is called.
     DUPLICATED = enum.auto()
-    #: 409 placement.concurrent_update, not done.
+    #: The response is 409 placement.concurrent_update. The request is not done.
     CONFLICT = enum.auto()
-    #: 409 of another code, as when there is no room; not done.
+    #: The response is 409 with another code, as without room. The request is not done.
     REFUSED = enum.auto()
-    #: 500, not done; and 500 although it was done.
+    #: The response is 500. The request is not done.
     ERROR_NOT_DONE = enum.auto()
+    #: The response is 500, although the request is done.
     ERROR_DONE = enum.auto()
-    #: 200 with a JSON object in which nothing is that should be, as of another service; not done.
+    #: The response is 200 with a JSON object without any expected key, as from another service. It is not done.
     ODD = enum.auto()
 
 
@@ -50,30 +51,30 @@ class _Plan:
 
 
 class FaultyAdapter:
-    """Stands before an adapter and does to its requests what a test has planned; the rest goes through.
+    """An adapter that applies planned faults to requests and passes all other requests on.
 
-    :param adapter: the real one.
+    :param adapter: the adapter that sends the requests.
     """
 
     def __init__(self, adapter: Any) -> None:
         self._adapter = adapter
         self._plans: list[_Plan] = []
         self._held: list[tuple[str, str, dict[str, Any]]] = []
-        #: Every (method, url) that was asked for, whatever became of it.
+        #: Every requested (method, url), with or without a fault.
         self.sent: list[tuple[str, str]] = []
 
     def inject(self, fault: Fault, *, method: str | None = None, url: str = '', skip: int = 0, times: int = 1) -> None:
         """Plan a fault.
 
-        :param method: only for this HTTP method.
-        :param url: only where this regular expression is found in the URL.
-        :param skip: let so many matching requests pass first.
-        :param times: how many requests it hits.
+        :param method: hit only requests with this HTTP method.
+        :param url: hit only requests whose URL contains a match of this regular expression.
+        :param skip: the number of matching requests that pass first.
+        :param times: the number of requests to hit.
         """
         self._plans.append(_Plan(fault, method, re.compile(url), skip, times))
 
     def request(self, url: str, method: str, **kwargs: Any) -> requests.Response:
-        """Send one request, or what is planned for it."""
+        """Send one request, or apply the fault that is planned for it."""
         self.sent.append((method, url))
         fault = self._planned(method, url)
         if fault in (Fault.TIMEOUT_LATE, Fault.DUPLICATED):
@@ -95,7 +96,7 @@ class FaultyAdapter:
         raise ks_exceptions.ConnectTimeout(f'Request to {url} timed out: planned by the test')
 
     def deliver(self) -> list[requests.Response]:
-        """Let what was held or duplicated arrive now, in order, and return the answers that nobody waits for."""
+        """Deliver the held and duplicated requests in order, and return their responses."""
         held, self._held = self._held, []
         return [self._send(url, method, kwargs) for url, method, kwargs in held]
 

@@ -2,8 +2,8 @@
 
 """RPC in one process, and a recorder for any RPC.
 
-:class:`DirectRPC` answers as :class:`migrator.rpc.OsloRPC` does (one test suite runs against both): every message
-becomes JSON. But nothing polls, and with simulated threads every send, handling and answer is a checkpoint.
+:class:`DirectRPC` behaves as :class:`migrator.rpc.OsloRPC` does, and one test suite runs against both. Every message
+becomes JSON. Unlike OsloRPC it does not poll. With simulated threads every send, handling and reply is a checkpoint.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from migrator.testing.bus import DirectBus, Message, Pending, Server, checkpoint
 
 __all__ = ['DirectBus', 'DirectRPC', 'Message', 'Recorded', 'RpcRecorder']
 
-#: Methods by which a conductor looks after migrations, whether or not anything happened.
+#: The methods with which a conductor observes migrations, whether or not anything happens.
 POLLS = frozenset({'poll_live_migrations'})
-#: Methods by which a service says that it lives.
+#: The methods with which a service reports its own state.
 HEARTBEATS = frozenset({'compute_started', 'compute_heartbeat', 'compute_stopping'})
-#: The topic of the computes, and how a compute's sender name begins.
+#: The topic of the compute services, and the prefix of their sender names.
 COMPUTE = 'compute'
 
 
 class DirectRPC:
-    """One process's RPC on a :class:`DirectBus`.
+    """The RPC of one process on a :class:`DirectBus`.
 
-    :param sender: who it is, in :class:`migrator.testing.bus.Message`.
-    :param threads: the process's own: its calls wait, and its handlers run, in them.
+    :param sender: the sender's name in :class:`migrator.testing.bus.Message`.
+    :param threads: the threads of the process. Its calls wait and its handlers run in them.
     """
 
     def __init__(self, bus: DirectBus, sender: str, threads: executors.Threads) -> None:
@@ -92,13 +92,13 @@ class DirectRPC:
         raise exception.RPCTimeout(target=str(message.target), method=message.method, timeout=waited)
 
     def cast(self, context: RequestContext, target: Target, method: str, **args: Any) -> None:
-        """Send a message that has no answer; see :meth:`migrator.rpc.RPC.cast`."""
+        """Send a message without a reply; see :meth:`migrator.rpc.RPC.cast`."""
         message = self._message(context, target, method, 'cast', args)
         checkpoint(self._threads, f'rpc {method} cast')
         self._bus.send(message, None)
 
     def serve(self, target: Target, endpoint: object) -> Served:
-        """Listen; see :meth:`migrator.rpc.RPC.serve`."""
+        """Serve an endpoint; see :meth:`migrator.rpc.RPC.serve`."""
         server = Server(self._bus, target, endpoint, self._threads)
         self._bus.register(server)
         return server
@@ -108,11 +108,11 @@ class DirectRPC:
 class Recorded:
     """One message that was sent.
 
-    :ivar sender: who sent it; of a reply, who was called.
-    :ivar target: who was meant; of a reply, who had called.
-    :ivar kind: ``call``, ``reply`` or ``cast``; a call that timed out has no reply.
-    :ivar size: bytes of the arguments or of the result, as JSON.
-    :ivar migration_uuid: the one that it is about; None where it names none, or several.
+    :ivar sender: the sender. For a reply it is the called server.
+    :ivar target: the receiver. For a reply it is the caller.
+    :ivar kind: ``call``, ``reply`` or ``cast``. A call that timed out has no reply.
+    :ivar size: the length of the arguments or of the result as JSON, in bytes.
+    :ivar migration_uuid: the migration of the message. None if it names no migration or several.
     """
 
     sender: str
@@ -124,33 +124,33 @@ class Recorded:
 
     @property
     def poll(self) -> bool:
-        """Whether it is (the reply to) a poll."""
+        """Whether the message is a poll or the reply to one."""
         return self.method in POLLS
 
     @property
     def heartbeat(self) -> bool:
-        """Whether it is (the reply to) a sign of life."""
+        """Whether the message is a heartbeat or the reply to one."""
         return self.method in HEARTBEATS
 
 
 class RpcRecorder:
-    """Records what the services of a test say to each other.
+    """A recorder of the messages between the services of a test.
 
-    :ivar messages: every message, in the order of sending; that of a reply is when it arrived.
+    :ivar messages: every message, in the order of sending. The place of a reply is that of its arrival.
     """
 
     def __init__(self) -> None:
         self.messages: list[Recorded] = []
 
     def wrap(self, rpc: RPC, sender: str) -> RPC:
-        """Return an RPC that records, and passes all to ``rpc``.
+        """Return an RPC that records each message and passes it to ``rpc``.
 
-        :param sender: who uses it: ``compute:host1``, ``conductor:ID``, ``api:ID``.
+        :param sender: the name of its user: ``compute:host1``, ``conductor:ID`` or ``api:ID``.
         """
         return _RecordingRPC(self, rpc, sender)
 
     def per_migration(self) -> dict[str, collections.Counter[str]]:
-        """Return for each migration how many calls, replies and casts it took, polls and heartbeats aside."""
+        """Return migration -> the number of its calls, replies and casts, without polls and heartbeats."""
         counts: dict[str, collections.Counter[str]] = {}
         for message in self.messages:
             if message.migration_uuid and not message.poll and not message.heartbeat:
@@ -158,7 +158,7 @@ class RpcRecorder:
         return counts
 
     def compute_to_compute(self) -> list[Recorded]:
-        """Return every message from a compute to a compute: there must be none."""
+        """Return every message from a compute service to a compute service; there must be none."""
         return [message for message in self.messages if _is_compute(message.sender) and _is_compute(message.target)]
 
 
@@ -186,7 +186,7 @@ class _RecordingRPC:
         try:
             result = self._rpc.call(context, target, method, timeout, monitor, **args)
         except exception.ServiceUnreachable:
-            raise  # nobody answered
+            raise  # without a reply there is nothing to record
         except exception.MigratorException as error:
             self._messages.append(Recorded(str(target), self._sender, method, 'reply', _size(error.message), migration))
             raise
@@ -206,10 +206,13 @@ def _size(value: Any) -> int:
 
 
 def migration_of(args: dict[str, Any]) -> str | None:
-    """Return the uuid of the migration that a message is about, by its arguments; None: none, or several."""
+    """Return the uuid of the migration that a message's arguments name, or None.
+
+    None means that they name no migration, or several.
+    """
     if isinstance(args.get('migration_uuid'), str):
         return str(args['migration_uuid'])
-    # the heads of commands and reports name it; a migration itself is called by its name
+    # Commands and reports have a field migration_uuid. A migration itself is the argument of that name.
     named = [getattr(value, 'migration_uuid', None) for value in args.values()]
     named.append(getattr(args.get('migration'), 'uuid', None))
     found = {str(name) for name in named if name}
