@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who holds what in the fake Placement: consumers, their generations, and the one write of several of them."""
+"""The allocations of the fake Placement: consumers, their generations, and atomic writes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from migrator.testing.fake_placement.candidates import Provider
 
 
 class Consumer(NamedTuple):
-    """Whoever holds an allocation; replaced, never changed.
+    """A holder of an allocation. An instance is replaced and never changed.
 
-    :ivar held: provider uuid -> resource class -> amount. Nothing is held by one that was left behind by a refused
-        write: Placement makes the consumer first.
+    :ivar held: provider uuid -> resource class -> amount. It is empty for a consumer that a refused write has left
+        behind, since Placement creates the consumer first.
     """
 
     generation: int
@@ -27,7 +27,7 @@ class Consumer(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """So much of one class from one provider for one consumer; 0 where it shall hold nothing any more."""
+    """An amount of one class from one provider for one consumer; 0 if the consumer gives it up."""
 
     consumer: str
     provider: Provider
@@ -38,8 +38,8 @@ class _Part(NamedTuple):
 class Consumers:
     """All consumers.
 
-    :param providers: all resource providers by uuid; a write changes their generations, and what of them is in use.
-    :param class_ids: the resource classes that exist.
+    :param providers: uuid -> resource provider. A write changes their generations and usage.
+    :param class_ids: the existing resource classes.
     """
 
     def __init__(self, providers: Mapping[str, Provider], class_ids: Mapping[str, int]) -> None:
@@ -48,24 +48,24 @@ class Consumers:
         self._consumers: dict[str, Consumer] = {}
 
     def get(self, uuid: str) -> Consumer | None:
-        """Return a consumer that holds something."""
+        """Return a consumer, or None if it holds nothing."""
         found = self._consumers.get(uuid)
         return found if found is not None and found.held else None
 
     def delete(self, uuid: str) -> None:
-        """Take everything from a consumer that holds something; no provider's generation changes by that."""
+        """Delete a consumer that holds something; no generation of a provider changes."""
         self._release(uuid)
         del self._consumers[uuid]
 
     def write(self, writes: Mapping[str, Any]) -> None:
-        """Replace what some consumers hold, of all or of none of them.
+        """Replace the allocations of several consumers atomically.
 
         :param writes: consumer uuid -> its body.
-        :raises RefusedError: as Placement does.
+        :raises RefusedError: Placement would refuse the write.
         """
         made = self._ensure_consumers(writes)
-        # A provider that does not exist leaves the consumers behind that were just made, and they refuse null from
-        # then on. Every other refusal takes them back.
+        # As in Placement, an unknown provider leaves the new consumers behind, and they refuse a null generation from
+        # then on. Every other refusal removes them.
         parts = list(self._parts(writes))
         try:
             self._check(parts)
@@ -91,7 +91,7 @@ class Consumers:
                 self._consumers[uuid] = _consumer_of(body, generation, held)
 
     def _ensure_consumers(self, writes: Mapping[str, Any]) -> list[str]:
-        """Make the consumers that do not exist yet, and return them."""
+        """Create the consumers that do not exist yet, and return their uuids."""
         made: list[str] = []
         for uuid, body in writes.items():
             known = self._consumers.get(uuid)
@@ -110,7 +110,7 @@ class Consumers:
         return made
 
     def _parts(self, writes: Mapping[str, Any]) -> Iterator[_Part]:
-        """Return what is written; what is taken away from a consumer that shall hold nothing has the amount 0."""
+        """Yield the parts of a write; what an emptied consumer gives up has the amount 0."""
         for consumer, body in writes.items():
             for uuid, entry in body['allocations'].items():
                 if uuid not in self._providers:
@@ -123,7 +123,7 @@ class Consumers:
                         yield _Part(consumer, self._providers[uuid], name, 0)
 
     def _check(self, parts: list[_Part]) -> None:
-        """Raise unless there is room for everything, once what the same consumers hold now is gone."""
+        """Raise unless all parts fit after the consumers' present allocations are freed."""
         for name in dict.fromkeys(part.resource_class for part in parts):
             if name not in self._class_ids:
                 raise RefusedError(400, f'Unable to allocate inventory: No such resource class {name}.')
@@ -145,7 +145,7 @@ class Consumers:
                 )
             before = provider.used.get(name, 0)
             after = before - freed.get(key, 0) + needed[key]
-            # Who makes it no worse than it was may be above the capacity.
+            # A write that does not raise the usage may leave it above the capacity.
             if after > provider.capacity(name) and after > before:
                 raise RefusedError(409, f"Unable to allocate inventory: '{name}' on '{provider.uuid}' is exhausted.")
 

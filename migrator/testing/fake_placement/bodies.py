@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the fake Placement takes for a body, request by request, at the one microversion that it knows."""
+"""The request bodies that the fake Placement accepts, at the one microversion that it implements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX = 0x7FFFFFFF
 _CLASS = '^[A-Z0-9_]+$'
 _UUID_LIKE = '^[0-9a-fA-F-]{36}$'
 
-#: What an inventory has where the body is silent.
+#: The default fields of an inventory.
 INVENTORY_DEFAULTS = {'reserved': 0, 'min_unit': 1, 'max_unit': _MAX, 'step_size': 1, 'allocation_ratio': 1.0}
 
 
@@ -27,10 +27,10 @@ _formats.checks('uuid')(_is_uuid)
 
 
 class RefusedError(Exception):
-    """A request is answered with an error.
+    """The error response to a request.
 
     :param status: the HTTP status.
-    :param detail: a text for people; Placement's own is worded otherwise.
+    :param detail: a text for operators. Placement's own text is different.
     :param code: Placement's error code.
     """
 
@@ -40,24 +40,24 @@ class RefusedError(Exception):
         self.code = code
 
     def document(self) -> dict[str, Any]:
-        """Return what the answer says."""
+        """Return the document of the response."""
         title = http.HTTPStatus(self.status).phrase
         return {'errors': [{'status': self.status, 'title': title, 'detail': str(self), 'code': self.code}]}
 
 
 class Body:
-    """A schema that bodies are held to.
+    """A validator of request bodies.
 
-    :param schema: as JSON schema has it.
+    :param schema: a JSON schema.
     """
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._validator = jsonschema.Draft202012Validator(schema, format_checker=_formats)
 
     def read(self, body: Any) -> Any:
-        """Return a body that is right.
+        """Return a valid body.
 
-        :raises RefusedError: it is not, or there is none.
+        :raises RefusedError: the body is invalid or missing.
         """
         if body is None:
             raise RefusedError(415, 'The media type None is not supported, use application/json')
@@ -132,6 +132,7 @@ AGGREGATES = Body(
     )
 )
 CUSTOM_NAME = Body({**_TEXT, 'pattern': '^CUSTOM_[A-Z0-9_]+$'})
-#: The allocations of one consumer, and those of several.
+#: The allocations of one consumer.
 WRITE = Body(_WRITE)
+#: The allocations of several consumers.
 WRITES = Body(_map(_UUID_LIKE, _WRITE, 1))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the fake Placement has room for: its providers, and the allocation candidates in Placement's own order.
+"""The providers of the fake Placement, and the allocation candidates in Placement's own order.
 
-Placement gathers candidates in sets, and answers in the order of those. It is computed here by the same sets, so that
-a limit cuts off the same ones.
+Placement collects candidates in sets and returns them in the order of the sets. This module uses the same sets, so
+that a limit cuts off the same candidates.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from migrator.testing.fake_placement.bodies import RefusedError
 SHARING_TRAIT = 'MISC_SHARES_VIA_AGGREGATE'
 
 _PARAMETER = re.compile(r'(resources|in_tree)([a-zA-Z0-9_-]{1,64})?')
-#: What Placement takes besides, and the client of this project does not ask for.
+#: Parameters that Placement supports and that the client of this project does not send.
 _UNSUPPORTED = re.compile(r'(required|member_of)([a-zA-Z0-9_-]{1,64})?|root_required|same_subtree')
 _LIMIT = re.compile(r'[1-9][0-9]*')
 
-#: (internal id of a provider, internal id of the root of its tree), as Placement's queries return them.
+#: (internal id of a provider, internal id of the root of its tree), as in the rows of Placement's queries.
 _Row = tuple[int, int]
 
 
@@ -34,9 +34,9 @@ _Row = tuple[int, int]
 class Provider:
     """A resource provider.
 
-    :ivar id: what Placement's database would number it.
+    :ivar id: the id that Placement's database would use.
     :ivar inventory: resource class -> total, reserved, min_unit, max_unit, step_size, allocation_ratio.
-    :ivar used: resource class -> how much is allocated, of all classes of which anything is.
+    :ivar used: resource class -> the allocated amount. Classes without any allocation are left out.
     :ivar holders: consumer uuid -> resource class -> amount, in the order of the writes.
     """
 
@@ -53,26 +53,26 @@ class Provider:
 
     @property
     def root(self) -> Provider:
-        """The root of the tree that it is in."""
+        """The root of the provider's tree."""
         found = self
         while found.parent is not None:
             found = found.parent
         return found
 
     def capacity(self, resource_class: str) -> float:
-        """Return how much of a class can be allocated, before it is rounded."""
+        """Return how much of a class can be allocated, not rounded."""
         inventory = self.inventory[resource_class]
         total: float = (inventory['total'] - inventory['reserved']) * inventory['allocation_ratio']
         return total
 
     def takes(self, resource_class: str, amount: int) -> bool:
-        """Whether one allocation may be of such an amount, whatever is in use."""
+        """Return whether the units of the inventory allow an allocation of this amount, whatever is in use."""
         inventory = self.inventory[resource_class]
         is_between: bool = inventory['min_unit'] <= amount <= inventory['max_unit']
         return is_between and amount % inventory['step_size'] == 0
 
     def has_room(self, resource_class: str, amount: int) -> bool:
-        """Whether such an allocation would be accepted now."""
+        """Return whether an allocation of this amount is possible now."""
         return (
             resource_class in self.inventory
             and self.takes(resource_class, amount)
@@ -81,7 +81,7 @@ class Provider:
 
 
 class _Part:
-    """So much of one class from one provider; equal to any other of the same."""
+    """An amount of one class from one provider; parts with the same values are equal."""
 
     __slots__ = ('_hashed_as', 'amount', 'provider', 'resource_class')
 
@@ -102,7 +102,7 @@ class _Part:
 
 
 class _Claim:
-    """One way to meet one request group, or all of them; equal to any other with the same parts and mappings."""
+    """One way to satisfy one request group or all groups; claims with the same content are equal."""
 
     __slots__ = ('anchor', 'mappings', 'parts')
 
@@ -128,9 +128,9 @@ class _Group:
 class Search:
     """One search for allocation candidates.
 
-    :param providers: all of them, by uuid.
-    :param class_ids: resource class -> what Placement's database would number it.
-    :param hashed_as: what stands for a text where Placement hashes it.
+    :param providers: uuid -> provider, for all providers.
+    :param class_ids: resource class -> the id that Placement's database would use.
+    :param hashed_as: returns the value to hash instead of a text that Placement hashes.
     """
 
     def __init__(
@@ -145,11 +145,11 @@ class Search:
         self._has_trees = any(one.parent is not None for one in providers.values())
 
     def run(self, query: Sequence[tuple[str, str]]) -> dict[str, Any]:
-        """Return the document that answers ``GET /allocation_candidates``.
+        """Return the document of the response to ``GET /allocation_candidates``.
 
         :param query: names and values of the query string.
-        :raises RefusedError: it is malformed, or asks for an unknown resource class.
-        :raises NotImplementedError: it has a parameter that is known to Placement and not to this.
+        :raises RefusedError: the query is malformed, or names an unknown resource class.
+        :raises NotImplementedError: the query has a parameter that only the real Placement supports.
         """
         groups, policy, limit = _parsed(query)
         found: dict[str, Iterable[_Claim]] = {}
@@ -171,7 +171,10 @@ class Search:
     # --- one group ---------------------------------------------------------------------------------------------------
 
     def _rows(self, group: _Group) -> dict[str, set[_Row]] | None:
-        """Return who has room by class; None where nobody has for one of them, or the tree does not exist."""
+        """Return resource class -> the providers with room for it.
+
+        The result is None if one class has no such provider, or the tree does not exist.
+        """
         for name in group.resources:
             if name not in self._class_ids:
                 raise RefusedError(
@@ -199,7 +202,7 @@ class Search:
         return self._from_one_provider(group, rows)
 
     def _from_one_provider(self, group: _Group, rows: Mapping[str, set[_Row]]) -> list[_Claim]:
-        """Return the claims that one provider meets alone."""
+        """Return the claims that one provider satisfies alone."""
         able = set.intersection(*({row[0] for row in one} for one in rows.values()))
         last = rows[next(reversed(group.resources))]
         claims = []
@@ -209,7 +212,7 @@ class Search:
             mappings = {group.suffix: {provider.uuid}}
             claims.append(_Claim(self._by_id[root], parts, mappings))
             if number in self._sharing:
-                # One for each tree that may borrow; they are the same parts, not copies of them.
+                # One claim for each tree that may borrow. As in Placement, they share the parts and do not copy them.
                 claims += [
                     _Claim(self._by_id[anchor], parts, mappings)
                     for _lender, anchor in self._anchors({number})
@@ -218,7 +221,7 @@ class Search:
         return claims
 
     def _from_trees(self, group: _Group, rows: Mapping[str, set[_Row]]) -> set[_Claim]:
-        """Return the claims that a tree and what it borrows meet together."""
+        """Return the claims that a tree satisfies together with the providers from which it borrows."""
         chosen: set[tuple[int, int, int]] = set()
         for name in group.resources:
             number = self._class_ids[name]
@@ -250,7 +253,7 @@ class Search:
         return claims
 
     def _anchors(self, lenders: Iterable[int]) -> list[_Row]:
-        """Return (lender, root of a tree that may borrow from it), its own tree included."""
+        """Return each (lender, root of a tree that may borrow from it), the lender's own tree included."""
         found = set()
         for number in sorted(lenders):
             lender = self._by_id[number]
@@ -266,9 +269,9 @@ class Search:
     # --- all groups --------------------------------------------------------------------------------------------------
 
     def _merge(self, found: Mapping[str, Iterable[_Claim]], policy: str | None, several: set[str]) -> list[_Claim]:
-        """Return the claims that meet all groups in one tree.
+        """Return the claims that satisfy all groups in one tree.
 
-        :param several: the classes that more than one group asks for.
+        :param several: the classes that more than one group requests.
         """
         by_anchor: dict[str, dict[str, list[_Claim]]] = {}
         for suffix, claims in found.items():
@@ -292,16 +295,17 @@ class Search:
         return list(merged)
 
     def _trees(self, claims: Iterable[_Claim]) -> dict[str, Any]:
-        """Return the summary of each provider of the trees that the claims touch."""
+        """Return the summary of each provider in the trees of the claims."""
         roots = {self._root_of[part.provider.id] for claim in claims for part in claim.parts}
         return {one.uuid: _summary_of(one) for one in self._by_id.values() if self._root_of[one.id] in roots}
 
 
 def _folded(claims: Sequence[_Claim], copied: set[str]) -> _Claim:
-    """Return one claim for several, amounts of the same class from the same provider added up.
+    """Merge claims into one, and add up the amounts of the same class from the same provider.
 
-    :param copied: the classes whose parts are copied first. Of all others they are not, and where two groups ask for
-        the same class without group_policy=none, what is added up in one candidate shows in the next: Placement's way.
+    :param copied: the classes whose parts are copied first. Parts of other classes are changed in place. If two groups
+        request the same class without group_policy=none, a sum in one candidate therefore appears in the next one too.
+        Placement does the same.
     """
     parts: dict[tuple[int, str], _Part] = {}
     mappings: dict[str, set[str]] = {}
@@ -318,7 +322,7 @@ def _folded(claims: Sequence[_Claim], copied: set[str]) -> _Claim:
 
 
 def _fits(part: _Part) -> bool:
-    """Whether there is still room for a part, whose amount may be that of several groups together."""
+    """Return whether the provider has room for a part, whose amount may be the sum of several groups."""
     provider, name = part.provider, part.resource_class
     is_room = provider.used.get(name, 0) + part.amount <= int(provider.capacity(name))
     return is_room and part.amount <= provider.inventory[name]['max_unit']
@@ -366,7 +370,7 @@ def _parsed(query: Sequence[tuple[str, str]]) -> tuple[list[_Group], str | None,
             policy = value
         elif _UNSUPPORTED.fullmatch(name):
             raise NotImplementedError(
-                f'FakePlacement knows no {name} in /allocation_candidates; InProcessPlacement does'
+                f'FakePlacement does not implement {name} in /allocation_candidates; use InProcessPlacement'
             )
         else:
             raise RefusedError(400, f'Invalid query string parameters: {name}={value}')

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A fast fake of Placement for simulations: the same answers and generations, out of dicts and in microseconds.
+"""A fast fake of Placement for simulations, with the same responses and generations.
 
-It knows what :mod:`migrator.placement_client` asks for, at the one microversion that it asks in. It is held to the
-real one by a test that sends random requests to both.
+It keeps everything in dicts and responds in microseconds. It implements the requests of
+:mod:`migrator.placement_client`, at the one microversion that this client uses. A test sends random requests to the
+fake and to the real Placement, and compares the responses.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from migrator.testing.fake_placement.candidates import Provider, Search
 _CONFLICT = CONCURRENT_UPDATE
 _VERSION = f'placement {MICROVERSION}'
 _HEADERS = [('Content-Type', 'application/json'), ('OpenStack-API-Version', _VERSION)]
-#: What Placement has besides, and this has not: method, first word of the path, how many there are, the third.
+#: Requests that only the real Placement implements: method, first part of the path, number of parts, third part.
 _UNSUPPORTED = {
     ('GET', '', 1, ''),
     ('GET', 'resource_classes', 1, ''),
@@ -58,9 +59,9 @@ _Where = tuple[str, int, str]
 
 
 class _Asked(NamedTuple):
-    """A request, taken apart.
+    """A parsed request.
 
-    :ivar name: the second word of the path.
+    :ivar name: the second part of the path.
     """
 
     name: str
@@ -70,44 +71,44 @@ class _Asked(NamedTuple):
 
 class _Answer(NamedTuple):
     status: int
-    #: None: the answer has no body.
+    #: None if the response has no body.
     document: dict[str, Any] | None = None
 
 
 def stable(text: str) -> int:
-    """Return the same number for the same text in every process; a text's own hash differs from one to the next."""
+    """Return a hash of a text that is the same in every process, unlike the built-in hash."""
     return zlib.crc32(text.encode())
 
 
 @functools.cache
 def _standard_traits() -> frozenset[str]:
-    import os_traits  # with openstack-placement, which is an extra
+    import os_traits  # comes with openstack-placement, which is an optional dependency
 
     return frozenset(os_traits.get_traits())
 
 
 @functools.cache
 def _standard_classes() -> Mapping[str, int]:
-    import os_resource_classes  # with openstack-placement, which is an extra
+    import os_resource_classes  # comes with openstack-placement, which is an optional dependency
 
     return {name: number for number, name in enumerate(os_resource_classes.STANDARDS)}
 
 
 class FakePlacement:
-    """One Placement, empty at its start, which forgets everything when it is gone.
+    """One Placement in memory, empty at its start.
 
     It has the interface of :class:`~migrator.testing.placement.InProcessPlacement`.
 
     :param directory: ignored.
     :param lock: held during each request.
-    :param before_request: called with method and URL before the lock is taken; it may wait, or raise.
-    :param hashed_as: what stands for a text where the order of allocation candidates comes from its hash. The same
-        requests then give the same order in every process; with ``lambda text: text`` it is the order in which the
-        real one would answer in this process.
-    :ivar requests: everything that was answered, in order.
+    :param before_request: called with method and URL before the lock is taken. It may wait or raise.
+    :param hashed_as: returns the value to hash instead of a text that determines the order of allocation candidates.
+        With the default the same requests give the same order in every process. With ``lambda text: text`` the order
+        is that of the real Placement in this process.
+    :ivar requests: every request that has a response, in order.
     """
 
-    #: A token with every right; any other one is refused, as by auth_strategy noauth2.
+    #: A token with all rights. Any other token is refused, as with auth_strategy noauth2.
     ADMIN_TOKEN = 'admin'
 
     def __init__(
@@ -152,14 +153,14 @@ class FakePlacement:
         }
 
     def adapter(self, token: str = ADMIN_TOKEN) -> Adapter:
-        """Return something with the methods of a keystoneauth1 adapter onto it.
+        """Return an object with the methods of a keystoneauth1 adapter for this Placement.
 
-        :param token: ``admin``, or one without any right.
+        :param token: ``admin``, or any token without rights.
         """
         return Adapter(self, token)
 
     def app(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answer one request: the WSGI application, for any server."""
+        """Handle one request; this is the WSGI application, for any server."""
         asked = webob.Request(environ)
         body = jsonlib.loads(asked.body) if asked.body else None
         token = asked.headers.get('X-Auth-Token', '')
@@ -169,7 +170,7 @@ class FakePlacement:
         return [found.content]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def __enter__(self) -> FakePlacement:
         return self
@@ -178,16 +179,16 @@ class FakePlacement:
         self.close()
 
     def answer(self, method: str, url: str, body: Any, version: str | None, token: str) -> requests.Response:
-        """Answer one request.
+        """Handle one request and return its response.
 
-        :param url: path and query.
-        :param body: what the JSON of its body says; None: it has none.
-        :param version: what its header OpenStack-API-Version says; None: it has none.
-        :raises NotImplementedError: the real Placement would have an answer, and this has none.
+        :param url: the path and the query.
+        :param body: the decoded JSON body; None if the request has no body.
+        :param version: the value of the header OpenStack-API-Version; None if the request has no such header.
+        :raises NotImplementedError: only the real Placement implements this request.
         """
         if self.before_request is not None:
             self.before_request(method, url)
-        # So nobody keeps a hand on what is written, and what is no JSON is found here.
+        # The copy keeps callers from changing stored data later, and finds values that JSON cannot represent.
         body = None if body is None else jsonlib.loads(jsonlib.dumps(body))
         with self._lock:
             try:
@@ -197,7 +198,7 @@ class FakePlacement:
             except RefusedError as error:
                 answer = _Answer(error.status, error.document())
             self.requests.append(testing_placement.Request(method, url, answer.status))
-            # Inside the lock, since documents hold what the next request may change.
+            # Encoded under the lock, since the next request may change the objects in the document.
             content = b'' if answer.document is None else jsonlib.dumps(answer.document).encode()
         return testing_placement.make_response(None, answer.status, _HEADERS, content)
 
@@ -208,12 +209,12 @@ class FakePlacement:
         methods = self._routes.get(where)
         if methods is None or method not in methods:
             if (method, *where) in _UNSUPPORTED:
-                raise NotImplementedError(f'FakePlacement knows no {method} {path}; InProcessPlacement does')
+                raise NotImplementedError(f'FakePlacement does not implement {method} {path}; use InProcessPlacement')
             if methods is None and all(where != known[1:] for known in _UNSUPPORTED):
                 raise RefusedError(404, 'The resource could not be found.')
             raise RefusedError(405, 'The method specified is not allowed for this resource.')
         if version != _VERSION and method != 'DELETE':
-            raise NotImplementedError(f'FakePlacement knows {_VERSION} only; {method} {path} came with {version}')
+            raise NotImplementedError(f'FakePlacement implements only {_VERSION}; {method} {path} has {version}')
         name = words[1] if len(words) > 1 else ''
         return methods[method](_Asked(name, parse.parse_qsl(query, keep_blank_values=True), body))
 
@@ -235,7 +236,9 @@ class FakePlacement:
         found = list(self._providers.values())
         for name, value in asked.query:
             if name in ('member_of', 'required', 'resources'):
-                raise NotImplementedError(f'FakePlacement knows no {name} in /resource_providers')
+                raise NotImplementedError(
+                    f'FakePlacement does not implement {name} in /resource_providers; use InProcessPlacement'
+                )
             if name not in ('name', 'uuid', 'in_tree') or (name != 'name' and not uuidutils.is_uuid_like(value)):
                 raise RefusedError(400, f'Invalid query string parameters: {name}={value}')
             if name == 'in_tree':
@@ -367,7 +370,7 @@ class FakePlacement:
 
     def _list_traits(self, asked: _Asked) -> _Answer:
         if asked.query:
-            raise NotImplementedError('FakePlacement knows no query in /traits')
+            raise NotImplementedError('FakePlacement does not implement a query of /traits; use InProcessPlacement')
         return _Answer(200, {'traits': [*sorted(_standard_traits()), *self._custom_traits]})
 
     # --- allocations -------------------------------------------------------------------------------------------------
@@ -412,10 +415,10 @@ class FakePlacement:
 
 
 class Adapter:
-    """Stands for a keystoneauth1 adapter.
+    """A replacement of a keystoneauth1 adapter.
 
-    :param placement: what it talks to.
-    :param token: as :meth:`FakePlacement.adapter` has it.
+    :param placement: the Placement that handles the requests.
+    :param token: see :meth:`FakePlacement.adapter`.
     """
 
     def __init__(self, placement: FakePlacement, token: str) -> None:
@@ -437,7 +440,7 @@ class Adapter:
     ) -> requests.Response:
         """Send one request; see :meth:`keystoneauth1.adapter.Adapter.request`.
 
-        :raises keystoneauth1.exceptions.HttpError: the status is 400 or more, and ``raise_exc`` is set.
+        :raises keystoneauth1.exceptions.HttpError: the status is 400 or more and ``raise_exc`` is set.
         """
         version = None if microversion is None else f'placement {microversion}'
         for name, value in (headers or {}).items():
@@ -449,19 +452,19 @@ class Adapter:
         return response
 
     def get(self, url: str, **kwargs: Any) -> requests.Response:
-        """GET; see :meth:`request`."""
+        """Send a GET request; see :meth:`request`."""
         return self.request(url, 'GET', **kwargs)
 
     def post(self, url: str, **kwargs: Any) -> requests.Response:
-        """POST; see :meth:`request`."""
+        """Send a POST request; see :meth:`request`."""
         return self.request(url, 'POST', **kwargs)
 
     def put(self, url: str, **kwargs: Any) -> requests.Response:
-        """PUT; see :meth:`request`."""
+        """Send a PUT request; see :meth:`request`."""
         return self.request(url, 'PUT', **kwargs)
 
     def delete(self, url: str, **kwargs: Any) -> requests.Response:
-        """DELETE; see :meth:`request`."""
+        """Send a DELETE request; see :meth:`request`."""
         return self.request(url, 'DELETE', **kwargs)
 
 

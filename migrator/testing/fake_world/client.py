@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A test's hand on a world of fake hypervisors in another process, and the calls that its drivers make too.
+"""A client of a world of fake hypervisors in another process, for tests.
 
-See :mod:`migrator.testing.fake_world.server` for the world itself, and for what goes over the socket.
+The drivers of the world use the same calls. See :mod:`migrator.testing.fake_world.server` for the world itself and
+for the protocol on the socket.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from typing import Any
 from migrator import exception
 from migrator.objects import Instance, base
 
-#: Seconds to wait for the socket to be answered at all.
+#: Seconds to wait for a connection.
 CONNECT_TIMEOUT = 5.0
 
 
 class Gone(Exception):
-    """The world cannot be reached, or has ended while it was asked."""
+    """The world is not reachable, or has ended during a call."""
 
 
 class Call:
-    """One call on a connection of its own."""
+    """One call, on a new connection."""
 
     def __init__(self, path: str, asked: dict[str, Any]) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -34,22 +35,23 @@ class Call:
         try:
             self._socket.connect(path)
             self._socket.settimeout(None)
-            self.say(asked)
+            self.send(asked)
         except OSError as error:
             self._socket.close()
             raise Gone(f'{path}: {error.strerror or error}') from error
 
-    def say(self, word: Any) -> None:
-        """Send a line."""
+    def send(self, message: Any) -> None:
+        """Send a message as one line."""
         try:
-            self._socket.sendall(json.dumps(word).encode() + b'\n')
+            self._socket.sendall(json.dumps(message).encode() + b'\n')
         except OSError as error:
             raise Gone(str(error)) from error
 
-    def hear(self, timeout: float | None = None) -> Any:
-        """Return the next line.
+    def receive(self, timeout: float | None = None) -> Any:
+        """Return the next message.
 
-        :raises TimeoutError: there was none for so many seconds.
+        :param timeout: the longest time to wait, in seconds; None: without limit.
+        :raises TimeoutError: no message came in that time.
         """
         self._socket.settimeout(timeout)
         while b'\n' not in self._received:
@@ -60,32 +62,33 @@ class Call:
             except OSError as error:
                 raise Gone(str(error)) from error
             if not more:
-                raise Gone('it has ended')
+                raise Gone('the connection was closed')
             self._received += more
         line, _newline, self._received = self._received.partition(b'\n')
         return json.loads(line)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
 
 @contextlib.contextmanager
 def calling(path: str, call: str, host: str, life: str, args: tuple[Any, ...]) -> Iterator[Call]:
-    """Make one call, and hang up at the end of the block.
+    """Make one call, and close its connection at the end of the block.
 
-    :raises Gone: the world is not there.
+    :param life: the incarnation of the driver, as the call ``connect`` returned it.
+    :raises Gone: the world is not reachable.
     """
     asked = {'call': call, 'host': host, 'life': life, 'args': [base.to_primitive(arg) for arg in args]}
     with contextlib.closing(Call(path, asked)) as made:
         yield made
 
 
-def result_of(word: Any) -> Any:
-    """Return what an answer holds, or raise the error that it is."""
-    error = word.get('error')
+def result_of(reply: Any) -> Any:
+    """Return the result in a reply, or raise the error in it."""
+    error = reply.get('error')
     if error is None:
-        return base.from_primitive(word['result'])
+        return base.from_primitive(reply['result'])
     kind = getattr(exception, error['kind'] or '-', None)
     if kind is None:
         raise ValueError(error['message'])
@@ -93,9 +96,9 @@ def result_of(word: Any) -> Any:
 
 
 class FakeWorldClient:
-    """A test's hand on the world: it acts as the guests' users, and as fate.
+    """A client with which a test acts as the guests' users and injects faults.
 
-    :param path: of the socket.
+    :param path: the path of the world's socket.
     """
 
     def __init__(self, path: str) -> None:
@@ -104,28 +107,28 @@ class FakeWorldClient:
     def ask(self, call: str, host: str = '', *args: Any) -> Any:
         """Make one call; see :meth:`migrator.testing.fake_world.server.WorldServer.answer`.
 
-        :raises migrator.exception.ServiceUnreachable: the world is not there.
-        :raises ValueError: it cannot be done.
+        :raises migrator.exception.ServiceUnreachable: the world is not reachable.
+        :raises ValueError: the world refuses the call.
         """
         try:
             with calling(self._path, call, host, '', args) as made:
-                return result_of(made.hear())
+                return result_of(made.receive())
         except Gone as error:
             raise exception.ServiceUnreachable(service='The world of fake hypervisors', reason=str(error)) from None
 
     def add(self, host: str) -> None:
-        """Add a host, unless it is there."""
+        """Add a host if the world does not have it yet."""
         self.ask('add', host)
 
     def spawn(self, host: str, instance: Instance, dirty_rate: float = 0.0) -> None:
         """Start an instance's guest on a host.
 
-        :param dirty_rate: how fast it dirties its memory, in MiB/s.
+        :param dirty_rate: how fast the guest dirties its memory, in MiB/s.
         """
         self.ask('spawn', host, instance, dirty_rate)
 
     def knob(self, host: str, name: str, value: Any) -> None:
-        """Set a knob of a hypervisor; they are those of :class:`migrator.virt.fake.hypervisor.FakeHypervisor`."""
+        """Set a knob of a hypervisor; see :class:`migrator.virt.fake.hypervisor.FakeHypervisor`."""
         self.ask('knob', host, name, value)
 
     def fail(self, host: str, phase: str, **options: Any) -> None:
@@ -133,15 +136,18 @@ class FakeWorldClient:
         self.ask('fail', host, phase, options)
 
     def stall(self, host: str, phase: str, **options: Any) -> str:
-        """Make a phase hang, and return the name of the stall; see :meth:`migrator.virt.fake.faults.Faults.stall`."""
+        """Make a phase hang and return the name of the stall.
+
+        See :meth:`migrator.virt.fake.faults.Faults.stall`.
+        """
         name: str = self.ask('stall', host, phase, options)
         return name
 
     def clear(self, host: str, phase: str | None = None) -> None:
-        """Take away what has not struck yet."""
+        """Remove the faults that have not taken effect yet."""
         self.ask('clear', host, phase, {})
 
     def look(self) -> dict[str, Any]:
-        """Return everything there is in the world; times are of the world's monotonic clock."""
+        """Return a description of the whole world; its times are those of the world's monotonic clock."""
         found: dict[str, Any] = self.ask('look')
         return found

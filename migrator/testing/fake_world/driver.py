@@ -2,7 +2,7 @@
 
 """A driver for one host's fake hypervisor in another process.
 
-See :mod:`migrator.testing.fake_world.server` for the world itself, and for what goes over the socket.
+See :mod:`migrator.testing.fake_world.server` for the world itself and for the protocol on the socket.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from migrator.testing.fake_world.client import Gone, calling, result_of
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
 
-#: How often a step that takes long looks at its token, in seconds.
+#: Seconds between two checks of the token by a running step.
 TOKEN_INTERVAL = 0.1
 
 
 class FakeWorldDriver(driver.ComputeDriver):
-    """Drives one host's fake hypervisor in another process, exactly as FakeDriver does one in this.
+    """A driver for one host's fake hypervisor in another process; it behaves as FakeDriver does.
 
-    :param path: of the world's socket.
-    :param host: whose hypervisor; it is added if the world does not know it.
-    :param threads: those of the compute process.
-    :raises migrator.exception.ServiceUnreachable: the world is not there.
+    :param path: the path of the world's socket.
+    :param host: the host of the hypervisor. It is added if the world does not have it.
+    :param threads: the threads of the compute process.
+    :raises migrator.exception.ServiceUnreachable: the world is not reachable.
     """
 
     def __init__(self, path: str, host: str, threads: executors.Threads) -> None:
         self.host = host
         self._path = path
         self._threads = threads
-        #: Its name in the world's log.
+        #: The name of this incarnation in the world's log.
         self.life: str = client.FakeWorldClient(path).ask('connect', host)
 
     def _ask(self, method: str, *args: Any) -> Any:
         try:
             with calling(self._path, method, self.host, self.life, args) as made:
-                return result_of(made.hear())
+                return result_of(made.receive())
         except Gone as error:
-            raise self._gone(method, error) from None
+            raise self._unreachable(method, error) from None
 
-    def _gone(self, method: str, error: Gone) -> exception.DriverError:
+    def _unreachable(self, method: str, error: Gone) -> exception.DriverError:
         reason = f'the world of fake hypervisors is not reachable: {error}'
         return exception.DriverError(host=self.host, phase=method, reason=reason)
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
     def init_host(self, host: str) -> None:
-        """Connect; see :meth:`driver.ComputeDriver.init_host`."""
+        """See :meth:`driver.ComputeDriver.init_host`."""
         self._ask('init_host', host)
 
     def get_node(self) -> compute_node.ComputeNode:
@@ -99,28 +99,28 @@ class FakeWorldDriver(driver.ComputeDriver):
         """See :meth:`driver.ComputeDriver.cleanup_live_migration_destination_check`."""
         self._ask('cleanup_live_migration_destination_check', instance)
 
-    # --- the move ----------------------------------------------------------------------------------------------------
+    # --- the migration -----------------------------------------------------------------------------------------------
 
     def pre_live_migration(
         self, instance: Instance, migrate_data: LiveMigrateData, token: driver.CancelToken
     ) -> LiveMigrateData:
-        """See :meth:`driver.ComputeDriver.pre_live_migration`; hands a cancellation on when it sees one."""
+        """Forward a cancellation to the world; see :meth:`driver.ComputeDriver.pre_live_migration`."""
         token.raise_if_cancelled()
         cancelled: exception.Cancelled | None = None
         try:
             with calling(self._path, 'pre_live_migration', self.host, self.life, (instance, migrate_data)) as made:
                 while True:
                     try:
-                        found: LiveMigrateData = result_of(made.hear(TOKEN_INTERVAL))
+                        found: LiveMigrateData = result_of(made.receive(TOKEN_INTERVAL))
                     except TimeoutError:
                         if cancelled is None and (cancelled := _cancelled(token)) is not None:
-                            made.say('cancel')
+                            made.send('cancel')
                         continue
                     return found
         except exception.Cancelled:
             raise cancelled or exception.Cancelled(what='The step') from None
         except Gone as error:
-            raise self._gone('pre_live_migration', error) from None
+            raise self._unreachable('pre_live_migration', error) from None
 
     def live_migration(
         self,
@@ -129,17 +129,17 @@ class FakeWorldDriver(driver.ComputeDriver):
         migrate_data: LiveMigrateData,
         started: Callable[[], None],
     ) -> Verdict:
-        """See :meth:`driver.ComputeDriver.live_migration`; the job goes on with or without this process."""
+        """See :meth:`driver.ComputeDriver.live_migration`; the job continues even if this process ends."""
         args = (instance, destination, migrate_data)
         try:
             with calling(self._path, 'live_migration', self.host, self.life, args) as made:
-                word = made.hear()
-                if 'started' in word:
+                reply = made.receive()
+                if 'started' in reply:
                     started()
-                    word = made.hear()
-                return Verdict(result_of(word))
+                    reply = made.receive()
+                return Verdict(result_of(reply))
         except Gone as error:
-            raise self._gone('live_migration', error) from None
+            raise self._unreachable('live_migration', error) from None
 
     def attach_live_migration(self, instance_uuid: str) -> Verdict | None:
         """See :meth:`driver.ComputeDriver.attach_live_migration`."""

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A world of fake hypervisors in a process of its own, which outlives the compute services that use it.
+"""Fake hypervisors in a separate process, which outlives the compute services that use them.
 
-``migrator-fake-world --listen PATH`` holds a :class:`~migrator.virt.fake.hypervisor.FakeWorld` and serves it at a unix
-socket, which only its owner may open. A compute service drives its host's hypervisor there by
-:class:`migrator.testing.fake_world.driver.FakeWorldDriver`; a test acts as the guests' users, and looks at everything,
-by :class:`migrator.testing.fake_world.client.FakeWorldClient`.
+``migrator-fake-world --listen PATH`` holds a :class:`~migrator.virt.fake.hypervisor.FakeWorld` and serves it on a unix
+socket that only its owner may open. A compute service controls its host's hypervisor through
+:class:`migrator.testing.fake_world.driver.FakeWorldDriver`. A test acts as the guests' users and observes everything
+through :class:`migrator.testing.fake_world.client.FakeWorldClient`.
 
-One connection is one call. A line of JSON, ``{"call": name, "host": name, "life": name, "args": [...]}``, is answered
-by one, ``{"result": ...}`` or ``{"error": {...}}``. Before that, ``{"started": true}`` says that the hypervisor has
-the job; and a line from the caller, or the end of his connection, says that the step is no longer wanted.
+One connection is one call. The request is one line of JSON,
+``{"call": name, "host": name, "life": name, "args": [...]}``. The reply is another,
+``{"result": ...}`` or ``{"error": {...}}``. Before the reply, ``{"started": true}`` reports that the hypervisor has
+started the job. If the caller sends another line or closes the connection, the step is cancelled.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from migrator.virt.fake import faults
 from migrator.virt.fake.driver import FakeDriver
 from migrator.virt.fake.hypervisor import FakeHypervisor, FakeWorld
 
-#: What a unix socket's path may be long, in bytes: the kernel's limit.
+#: The kernel's limit for the path of a unix socket, in bytes.
 LONGEST_PATH = 107
 
-#: The methods of a driver, each with what is added to its arguments here: the token, or what to call when it started.
+#: The methods of a driver, each with the argument that the server adds: the token, or the callback at the start.
 METHODS = {
     'init_host': None,
     'get_node': None,
@@ -60,18 +61,16 @@ METHODS = {
     'rollback_live_migration_at_source': None,
     'rollback_live_migration_at_destination': None,
 }
-#: What a test may do to a hypervisor, as the guests' users or as fate.
+#: The methods of a hypervisor that a test may call, as the guests' users or to inject a fault.
 DEEDS = frozenset(
     {'delete', 'shut_off', 'pause', 'resume', 'break_post_copy', 'set_link', 'power_off', 'power_on', 'residue'}
 )
-
-
-#: What a test may set, and sees.
+#: The knobs of a hypervisor that a test may set, and that ``look`` returns.
 KNOBS = ('link', 'max_downtime', 'auto_converge_after', 'post_copy', 'leave_paused', 'pre_seconds')
 
 
 class _Token(driver.CancelToken):
-    """Cancelled as soon as the caller says anything more, or is gone."""
+    """A token that is cancelled when the caller sends another line or closes the connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -82,11 +81,11 @@ class _Token(driver.CancelToken):
 
 
 class WorldServer:
-    """Serves a world at a unix socket.
+    """A server of a world on a unix socket.
 
-    :param path: of the socket; one that a dead server has left there is replaced.
-    :param threads: the world's own.
-    :param knobs: of the hypervisors that are added when a driver first asks for them.
+    :param path: the path of the socket. A socket that a dead server has left there is replaced.
+    :param threads: the threads of the world.
+    :param knobs: the knobs of the hypervisors that are added when a driver first connects.
     """
 
     def __init__(self, path: str, threads: executors.Threads, **knobs: Any) -> None:
@@ -94,7 +93,8 @@ class WorldServer:
         self.world = FakeWorld(threads)
         self._threads = threads
         self._knobs = knobs
-        self._lives: dict[str, FakeDriver] = {}
+        #: Incarnation of a driver -> the driver.
+        self._drivers: dict[str, FakeDriver] = {}
         self._stalls: dict[str, faults.Stall] = {}
         _take_over(path)
         self._server = _Server(path, self)
@@ -108,25 +108,26 @@ class WorldServer:
         self._hypervisor(host).spawn(instance)
 
     def start(self) -> None:
-        """Serve, in threads of the world's."""
+        """Start to serve, in threads of the world."""
         self._threads.start(self._server.serve_forever, 0.05, name='fake-world')
 
     def stop(self) -> None:
-        """Serve no longer; the world goes on."""
+        """Stop serving; the world continues."""
         self._server.shutdown()
         self._server.server_close()
         pathlib.Path(self.path).unlink(missing_ok=True)
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
-    def answer(self, asked: dict[str, Any], connection: socket.socket, say: Callable[[Any], None]) -> Any:
+    def answer(self, asked: dict[str, Any], connection: socket.socket, send: Callable[[Any], None]) -> Any:
         """Return the result of one call.
 
-        :param say: sends a word before the answer.
+        :param asked: the request.
+        :param send: sends a message before the reply.
         """
         call, args = asked['call'], [base.from_primitive(arg) for arg in asked.get('args', ())]
         if call in METHODS:
-            return self._drive(call, asked.get('life', ''), args, connection, say)
+            return self._drive(call, asked.get('life', ''), args, connection, send)
         if call == 'connect':
             return self._connect(asked['host'])
         if call == 'look':
@@ -144,7 +145,7 @@ class WorldServer:
         if call == 'knob':
             name, value = args
             if not hasattr(hypervisor, name):
-                raise ValueError(f'a hypervisor has no {name}')
+                raise ValueError(f'a hypervisor has no knob {name}')
             setattr(hypervisor, name, value)
             return None
         if call in ('fail', 'stall', 'clear'):
@@ -154,11 +155,11 @@ class WorldServer:
             return stall.reached.is_set() if call == 'reached' else stall.release()
         if call in DEEDS:
             return getattr(hypervisor, call)(*args)
-        raise ValueError(f'nobody here knows what {call} is')
+        raise ValueError(f'unknown call {call}')
 
     def _connect(self, host: str) -> str:
         made = FakeDriver(self._hypervisor(host), self._threads)
-        self._lives[made.life] = made
+        self._drivers[made.life] = made
         return made.life
 
     def _hypervisor(self, host: str) -> FakeHypervisor:
@@ -166,16 +167,17 @@ class WorldServer:
             return self.world.hypervisors.get(host) or self.world.add(host, **self._knobs)
 
     def _drive(
-        self, call: str, life: str, args: list[Any], connection: socket.socket, say: Callable[[Any], None]
+        self, call: str, life: str, args: list[Any], connection: socket.socket, send: Callable[[Any], None]
     ) -> Any:
-        if life not in self._lives:
-            raise exception.DriverError(host=life, phase=call, reason='this world has begun anew since it connected')
+        if life not in self._drivers:
+            reason = 'the world of fake hypervisors was restarted after this driver had connected'
+            raise exception.DriverError(host=life, phase=call, reason=reason)
         more: dict[str | None, list[Any]] = {
             None: [],
             'token': [_Token(connection)],
-            'started': [lambda: say({'started': True})],
+            'started': [lambda: send({'started': True})],
         }
-        return getattr(self._lives[life], call)(*args, *more[METHODS[call]])
+        return getattr(self._drivers[life], call)(*args, *more[METHODS[call]])
 
     def _fault(self, hypervisor: FakeHypervisor, call: str, phase: str | None, options: dict[str, Any]) -> str | None:
         if call == 'clear':
@@ -183,14 +185,14 @@ class WorldServer:
         elif call == 'fail':
             hypervisor.faults.fail(str(phase), **options)
         else:
-            # By its name it can be asked for and released later, by another connection.
+            # A later connection uses the name to query the stall and to release it.
             name = f'{hypervisor.host}/{len(self._stalls)}'
             self._stalls[name] = hypervisor.faults.stall(str(phase), **options)
             return name
         return None
 
     def forget(self) -> None:
-        """Take away all guests and faults, and forget what was: the next test begins. Nothing must be in hand."""
+        """Remove all guests, faults and records before the next test; no job may be running."""
         for stall in self._stalls.values():
             stall.release()
         for hypervisor in self.world.hypervisors.values():
@@ -198,7 +200,7 @@ class WorldServer:
         with self.world.lock:
             busy = [host for host, hypervisor in self.world.hypervisors.items() if hypervisor.jobs]
             if busy:
-                raise ValueError(f'{" and ".join(busy)} still has jobs')
+                raise ValueError(f'these hosts still have jobs: {", ".join(busy)}')
             self._stalls.clear()
             self.world.log.clear()
             self.world.violations.clear()
@@ -208,7 +210,7 @@ class WorldServer:
                 hypervisor.residues.clear()
 
     def look(self) -> dict[str, Any]:
-        """Return everything there is in the world, as it is at this moment."""
+        """Return a description of the whole world at this moment."""
         with self.world.lock:
             return {
                 'violations': list(self.world.violations),
@@ -230,7 +232,8 @@ class WorldServer:
 def _take_over(path: str) -> None:
     """Remove the socket of a dead server.
 
-    :raises migrator.exception.ConfigurationError: a server lives there, it is no socket, or the path cannot be one.
+    :raises migrator.exception.ConfigurationError: a server listens there, the file is not a socket, or the path is
+        too long for a socket.
     """
     if len(path.encode()) > LONGEST_PATH:
         raise _cannot_listen(path, f'the path of a unix socket has {LONGEST_PATH} bytes at most')
@@ -238,18 +241,18 @@ def _take_over(path: str) -> None:
     if not file.exists():
         return
     if not file.is_socket():
-        raise _cannot_listen(path, 'there is a file already that is no socket')
+        raise _cannot_listen(path, 'the path is an existing file that is not a socket')
     with socket.socket(socket.AF_UNIX) as attempt:
         try:
             attempt.connect(path)
         except OSError:
             file.unlink()
             return
-    raise _cannot_listen(path, 'another world is there')
+    raise _cannot_listen(path, 'another server listens there')
 
 
 def _cannot_listen(path: str, why: str) -> exception.ConfigurationError:
-    return exception.ConfigurationError(option='--listen', value=path, detail=f'{why}; another path would do.')
+    return exception.ConfigurationError(option='--listen', value=path, detail=f'{why}; choose another path.')
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -266,31 +269,31 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         pathlib.Path(path).chmod(0o600)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: the caller is gone, and the hypervisor goes on."""
+        """Do nothing: the caller is gone, and the hypervisor continues."""
 
 
 class _Handler(socketserver.StreamRequestHandler):
     server: _Server
-    # Nothing is read ahead: whether the caller has said more is seen at the socket.
+    # Nothing is read ahead, so that the token sees a further line of the caller on the socket.
     rbufsize = 0
 
     def handle(self) -> None:
-        """Answer one call."""
+        """Handle one call."""
         line = self.rfile.readline()
         if not line:
             return
         try:
-            result = self.server.served.answer(json.loads(line), self.connection, self._say)
+            result = self.server.served.answer(json.loads(line), self.connection, self._send)
         except exception.MigratorException as error:
             kwargs = {name: value for name, value in error.kwargs.items() if isinstance(value, (str, int, float))}
-            self._say({'error': {'kind': type(error).__name__, 'message': error.message, 'kwargs': kwargs}})
-        except Exception as error:  # noqa: BLE001 -- the caller is told, whatever it is
-            self._say({'error': {'kind': '', 'message': f'{type(error).__name__}: {error}', 'kwargs': {}}})
+            self._send({'error': {'kind': type(error).__name__, 'message': error.message, 'kwargs': kwargs}})
+        except Exception as error:  # noqa: BLE001 -- the caller gets any error as the reply
+            self._send({'error': {'kind': '', 'message': f'{type(error).__name__}: {error}', 'kwargs': {}}})
         else:
-            self._say({'result': base.to_primitive(result)})
+            self._send({'result': base.to_primitive(result)})
 
-    def _say(self, word: Any) -> None:
-        self.wfile.write(json.dumps(word).encode() + b'\n')
+    def _send(self, message: Any) -> None:
+        self.wfile.write(json.dumps(message).encode() + b'\n')
 
 
 def _guest(text: str) -> tuple[str, str]:
@@ -301,9 +304,9 @@ def _guest(text: str) -> tuple[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Hold a world until SIGTERM or Ctrl-C, and return the exit status."""
+    """Serve a world until SIGTERM or Ctrl-C, and return the exit status."""
     parser = argparse.ArgumentParser(prog='migrator-fake-world', description=(__doc__ or '').partition('\n')[0])
-    parser.add_argument('--listen', required=True, metavar='PATH', help='the unix socket to listen at')
+    parser.add_argument('--listen', required=True, metavar='PATH', help='the path of the unix socket')
     parser.add_argument('--link', type=float, default=1024.0, metavar='MIB', help="a host's link, in MiB/s")
     parser.add_argument('--memory', type=int, default=65536, metavar='MIB', help="a host's memory, in MiB")
     parser.add_argument('--vcpus', type=int, default=16, help="a host's processors")
@@ -313,7 +316,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=[],
         type=_guest,
         metavar='HOST=UUID',
-        help='start a guest of one processor and 512 MiB on a host; may be given again',
+        help='start a guest with one processor and 512 MiB on a host; may be repeated',
     )
     arguments = parser.parse_args(argv)
     knobs = {'link': arguments.link, 'memory_mb': arguments.memory, 'vcpus': arguments.vcpus}

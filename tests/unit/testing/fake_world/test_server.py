@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
+"""The world of fake hypervisors behind its socket, with its driver and its process."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from tests.unit.virt.fake_bench import an_instance
 
 
 class RemoteBench(driver_contract.Bench):
-    """Two hosts of a world behind a socket, on the machine's own clock: so what is moved is small."""
+    """Two hosts of a world behind a socket, on the real clock, with a small guest."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -46,7 +47,7 @@ class RemoteBench(driver_contract.Bench):
     def run_until(self, predicate: Callable[[], Any]) -> None:
         until = time.monotonic() + 30
         while not predicate():
-            assert time.monotonic() < until, 'it takes too long'
+            assert time.monotonic() < until, 'the predicate was not true within 30 s'
             time.sleep(0.005)
 
     def listeners(self) -> int:
@@ -71,11 +72,11 @@ class TestContract(driver_contract.DriverContract):
         bench.client.ask('pause', 'alpha', bench.instance.uuid)
 
 
-def test_every_method_of_a_driver_is_served():
+def test_server_has_every_method_of_driver():
     assert set(server.METHODS) == {*driver.ComputeDriver.__abstractmethods__, 'get_instance'}
 
 
-def test_a_cancellation_is_handed_on_while_the_preparation_runs(bench):
+def test_cancelled_token_is_forwarded_during_pre_live_migration(bench):
     bench.client.knob('beta', 'pre_seconds', 60.0)
     token = driver_contract.Token()
     call = bench.in_thread(bench.destination.pre_live_migration, bench.instance, driver.LiveMigrateData(), token)
@@ -87,7 +88,7 @@ def test_a_cancellation_is_handed_on_while_the_preparation_runs(bench):
         call.result()
 
 
-def test_a_job_outlives_the_process_that_asked_for_it_and_is_attached_to_by_the_next(bench):
+def test_job_outlives_killed_process_and_next_incarnation_attaches(bench):
     bench.slow()
     data = bench.prepare()
     script = f"""
@@ -107,16 +108,16 @@ made.live_migration(instance, 'beta', data, lambda: print('started', flush=True)
         assert child.stdout is not None
         assert child.stdout.readline() == 'started\n'
         child.kill()
-    next_life = FakeWorldDriver(bench.path, 'alpha', bench.threads)
-    assert next_life.get_guest(bench.instance.uuid).job
-    call = bench.in_thread(next_life.attach_live_migration, bench.instance.uuid)
+    restarted = FakeWorldDriver(bench.path, 'alpha', bench.threads)
+    assert restarted.get_guest(bench.instance.uuid).job
+    call = bench.in_thread(restarted.attach_live_migration, bench.instance.uuid)
     bench.run_until(bench.listeners)
-    next_life.live_migration_abort(bench.instance)
+    restarted.live_migration_abort(bench.instance)
     bench.run_until(lambda: call.ended)
     assert call.result() is driver.Verdict.ABORTED
 
 
-def test_an_error_of_the_driver_keeps_its_class_its_text_and_its_kwargs(bench):
+def test_driver_error_keeps_class_text_and_kwargs(bench):
     bench.client.fail('alpha', 'get_guest', reason='the disk is on fire')
     with pytest.raises(exception.DriverError, match='the disk is on fire') as caught:
         bench.source.get_guest(bench.instance.uuid)
@@ -124,7 +125,7 @@ def test_an_error_of_the_driver_keeps_its_class_its_text_and_its_kwargs(bench):
     assert bench.at_source().state == protocol.GuestState.RUNNING
 
 
-def test_a_world_that_has_gone_is_an_error_of_the_driver_and_at_first_an_unreachable_service(bench, tmp_path):
+def test_unreachable_world_raises_service_unreachable_at_start_and_driver_error_later(bench, tmp_path):
     path = str(tmp_path / 'nowhere')
     with pytest.raises(exception.ServiceUnreachable, match='The world of fake hypervisors'):
         FakeWorldDriver(path, 'alpha', bench.threads)
@@ -139,20 +140,20 @@ def test_a_world_that_has_gone_is_an_error_of_the_driver_and_at_first_an_unreach
             call()
 
 
-def test_a_driver_of_an_earlier_world_is_told_so(bench):
+def test_driver_of_earlier_world_gets_driver_error(bench):
     bench.source.life = 'alpha/99'
-    with pytest.raises(exception.DriverError, match='begun anew'):
+    with pytest.raises(exception.DriverError, match='was restarted after this driver had connected'):
         bench.source.list_guests()
 
 
-def test_a_deed_that_nobody_knows_is_refused(bench):
-    with pytest.raises(ValueError, match='nobody here knows'):
+def test_unknown_call_and_unknown_knob_are_refused(bench):
+    with pytest.raises(ValueError, match='unknown call explode'):
         bench.client.ask('explode', 'alpha')
-    with pytest.raises(ValueError, match='has no colour'):
+    with pytest.raises(ValueError, match='has no knob colour'):
         bench.client.knob('alpha', 'colour', 'red')
 
 
-def test_the_socket_is_its_owners_alone(bench):
+def test_socket_is_accessible_only_to_owner(bench):
     assert pathlib.Path(bench.path).stat().st_mode & 0o077 == 0
 
 
@@ -162,7 +163,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize('kind', ['live', 'file', 'long'])
-def test_a_path_that_cannot_be_listened_at_is_one_line_and_status_2(kind, bench, tmp_path):
+def test_unusable_path_prints_one_line_and_exits_with_2(kind, bench, tmp_path):
     path = {'live': bench.path, 'file': str(tmp_path / 'file'), 'long': str(tmp_path / ('x' * 200))}[kind]
     (tmp_path / 'file').touch()
     done = run('--listen', path)
@@ -171,7 +172,7 @@ def test_a_path_that_cannot_be_listened_at_is_one_line_and_status_2(kind, bench,
     assert path in done.stderr
 
 
-def test_the_process_takes_the_socket_of_a_dead_one_and_ends_with_0_on_sigterm(tmp_path):
+def test_process_replaces_socket_of_dead_process_and_exits_with_0_on_sigterm(tmp_path):
     path = str(tmp_path / 'world')
     command_line = [sys.executable, '-m', 'migrator.testing.fake_world.server', '--listen', path, '--memory', '2048']
     for end in ('kill', 'terminate'):
@@ -185,7 +186,7 @@ def test_the_process_takes_the_socket_of_a_dead_one_and_ends_with_0_on_sigterm(t
     assert not pathlib.Path(path).exists()
 
 
-def test_the_process_starts_the_guests_that_it_is_told_to(tmp_path):
+def test_option_guest_starts_guest(tmp_path):
     path, uuid = str(tmp_path / 'world'), '6ef5d0b8-0d2b-4d36-9d3a-0d7b0a6c3c11'
     command_line = [sys.executable, '-m', 'migrator.testing.fake_world.server', '--listen', path]
     with forked.Process([*command_line, '--guest', f'alpha={uuid}'], stdout=forked.PIPE, text=True) as child:
