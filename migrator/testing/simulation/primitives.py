@@ -11,14 +11,14 @@ from typing import Protocol
 from migrator.testing.simulation.scheduler import Scheduler
 from migrator.testing.simulation.sim_thread import Deadlock, SimThread
 
-#: When every simulation starts.
+#: The start of every simulation.
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-#: The monotonic clock at the start: not 0, which code could take for "never".
+#: The monotonic clock at the start. It is not 0, since code could interpret 0 as "never".
 MONOTONIC_START = 1000.0
 
 
 class SimProcess(Protocol):
-    """What these need to know of their process."""
+    """The part of a process that its clock, locks and events use."""
 
     name: str
     alive: bool
@@ -26,10 +26,10 @@ class SimProcess(Protocol):
 
     @property
     def is_world(self) -> bool:
-        """Whether it is what lies outside of every process."""
+        """Whether this is the world: all that lies outside of every process."""
 
     def check(self) -> None:
-        """Raise if it is dead, or who calls is."""
+        """Raise if this process or the calling thread's process is dead."""
 
 
 class SimClock:
@@ -39,18 +39,18 @@ class SimClock:
         self._process = process
 
     def monotonic(self) -> float:
-        """Return virtual seconds."""
+        """Return the virtual monotonic clock, in seconds."""
         self._process.check()
         return MONOTONIC_START + self._process.scheduler.time / 1_000_000
 
     def now(self) -> datetime.datetime:
-        """Return the virtual date, in UTC."""
+        """Return the virtual time, in UTC."""
         self._process.check()
         return START + datetime.timedelta(microseconds=self._process.scheduler.time)
 
 
 class SimLock:
-    """A lock of one process. Once that is dead it can be neither had nor given back."""
+    """A lock of one process, which can be neither acquired nor released after the process is dead."""
 
     def __init__(self, process: SimProcess) -> None:
         self._process = process
@@ -58,7 +58,10 @@ class SimLock:
         self._waiters: list[SimThread] = []
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock; False if it could not be had within ``timeout`` seconds (below 0: wait for ever)."""
+        """Acquire the lock and return True, or False after ``timeout`` seconds.
+
+        :param timeout: seconds; below 0 means without limit.
+        """
         scheduler = self._process.scheduler
         me = scheduler.me()
         if not self._process.alive:
@@ -70,7 +73,7 @@ class SimLock:
             if not blocking or (left is not None and left <= 0):
                 return False
             if left is None:
-                self._look_for_a_ring(me)
+                self._detect_deadlock(me)
                 me.wanted = self
             scheduler.block(me, f'lock of {self._process.name}', self._waiters, left)
             me.wanted = None
@@ -78,7 +81,10 @@ class SimLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back. One that waits for it becomes ready, and may yet find somebody was faster."""
+        """Release the lock and make one waiting thread ready.
+
+        Another thread may still acquire the lock before the waiting one.
+        """
         process = self._process
         if not process.alive:
             return
@@ -86,29 +92,29 @@ class SimLock:
             raise RuntimeError('release unlocked lock')
         self._owner = None
         scheduler = process.scheduler
-        # The world's locks are shared between processes: the one that is woken may be killed or paused before it has
-        # the lock, and must not take the chance of the others with it.
+        # Processes share the world's locks. The thread that is woken may be killed or paused before it acquires the
+        # lock, so that all waiters of a world's lock are woken.
         for _ in range(len(self._waiters) if process.is_world else min(1, len(self._waiters))):
             scheduler.wake(self._waiters.pop(0))
-        # A killed thread gives back the locks of others, such as the world's, without crossing anything.
+        # A killed thread releases the locks of other processes, such as the world's, without a crossing.
         if not scheduler.current.doomed:
             scheduler.cross(scheduler.me(), 'unlock')
 
     def locked(self) -> bool:
-        """Whether somebody has it."""
+        """Return whether a thread has the lock."""
         return self._owner is not None
 
     def __enter__(self) -> bool:
-        """Take the lock."""
+        """Acquire the lock."""
         return self.acquire()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self.release()
 
-    def _look_for_a_ring(self, me: SimThread) -> None:
+    def _detect_deadlock(self, me: SimThread) -> None:
         lock: SimLock | None = self
         while lock is not None and lock._owner is not None:
             if lock._owner is me:
@@ -122,7 +128,7 @@ class SimLock:
 
 
 class SimEvent:
-    """An event of one process. Once that is dead it can be neither set nor waited for."""
+    """An event of one process, which can be neither set nor waited for after the process is dead."""
 
     def __init__(self, process: SimProcess) -> None:
         self._process = process
@@ -130,11 +136,11 @@ class SimEvent:
         self._waiters: list[SimThread] = []
 
     def is_set(self) -> bool:
-        """Whether it has been set."""
+        """Return whether the event is set."""
         return self._set
 
     def set(self) -> None:
-        """Set it, and make all that wait ready."""
+        """Set the event and make all waiting threads ready."""
         scheduler = self._process.scheduler
         me = scheduler.me()
         if not self._process.alive:
@@ -145,13 +151,13 @@ class SimEvent:
         scheduler.cross(me, 'set')
 
     def clear(self) -> None:
-        """Unset it."""
+        """Reset the event."""
         self._process.scheduler.me()
         if self._process.alive:
             self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, at most ``timeout`` seconds; return whether it is."""
+        """Wait at most ``timeout`` seconds until the event is set, and return whether it is."""
         self._process.check()
         scheduler = self._process.scheduler
         me = scheduler.me()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Real threads of which one at a time runs, under a clock that jumps.
+"""A scheduler of simulated threads, one of which runs at a time, with a clock that jumps.
 
-There is one baton. Whoever has it runs; at a *crossing* (a lock, an event, a sleep, a start, a checkpoint) it may pass
-on, to a thread that a policy chooses. Only when nothing can run does the clock move, and then straight to the next
-timer. The thread that made the baton takes part like any other; in addition it may *drive*: let the others run.
+The running thread can be switched only at a *crossing*: a lock, an event, a sleep, a start or a checkpoint. There a
+policy chooses the next thread. The clock moves only when no thread can run, and then directly to the next timer. The
+thread that makes the scheduler is the main thread. It takes part like any other thread. In addition it may *drive*
+the simulation: let all others run.
 """
 
 from __future__ import annotations
@@ -34,35 +35,37 @@ from migrator.testing.simulation.sim_thread import (
     describe,
 )
 
-#: Passes of the baton without a tick of the clock after which the threads count as going round in circles, where
-#: nobody who knows them has said fewer.
+#: The default for :attr:`Scheduler.most_passes`.
 MAX_PASSES = 1_000_000
-#: How often a killed thread may swallow its death before it is given up.
+#: How often a killed thread may catch ProcessKilled before the scheduler gives it up.
 MAX_DEATHS = 1_000
 
 
-def _bear(child: greenlet.greenlet) -> None:
-    """Begin greenlets, each with the depth of the stack that this one has; whoever wants one switches here with it.
+def _start_greenlets(child: greenlet.greenlet) -> None:
+    """Start each greenlet that a thread passes here, so that all start at the same low stack depth.
 
-    One that began where it is wanted would count the calls of who wants it as its own, and its own children's more.
-    The first is who calls: so it has begun itself where that is as little as can be.
+    A greenlet that starts at a deeper place counts the frames of its starter in its own stack depth, and its children
+    start deeper still. The first ``child`` is the thread that makes the scheduler. The switch back to it leaves this
+    greenlet in its loop at the depth of that moment.
     """
     while True:
         child = child.switch()
 
 
 class Scheduler:
-    """The scheduler. It has no thread of its own: whoever gives the baton up finds out who gets it.
+    """The scheduler of one simulation.
 
-    :param policy: who runs.
-    :param world: the process of the thread that makes this baton (the main one); never killed while it is used.
-    :ivar processes: those that live.
-    :ivar paused: those that are stopped.
-    :ivar time: virtual microseconds since the start. Whole ones, so that a deadline computed with rounded floats is
-        reached after all, a microsecond later.
-    :ivar passes: how often the baton was passed.
-    :ivar most_passes: so many without a tick of the clock count as going round in circles.
-    :ivar failures: errors that no thread caught; the main thread raises them at its next crossing.
+    It has no thread of its own: the thread that stops running chooses the next one.
+
+    :param policy: chooses the next thread.
+    :param world: the process of the main thread. It is never killed while the scheduler is in use.
+    :ivar processes: the processes that are alive.
+    :ivar paused: the processes that are paused.
+    :ivar time: virtual microseconds since the start. It is an integer, so that a deadline that was computed with
+        rounded floats is reached at most one microsecond later.
+    :ivar passes: the number of switches between threads.
+    :ivar most_passes: the switches without a tick of the clock after which :class:`Livelock` is raised.
+    :ivar failures: errors that no thread caught. The main thread raises them at its next crossing.
     """
 
     def __init__(self, policy: Policy, world: Process) -> None:
@@ -73,8 +76,8 @@ class Scheduler:
         self.failures: list[BaseException] = []
         self.main = SimThread('main', world, None)
         self.main.greenlet = greenlet.getcurrent()
-        self._nurse = greenlet.greenlet(_bear)
-        self._nurse.switch(self.main.greenlet)
+        self._starter = greenlet.greenlet(_start_greenlets)
+        self._starter.switch(self.main.greenlet)
         self.main.state = READY
         self.current = self.main
         self.processes: list[Process] = [world]
@@ -86,46 +89,47 @@ class Scheduler:
         self._armed = [0, 0, 0]
         self._sequence = 0
         self._passes_at_tick = 0
-        # How far the clock may move while the main thread drives, and whether background timers alone may move it.
+        # While the main thread drives: the latest time of the clock, and whether to stop at background timers only.
         self._limit = -1
         self._until_quiet = False
 
-    # --- crossings, called by the thread that has the baton ----------------------------------------------------------
+    # --- crossings, called by the running thread ---------------------------------------------------------------------
 
     def me(self) -> SimThread:
         """Return the calling thread.
 
-        :raises RuntimeError: it is not one of this simulation.
+        :raises RuntimeError: it is not the running thread of this simulation.
         :raises ProcessKilled: its process is dead.
         """
         me = self.current
         if me.greenlet is not greenlet.getcurrent():
-            raise RuntimeError(f'{threading.current_thread().name} is no thread of this simulation, or runs unasked')
+            name = threading.current_thread().name
+            raise RuntimeError(f'thread {name} is not the running thread of this simulation; use SimThreads.start')
         if not (me.home.alive and me.acting.alive):
             self._die(me)
         return me
 
     def spawn(self, task: Callable[[], Any], name: str, home: Process) -> SimThread:
-        """Make a thread of ``home`` that will run ``task()``."""
+        """Return a new thread of ``home`` that will run ``task()``."""
         thread = SimThread(name, home, task)
         home.threads[thread] = None
         self._ready.append(thread)
         return thread
 
     def cross(self, me: SimThread, where: str) -> None:
-        """Pass the baton if the policy says so, or if the caller's process is paused."""
+        """Switch to another thread if the policy decides so, or if the caller's process is paused."""
         if (self._ready and self.policy.preempt()) or (self.paused and self._is_frozen(me)):
             me.where = where
             me.state = READY
             self._ready.append(me)
-            self._pass(me)
+            self._switch(me)
 
     def block(self, me: SimThread, where: str, waiters: list[SimThread] | None, timeout: float | None) -> bool:
-        """Wait to be woken.
+        """Wait until another thread wakes the calling one.
 
-        :param where: what is waited for, for the dump.
-        :param waiters: the list that who wakes takes it from.
-        :param timeout: seconds; None: for ever.
+        :param where: the reason, for the dump.
+        :param waiters: the list from which the waking thread removes the calling one.
+        :param timeout: seconds; None: without limit.
         :return: False if the time has run out.
         """
         me.where = where
@@ -140,20 +144,20 @@ class Scheduler:
             self._sequence += 1
             at = self.time + max(1, round(timeout * 1_000_000))
             heapq.heappush(self._timers, (at, self._sequence, me.ticket, me))
-        self._pass(me)
+        self._switch(me)
         return me.woken
 
     def wake(self, thread: SimThread, woken: bool = True) -> None:
-        """Make a waiting thread ready; the caller has taken it from its list."""
+        """Make a waiting thread ready; the caller has removed it from the list of waiters."""
         self._disarm(thread)
         thread.woken = woken
         thread.state = READY
         self._ready.append(thread)
 
     def kill(self, process: Process) -> None:
-        """End every thread of a process, now: when this returns they are gone (the caller dies at its next crossing).
+        """End every thread of a process before this returns; a calling thread of it ends at its next crossing.
 
-        Each is woken to unwind; since each of its crossings raises again, it unwinds in one go.
+        Each thread is woken to unwind. Since each of its crossings raises again, it unwinds without a switch.
         """
         me = self.current
         process.alive = False
@@ -167,7 +171,7 @@ class Scheduler:
                 del process.threads[thread]
                 continue
             thread.reaper = me
-            self._hand(thread)
+            self._switch_to(thread)
         for thread in process.visitors:
             if thread is not me and thread.state == WAITING:
                 self._take_out(thread)
@@ -182,10 +186,10 @@ class Scheduler:
     # --- driving, called by the main thread --------------------------------------------------------------------------
 
     def drive(self, limit: int, until_quiet: bool = False) -> None:
-        """Let all others run until none is ready and the next timer lies beyond ``limit``.
+        """Let all other threads run until none is ready and the next timer is later than ``limit``.
 
-        :param limit: microseconds since the start; -1: the clock stands still.
-        :param until_quiet: stop, too, when only background timers are left.
+        :param limit: microseconds since the start; -1: do not move the clock.
+        :param until_quiet: also stop when only background timers are left.
         """
         me = self.me()
         if me is not self.main:
@@ -193,10 +197,13 @@ class Scheduler:
         self._limit, self._until_quiet = limit, until_quiet
         me.state = DRIVING
         me.where = 'driving'
-        self._pass(me)
+        self._switch(me)
 
     def tick(self, limit: float) -> bool:
-        """Move the clock to the next timer at or before ``limit``, and wake all that are due then."""
+        """Move the clock to the next timer at or before ``limit`` and wake all threads that are due then.
+
+        :return: False if there is no such timer.
+        """
         timers = self._timers
         while timers and timers[0][3].ticket != timers[0][2]:
             heapq.heappop(timers)
@@ -214,55 +221,55 @@ class Scheduler:
 
     @property
     def armed(self) -> int:
-        """How many timers are pending, background ones included."""
+        """The number of pending timers, background ones included."""
         return sum(self._armed)
 
     @property
     def quiet(self) -> bool:
-        """Whether no timer but background ones is pending."""
+        """Whether all pending timers are background ones."""
         return not self._armed[FOREGROUND]
 
     def fail(self, error: BaseException) -> None:
-        """Have the main thread raise ``error`` as soon as it runs."""
+        """Make the main thread raise ``error`` as soon as it runs."""
         self.failures.append(error)
 
     def dump(self) -> str:
-        """Return a line for each thread: its name, its state, what it waits for, and the line of code."""
+        """Return one line per thread: its name, its state, what it waits for, and its line of code."""
         lines = [f'at {self.time / 1e6:.6f} s, {self.armed} timers:', describe(self.main, self._is_frozen(self.main))]
         for process in self.processes:
             lines += [describe(thread, self._is_frozen(thread)) for thread in process.threads]
         return '\n'.join(lines)
 
-    # --- below -------------------------------------------------------------------------------------------------------
+    # --- switching ---------------------------------------------------------------------------------------------------
 
-    def _pass(self, me: SimThread) -> None:
+    def _switch(self, me: SimThread) -> None:
         following = self._next()
         if following is not me:
-            self._hand(following)
+            self._switch_to(following)
         me.state = READY
         if me is self.main and self.failures:
             raise self.failures.pop(0)
         if not (me.home.alive and me.acting.alive):
             self._die(me)
 
-    def _hand(self, following: SimThread) -> None:
-        whom, what = self._give(following)
-        whom.switch(what)
+    def _switch_to(self, following: SimThread) -> None:
+        target, value = self._make_current(following)
+        target.switch(value)
 
-    def _give(self, following: SimThread) -> tuple[greenlet.greenlet, greenlet.greenlet | None]:
-        """Let a thread be the one that runs; return whom to switch to, and with what."""
+    def _make_current(self, following: SimThread) -> tuple[greenlet.greenlet, greenlet.greenlet | None]:
+        """Make a thread the running one; return the greenlet to switch to and the value to pass to it."""
         self.current = following
         self.passes += 1
         if following.greenlet is None:
-            # Whoever ends says to whom it goes from there; until it does, that is the main thread.
+            # At its end a greenlet switches to its parent, which _run sets then. Until then it is the main thread.
             following.greenlet = greenlet.greenlet(lambda: self._run(following), self.main.greenlet)
-            return self._nurse, following.greenlet
+            return self._starter, following.greenlet
         return following.greenlet, None
 
     def _run(self, thread: SimThread) -> greenlet.greenlet | None:
         task, thread.task = thread.task, None
         try:
-            # a context of its own, as a new OS thread would have
+            # A new OS thread has a new context, too.
             contextvars.Context().run(task)  # type: ignore[arg-type]  # only the main thread has none
         except (ProcessKilled, SystemExit):
             pass
@@ -272,8 +279,8 @@ class Scheduler:
         thread.state = DEAD
         thread.home.threads.pop(thread, None)
         thread.greenlet = None
-        greenlet.getcurrent().parent, what = self._give(thread.reaper or self._next())
-        return what
+        greenlet.getcurrent().parent, value = self._make_current(thread.reaper or self._next())
+        return value
 
     def _next(self) -> SimThread:
         ready = self._ready
@@ -322,8 +329,8 @@ class Scheduler:
     def _die(self, me: SimThread) -> None:
         me.deaths += 1
         if me.deaths > MAX_DEATHS and me is not self.main:
-            # It catches its own death in a loop: let the others go on without it.
+            # It catches ProcessKilled in a loop. The others continue without it.
             self.given_up.append(f'{me.home.name}/{me.name}')
-            self._hand(me.reaper or self._next())
+            self._switch_to(me.reaper or self._next())
         dead = me.acting if me.home.alive else me.home
         raise ProcessKilled(f'{dead.name} has been killed')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Simulated threads, the OS threads they borrow, and the policies that choose among them."""
+"""Simulated threads, their errors, and the policies that choose among them."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ NO_TIMER, FOREGROUND, BACKGROUND = 0, 1, 2
 
 
 class ProcessKilled(BaseException):
-    """The process that this thread belongs to has been killed: nothing that it still does has an effect."""
+    """The process of this thread has been killed, and nothing that the thread still does has an effect."""
 
 
 class Deadlock(RuntimeError):
-    """Nothing can run, and no timer is left; the message lists every thread and where it waits."""
+    """No thread can run and no timer is left; the message lists every thread and where it waits."""
 
 
 class Livelock(Deadlock):
-    """Threads wake each other again and again, and the clock stands still.
+    """Threads wake each other again and again while the clock does not move.
 
-    :ivar passes: how often the baton was passed at this moment.
+    :ivar passes: the number of switches between threads at this moment.
     """
 
     def __init__(self, passes: int, dump: str) -> None:
         self.passes = passes
-        super().__init__(f'{passes} passes at the same moment; {dump}')
+        super().__init__(f'{passes} thread switches at the same moment; {dump}')
 
 
 class Process(Protocol):
-    """What the baton needs to know of a simulated process."""
+    """The part of a simulated process that the scheduler uses."""
 
     name: str
     alive: bool
     paused: bool
-    #: The threads it has started, in that order; values are unused.
+    #: The threads of the process, in the order of their start. The values are unused.
     threads: dict[SimThread, None]
-    #: Threads of others that act for it.
+    #: Threads of other processes that act for this one.
     visitors: list[SimThread]
 
 
@@ -74,22 +74,25 @@ class SimThread:
 
     @property
     def doomed(self) -> bool:
-        """Whether it must not have any effect any more."""
+        """Whether a process of the thread is dead, so that it must not have any effect any more."""
         return not (self.home.alive and self.acting.alive)
 
 
 class Policy(Protocol):
-    """Chooses who runs."""
+    """The policy that chooses which thread runs next."""
 
     def choose(self, ready: list[SimThread]) -> int:
-        """Return the index of the next one; ``ready`` holds two or more, in the order in which they became so."""
+        """Return the index of the next thread.
+
+        :param ready: two or more threads, in the order in which they became ready.
+        """
 
     def preempt(self) -> bool:
-        """Whether to pass the baton on at a crossing where the running thread could go on."""
+        """Return whether to switch at a crossing where the running thread could continue."""
 
 
 class InOrder:
-    """First ready, first run; nobody is interrupted."""
+    """A policy that runs the first ready thread and interrupts none."""
 
     def choose(self, ready: list[SimThread]) -> int:
         """Return 0."""
@@ -101,26 +104,26 @@ class InOrder:
 
 
 class Seeded:
-    """Any that is ready, by the seed; how often one is interrupted depends on the seed too.
+    """A policy that chooses a ready thread at random, and the share of interruptions, both from a seed.
 
-    Some races need many switches, others few at the right place: seeds differ in both.
+    Some races need many switches, and others need few in the right place. Seeds therefore differ in both.
     """
 
     def __init__(self, seed: object) -> None:
-        self._random = random.Random(f'policy/{seed}').random  # noqa: S311 -- a schedule needs no secrecy
+        self._random = random.Random(f'policy/{seed}').random  # noqa: S311 -- a schedule is not a secret
         self._share = (0.05, 0.2, 0.5, 0.9)[int(self._random() * 4)]
 
     def choose(self, ready: list[SimThread]) -> int:
-        """Return any index."""
+        """Return a random index."""
         return int(self._random() * len(ready))
 
     def preempt(self) -> bool:
-        """Return True for a share of the crossings."""
+        """Return True for the seed's share of the crossings."""
         return self._random() < self._share
 
 
 def describe(thread: SimThread, paused: bool) -> str:
-    """Return a line of a dump: the thread's name, its state, what it waits for, and the line of code."""
+    """Return a thread's line of a dump: its name, its state, what it waits for, and its line of code."""
     frame = None
     if thread.greenlet is not None:
         frame = sys._getframe() if thread.greenlet is greenlet.getcurrent() else thread.greenlet.gr_frame
@@ -130,5 +133,5 @@ def describe(thread: SimThread, paused: bool) -> str:
     return f'  {thread.home.name}/{thread.name}: {"paused" if paused else thread.state}: {thread.where}{place}'
 
 
-#: Where a thread always is when it has crossed: what its own code did is more telling.
+#: The files in which a thread always is at a crossing. A dump shows the line of the code that called them.
 _OWN_FILES = ('scheduler.py', 'threads.py', 'primitives.py')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Simulated processes under one baton: the test's :class:`migrator.executors.Threads`.
+"""Simulated processes under one scheduler: the :class:`migrator.executors.Threads` of tests.
 
     simulation = Simulation(seed=7)
     conductor = simulation.process('conductor')
@@ -8,9 +8,10 @@
     simulation.run_until(lambda: done)
     simulation.kill(conductor)
 
-The same seed gives the same run, whatever PYTHONHASHSEED says. Only what crosses this seam can be interleaved; a
-native lock must not be held across a crossing, or the thread that wants it next hangs with the baton in its hand.
-Its threads are greenlets, so that one thread of the operating system runs them all: to switch costs next to nothing.
+The same seed gives the same run, whatever PYTHONHASHSEED is. Threads are interleaved only at crossings of this
+interface. Code must not hold a native lock across a crossing: the next thread that wants the lock would block the
+whole simulation. The threads are greenlets in one thread of the operating system, so that a switch costs next to
+nothing.
 """
 
 from __future__ import annotations
@@ -30,25 +31,28 @@ __all__ = ['MONOTONIC_START', 'START', 'Deadlock', 'Livelock', 'ProcessKilled', 
 
 
 class TimedOut(AssertionError):
-    """What a test waited for did not happen; the message lists every thread and where it waits."""
+    """The condition of a wait did not become true; the message lists every thread and where it waits."""
 
 
 class Simulation:
-    """Simulated processes, their threads and their clock. The thread that makes it is its main one.
+    """Simulated processes, their threads and their clock.
 
-    :param seed: of the schedule and of every process's uuids and random numbers; None: first come, first served.
-    :param policy: who runs, instead of what the seed says.
+    The thread that makes the simulation is its main thread.
+
+    :param seed: the seed of the schedule and of the uuids and random numbers of every process. None: the first ready
+        thread runs first.
+    :param policy: chooses the next thread, instead of the seed.
     :ivar trace: (virtual seconds, process, label) of every checkpoint.
-    :ivar on_checkpoint: called as ``(process, label)`` at every checkpoint, before the baton may pass; it may kill or
-        pause any process, and what it raises is raised at the checkpoint.
-    :ivar world: a process for what is outside of every process, such as a hypervisor.
+    :ivar on_checkpoint: called as ``(process, label)`` at every checkpoint, before a switch is possible. It may kill or
+        pause any process. An error that it raises is raised at the checkpoint.
+    :ivar world: a process for everything outside of the services, such as a hypervisor.
     """
 
     def __init__(self, seed: int | None = 0, policy: Policy | None = None) -> None:
         self.seed = seed
         self.trace: list[tuple[float, str, str]] = []
         self.on_checkpoint: Callable[[SimThreads, str], None] | None = None
-        self._births: dict[str, int] = {}
+        self._incarnations: dict[str, int] = {}
         self.world = SimThreads(self, 'world')
         if policy is None:
             policy = InOrder() if seed is None else Seeded(seed)
@@ -61,32 +65,35 @@ class Simulation:
         return self.scheduler.time / 1_000_000
 
     def process(self, name: str) -> SimThreads:
-        """Return a new process; one whose name was used before is its next life, with other uuids."""
+        """Return a new process, or the next incarnation of a used name, with other uuids."""
         process = SimThreads(self, name)
         process.scheduler = self.scheduler
         self.scheduler.processes.append(process)
         return process
 
     def kill(self, process: SimThreads) -> None:
-        """Kill -9. Its threads unwind before this returns, and none of its crossings has an effect any more."""
+        """Kill a process (``kill -9``).
+
+        Its threads unwind before this returns, and none of their crossings has an effect any more.
+        """
         if process.alive:
             process.resume()
             self.scheduler.kill(process)
 
     def pause(self, process: SimThreads) -> None:
-        """SIGSTOP: its threads stop at their next crossing; the clock and its timers go on."""
+        """Pause a process (SIGSTOP): its threads stop at their next crossing, and the clock continues."""
         process.pause()
 
     def resume(self, process: SimThreads) -> None:
-        """SIGCONT."""
+        """Let a paused process continue (SIGCONT)."""
         process.resume()
 
     def run_ready(self) -> None:
-        """Let everything run that can, without moving the clock."""
+        """Run everything that is ready, without moving the clock."""
         self.scheduler.drive(-1)
 
     def advance(self, seconds: float) -> None:
-        """Run everything that is due within ``seconds`` from now; the clock then stands there."""
+        """Run everything that is due within ``seconds`` from now, and move the clock to that time."""
         until = self.scheduler.time + round(seconds * 1_000_000)
         self.scheduler.drive(until)
         self.scheduler.time = until
@@ -94,16 +101,16 @@ class Simulation:
     def run(self, limit: float = 3600) -> None:
         """Run until only background timers are left (see :meth:`SimThreads.background`).
 
-        :raises TimedOut: it did not come to rest within ``limit`` virtual seconds.
+        :raises TimedOut: other timers are left after ``limit`` virtual seconds.
         """
         self.scheduler.drive(self.scheduler.time + round(limit * 1_000_000), until_quiet=True)
         if not self.scheduler.quiet:
             raise TimedOut(f'not at rest after {limit} s; {self.dump()}')
 
     def run_until(self, predicate: Callable[[], Any], timeout: float = 60) -> None:
-        """Run until ``predicate()`` is true: it is asked whenever nothing can run at the present moment.
+        """Run until ``predicate()`` is true; it is called whenever no thread can run at the present moment.
 
-        :raises TimedOut: it was not, within ``timeout`` virtual seconds, or nothing is left that could change it.
+        :raises TimedOut: it was not true within ``timeout`` virtual seconds, or no thread and no timer is left.
         """
         until = self.scheduler.time + round(timeout * 1_000_000)
         self.scheduler.drive(-1)
@@ -115,19 +122,19 @@ class Simulation:
             self.scheduler.drive(-1)
 
     def yield_point(self, label: str) -> None:
-        """Be a checkpoint of the world."""
+        """Cross a checkpoint of the world."""
         self.world.checkpoint(label)
 
     def dump(self) -> str:
-        """Return a line for each thread: where it waits."""
+        """Return one line per thread that shows where it waits."""
         return self.scheduler.dump()
 
     def close(self) -> None:
-        """Kill everything.
+        """Kill every process.
 
-        :raises AssertionError: a thread swallowed its death again and again.
+        :raises AssertionError: a thread caught ProcessKilled again and again.
         """
-        # the world last: the main thread is one of its own
+        # The world is last, since the main thread belongs to it.
         for process in [*self.scheduler.processes[1:], *self.scheduler.processes[:1]]:
             process.paused = False
             self.scheduler.kill(process)
@@ -138,58 +145,59 @@ class Simulation:
             raise self.scheduler.failures.pop(0)
 
     def __enter__(self) -> Simulation:
-        """Return itself."""
+        """Return the simulation."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Close it."""
+        """Close the simulation."""
         self.close()
 
 
 class SimThreads:
-    """One simulated process: its clock, locks, threads, uuids and fate. See :meth:`Simulation.process`."""
+    """One simulated process with its clock, locks, threads and uuids; see :meth:`Simulation.process`."""
 
     def __init__(self, simulation: Simulation, name: str) -> None:
-        life = simulation._births.get(name, 0) + 1
-        simulation._births[name] = life
+        incarnation = simulation._incarnations.get(name, 0) + 1
+        simulation._incarnations[name] = incarnation
         self.simulation = simulation
         self.scheduler: Scheduler
         self.name = name
         self.alive = True
         self.paused = False
-        #: Whether no further thread can be started in it, but for the calls that it serves.
+        #: Whether the process can start no further thread, except for the RPCs that it serves.
         self.threadless = False
-        #: Virtual seconds that it has been paused, all in all.
+        #: The total of virtual seconds for which the process was paused.
         self.paused_for = 0.0
         self._paused_at = 0.0
         self.threads: dict[SimThread, None] = {}
         self.visitors: list[SimThread] = []
         self.clock: executors.Clock = SimClock(self)
-        # A text as seed goes through SHA-512, so that PYTHONHASHSEED has no say.
-        self._random = random.Random(f'{simulation.seed}/{name}/{life}')  # noqa: S311 -- to be repeated, not secret
+        # A text as seed goes through SHA-512, and so does not depend on PYTHONHASHSEED.
+        seed = f'{simulation.seed}/{name}/{incarnation}'
+        self._random = random.Random(seed)  # noqa: S311 -- a run must be repeatable, and not secret
 
     def __repr__(self) -> str:
-        """Return its name and fate."""
+        """Return the name and state of the process."""
         return f'<{self.name} {"paused" if self.paused else "alive" if self.alive else "dead"}>'
 
     @property
     def is_world(self) -> bool:
-        """Whether it is what lies outside of every process."""
+        """Whether this is the world: all that lies outside of every process."""
         return self is self.simulation.world
 
     def check(self) -> None:
-        """Raise if a thread of a dead process, or one that uses a dead process, calls.
+        """Raise if this process or the calling thread's process is dead.
 
-        :raises ProcessKilled: it is so.
+        :raises ProcessKilled: one of them is dead.
         """
         self.scheduler.me()
         if not self.alive:
             raise ProcessKilled(f'{self.name} has been killed')
 
     def checkpoint(self, label: str) -> None:
-        """Be a place where the schedule may switch and a fault may strike; it goes into the trace.
+        """Cross a point where the scheduler may switch threads and a fault may be injected; trace it.
 
-        :param label: what is about to be done, or has been, such as ``commit``.
+        :param label: the action that follows or that was done, such as ``commit``.
         """
         self.check()
         simulation = self.simulation
@@ -202,7 +210,7 @@ class SimThreads:
 
     @contextlib.contextmanager
     def acting(self) -> Iterator[None]:
-        """Let the calling thread act for this process: it dies and pauses with it, until the block ends."""
+        """Let the calling thread act for this process: within the block it dies and pauses with the process."""
         self.check()
         me = self.scheduler.me()
         before, me.acting = me.acting, self
@@ -215,9 +223,10 @@ class SimThreads:
 
     @contextlib.contextmanager
     def background(self) -> Iterator[None]:
-        """Count what the calling thread waits for in this block as background, which :meth:`Simulation.run` ignores.
+        """Count the waits of the calling thread in this block as background.
 
-        The pauses of a :class:`migrator.executors.Periodic` do so by themselves.
+        :meth:`Simulation.run` ignores background waits. The pauses of a :class:`migrator.executors.Periodic` are
+        background without this.
         """
         me = self.scheduler.me()
         me.background += 1
@@ -227,21 +236,21 @@ class SimThreads:
             me.background -= 1
 
     def pause(self) -> None:
-        """See :meth:`Simulation.pause`."""
+        """Pause the process; see :meth:`Simulation.pause`."""
         if self.alive and not self.paused:
             self.paused = True
             self._paused_at = self.simulation.time
             self.scheduler.paused.append(self)
 
     def resume(self) -> None:
-        """See :meth:`Simulation.resume`."""
+        """Let the process continue; see :meth:`Simulation.resume`."""
         if self.paused:
             self.paused = False
             self.paused_for += self.simulation.time - self._paused_at
             self.scheduler.resume(self)
 
     def new_uuid(self) -> str:
-        """Return the next uuid of this process's seed, version 4 in form."""
+        """Return the next uuid of this process's seed, in the form of version 4."""
         self.check()
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
@@ -272,7 +281,7 @@ class SimThreads:
     def start(self, function: Callable[..., Any], *args: Any, name: str) -> None:
         """Run ``function(*args)`` in a new thread of this process.
 
-        :raises RuntimeError: it is :attr:`threadless`.
+        :raises RuntimeError: the process is :attr:`threadless`.
         """
         self.check()
         if self.threadless and not name.startswith('rpc-'):
@@ -281,6 +290,6 @@ class SimThreads:
         thread = scheduler.spawn(lambda: function(*args), name, self)
         owner = getattr(function, '__self__', None)
         if isinstance(owner, executors.Periodic):
-            # Its pauses are no work that is under way; a loop's wait on its own stop event is such a pause.
+            # The loop waits on its stop event between two runs. Such a pause is not work in progress.
             thread.quiet_event = owner._stop
         scheduler.cross(scheduler.me(), f'start({name})')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The locks and events of simulated processes, and the deadlocks that they can make."""
+"""The locks and events of simulated processes, and their deadlocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def process(simulation):
     return simulation.process('service')
 
 
-def test_an_event_wakes_all_and_stays_set_until_it_is_cleared(simulation, process):
+def test_set_event_wakes_all_waiters_and_stays_set_until_cleared(simulation, process):
     event, woken = process.event(), []
     for name in 'abc':
         process.start(lambda name=name: woken.append((name, event.wait())), name=name)
@@ -35,7 +35,7 @@ def test_an_event_wakes_all_and_stays_set_until_it_is_cleared(simulation, proces
     assert not event.wait(0)
 
 
-def test_a_lock_is_had_by_one_at_a_time_under_any_seed():
+def test_lock_has_one_owner_at_a_time_with_any_seed():
     for seed in range(30):
         with Simulation(seed) as simulation:
             process = simulation.process('a')
@@ -56,12 +56,12 @@ def test_a_lock_is_had_by_one_at_a_time_under_any_seed():
             assert max(most) == 1
 
 
-def test_releasing_a_lock_that_nobody_has_is_an_error(process):
+def test_release_of_unlocked_lock_raises(process):
     with pytest.raises(RuntimeError, match='unlocked'):
         process.lock().release()
 
 
-def test_a_ring_of_locks_is_found_and_shown(simulation, process):
+def test_deadlock_of_two_locks_raises_with_dump(simulation, process):
     left, right = process.lock(), process.lock()
 
     def work(first, second):
@@ -76,20 +76,20 @@ def test_a_ring_of_locks_is_found_and_shown(simulation, process):
         simulation.run()
 
 
-def test_taking_a_lock_twice_is_found_too(process):
+def test_second_acquire_by_same_thread_raises_deadlock(process):
     lock = process.lock()
     with lock, pytest.raises(Deadlock, match='main waits for itself'):
         lock.acquire()
 
 
-def test_when_nothing_can_run_and_no_timer_is_left_the_waiting_test_is_told(simulation, process):
+def test_wait_without_ready_threads_and_timers_raises_deadlock(simulation, process):
     process.start(process.event().wait, name='other')
     with pytest.raises(Deadlock, match=r'(?s)nothing can run.*service/other: waiting: event'):
         process.event().wait()
     process.sleep(1)
 
 
-def test_going_round_in_circles_without_time_passing_is_found(simulation, process, monkeypatch):
+def test_threads_that_spin_at_one_moment_raise_livelock(simulation, process, monkeypatch):
     monkeypatch.setattr('migrator.testing.simulation.scheduler.MAX_PASSES', 1000)
 
     def spin():
@@ -100,12 +100,12 @@ def test_going_round_in_circles_without_time_passing_is_found(simulation, proces
         process = simulation.process('a')
         process.start(spin, name='1')
         process.start(spin, name='2')
-        with pytest.raises(Livelock, match='1000 passes at the same moment'):
+        with pytest.raises(Livelock, match='1000 thread switches at the same moment'):
             simulation.run()
 
 
 @pytest.mark.parametrize('pause', [0.001, 0])
-def test_who_knows_better_says_how_much_may_happen_at_one_moment(pause):
+def test_most_passes_limits_switches_at_one_moment_only(pause):
     with Simulation(1) as simulation:
         simulation.scheduler.most_passes = 40
         process = simulation.process('a')
@@ -119,7 +119,7 @@ def test_who_knows_better_says_how_much_may_happen_at_one_moment(pause):
         assert raised.value.passes == 40
 
 
-def test_threads_that_start_each_other_do_not_run_out_of_stack(simulation, process):
+def test_chain_of_300_thread_starts_does_not_exhaust_stack(simulation, process):
     left = 300
     never = process.event()
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Death is final, and a pause is only a pause."""
+"""Killed processes have no further effect, and paused processes continue later."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def process(simulation):
 
 
 def everything(process, lock, event):
-    """Return every crossing of a process, and all that a dying thread could try."""
+    """Return every crossing of a process and every other call that a dying thread could make."""
     return [
         lock.acquire,
         event.wait,
@@ -43,7 +43,7 @@ def everything(process, lock, event):
     ]
 
 
-def test_no_finally_and_no_except_of_a_killed_process_has_an_effect(simulation, process):
+def test_finally_and_except_of_killed_process_have_no_effect(simulation, process):
     lock, event, answered = process.lock(), process.event(), simulation.world.event()
     raised = []
 
@@ -73,7 +73,7 @@ def test_no_finally_and_no_except_of_a_killed_process_has_an_effect(simulation, 
     assert [label for _, _, label in simulation.trace] == []
 
 
-def test_a_thread_that_never_began_never_begins(simulation, process):
+def test_unstarted_thread_of_killed_process_never_runs(simulation, process):
     ran = []
     process.start(ran.append, 1, name='never')
     simulation.kill(process)
@@ -81,7 +81,7 @@ def test_a_thread_that_never_began_never_begins(simulation, process):
     assert ran == []
 
 
-def test_who_lives_cannot_use_a_dead_process_but_may_knock(simulation, process):
+def test_live_thread_that_uses_dead_process_gets_process_killed(simulation, process):
     lock, event = process.lock(), process.event()
     lock.acquire()
     simulation.kill(process)
@@ -96,12 +96,12 @@ def test_who_lives_cannot_use_a_dead_process_but_may_knock(simulation, process):
     simulation.kill(process)
 
 
-def test_a_process_can_be_killed_at_any_checkpoint_by_its_label(simulation, process):
+def test_checkpoint_hook_can_kill_process_by_label(simulation, process):
     done = []
 
-    def kill(who, label):
+    def kill(at, label):
         if label == 'intent':
-            simulation.kill(who)
+            simulation.kill(at)
 
     def work():
         process.checkpoint('begin')
@@ -118,8 +118,8 @@ def test_a_process_can_be_killed_at_any_checkpoint_by_its_label(simulation, proc
     assert not process.threads
 
 
-def test_what_a_checkpoint_hook_raises_is_raised_at_the_checkpoint(simulation, process):
-    def full(who, label):
+def test_error_of_checkpoint_hook_is_raised_at_checkpoint(simulation, process):
+    def full(at, label):
         raise OSError('disk full')
 
     simulation.on_checkpoint = full
@@ -127,7 +127,7 @@ def test_what_a_checkpoint_hook_raises_is_raised_at_the_checkpoint(simulation, p
         process.checkpoint('write')
 
 
-def test_another_process_and_the_world_live_on(simulation, process):
+def test_kill_does_not_affect_other_process_and_world(simulation, process):
     other, ran = simulation.process('other'), []
     simulation.world.start(lambda: (simulation.world.sleep(5), ran.append('world')), name='job')
     other.start(lambda: (other.sleep(5), ran.append('other')), name='work')
@@ -138,7 +138,7 @@ def test_another_process_and_the_world_live_on(simulation, process):
     assert ran == ['world', 'other']
 
 
-def test_a_killed_process_leaves_the_worlds_locks_free_whatever_the_seed():
+def test_killed_process_leaves_locks_of_world_free_with_any_seed():
     for seed in range(40):
         with Simulation(seed) as simulation:
             doomed, other = simulation.process('doomed'), simulation.process('other')
@@ -157,7 +157,7 @@ def test_a_killed_process_leaves_the_worlds_locks_free_whatever_the_seed():
             assert had.count('other') == 2
 
 
-def test_a_pool_of_a_killed_process_settles_no_future_with_a_result(simulation, process):
+def test_pool_of_killed_process_sets_no_result_of_future(simulation, process):
     pool = executors.BoundedExecutor(1, process)
     running, waiting = pool.submit(process.sleep, 5), pool.submit(process.sleep, 5)
     simulation.advance(1)
@@ -167,16 +167,16 @@ def test_a_pool_of_a_killed_process_settles_no_future_with_a_result(simulation, 
     assert not waiting.done()
 
 
-def test_the_thread_that_acts_for_a_process_dies_with_it_and_lives_on_outside(simulation, process):
+def test_visiting_thread_gets_process_killed_and_continues_outside_block(simulation, process):
     simulation.world.start(lambda: (simulation.world.sleep(1), simulation.kill(process)), name='killer')
-    with pytest.raises(ProcessKilled), process.acting():  # noqa: PT012 -- the block is what is asked about
+    with pytest.raises(ProcessKilled), process.acting():  # noqa: PT012 -- the test is about the whole block
         process.sleep(0.5)
         simulation.world.event().wait(60)
     assert simulation.time == 1
     simulation.world.sleep(1)
 
 
-def test_a_thread_that_swallows_its_death_for_ever_is_given_up_and_reported():
+def test_thread_that_always_catches_process_killed_is_reported_at_close():
     simulation = Simulation()
     process = simulation.process('a')
 
@@ -195,7 +195,7 @@ def test_a_thread_that_swallows_its_death_for_ever_is_given_up_and_reported():
         simulation.close()
 
 
-def test_closing_ends_every_thread():
+def test_close_ends_every_thread():
     simulation = Simulation(3)
     process, running = simulation.process('a'), []
 
@@ -219,13 +219,13 @@ def test_closing_ends_every_thread():
 # --- pauses ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_paused_process_stands_still_while_time_goes_on_and_then_finds_it_late(simulation, process):
+def test_paused_process_does_nothing_and_continues_late_after_resume(simulation, process):
     other, beats = simulation.process('other'), []
 
-    def beat(who):
+    def beat(at):
         while True:
-            who.sleep(1)
-            beats.append((who.name, simulation.time))
+            at.sleep(1)
+            beats.append((at.name, simulation.time))
 
     process.start(beat, process, name='beat')
     other.start(beat, other, name='beat')
@@ -239,9 +239,9 @@ def test_a_paused_process_stands_still_while_time_goes_on_and_then_finds_it_late
     assert [time for name, time in beats if name == 'service'] == [1, 2, 12.5, 13.5, 14.5]
 
 
-def test_a_process_paused_at_its_own_checkpoint_goes_no_further(simulation, process):
+def test_process_paused_at_checkpoint_stops_there(simulation, process):
     done = []
-    simulation.on_checkpoint = lambda who, label: simulation.pause(who)
+    simulation.on_checkpoint = lambda at, label: simulation.pause(at)
     process.start(lambda: (process.checkpoint('here'), done.append(True)), name='work')
     simulation.run()
     assert not done
@@ -251,7 +251,7 @@ def test_a_process_paused_at_its_own_checkpoint_goes_no_further(simulation, proc
     assert done
 
 
-def test_a_paused_process_can_be_killed(simulation, process):
+def test_paused_process_can_be_killed(simulation, process):
     process.start(process.sleep, 1, name='work')
     simulation.advance(0.5)
     simulation.pause(process)
@@ -261,11 +261,11 @@ def test_a_paused_process_can_be_killed(simulation, process):
     assert not process.threads
 
 
-def test_the_lock_that_a_paused_thread_was_woken_for_goes_to_another(simulation, process):
+def test_lock_goes_to_other_thread_if_woken_thread_is_paused(simulation, process):
     other, lock, had = simulation.process('other'), simulation.world.lock(), []
     lock.acquire()
-    for who in (process, other):
-        who.start(lambda who=who: (lock.acquire(), had.append(who.name), lock.release()), name='work')
+    for each in (process, other):
+        each.start(lambda each=each: (lock.acquire(), had.append(each.name), lock.release()), name='work')
     simulation.run_ready()
     simulation.pause(process)
     lock.release()

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The simulation: deterministic by its seed, and honest about time. (Death and pauses: test_baton.py.)"""
+"""Simulation: determinism by seed, virtual time, and the main thread.
+
+Killed and paused processes are in test_scheduler.py.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,8 @@ def process(simulation):
 # --- determinism -----------------------------------------------------------------------------------------------------
 
 
-def story(seed):
-    """Two processes, a pool, a lock in common, uuids and naps; return all that can be seen of it."""
+def observed_run(seed):
+    """Run two processes with a pool, a shared lock, uuids and sleeps; return everything observable."""
     with Simulation(seed) as simulation:
         a, b = simulation.process('a'), simulation.process('b')
         lock, order = simulation.world.lock(), []
@@ -49,7 +52,7 @@ def story(seed):
                     order.append((name, turn, process.new_uuid(), process.random()))
                 process.sleep(process.random())
 
-        # an order that would differ with PYTHONHASHSEED if anything below were kept in a set of texts
+        # The order of starts would depend on PYTHONHASHSEED if the simulation kept these names in a set.
         for name in sorted({'x', 'y', 'z'}):
             pool.submit(work, a, name)
             b.start(work, b, name.upper(), name=name)
@@ -57,13 +60,13 @@ def story(seed):
         return simulation.trace, order, simulation.scheduler.passes
 
 
-def test_the_same_seed_gives_the_same_run_and_other_seeds_other_runs():
-    assert all(story(seed) == story(seed) for seed in (None, 0, 1, 2))
-    orders = {tuple(label for _, _, label in story(seed)[0]) for seed in range(30)}
+def test_same_seed_gives_same_run_and_other_seeds_give_other_runs():
+    assert all(observed_run(seed) == observed_run(seed) for seed in (None, 0, 1, 2))
+    orders = {tuple(label for _, _, label in observed_run(seed)[0]) for seed in range(30)}
     assert len(orders) > 25
 
 
-def test_no_hash_seed_changes_a_run():
+def test_pythonhashseed_does_not_change_run():
     root = pathlib.Path(__file__).parents[3]
     runs = {
         subprocess.run(
@@ -75,10 +78,10 @@ def test_no_hash_seed_changes_a_run():
         ).stdout
         for hash_seed in ('0', '12345')
     }
-    assert runs == {f'{story(7)}\n'}
+    assert runs == {f'{observed_run(7)}\n'}
 
 
-def test_uuids_are_valid_and_each_process_and_each_life_of_it_has_its_own():
+def test_uuids_are_valid_and_differ_per_process_and_incarnation():
     with Simulation(5) as simulation, Simulation(5) as same, Simulation(6) as other:
         first = simulation.process('a')
         made = [first.new_uuid(), first.new_uuid()]
@@ -89,7 +92,7 @@ def test_uuids_are_valid_and_each_process_and_each_life_of_it_has_its_own():
         assert all(str(uuid.UUID(one)) == one and uuid.UUID(one).version == 4 for one in made)
 
 
-def test_without_a_seed_the_first_that_is_ready_runs_first_and_nobody_is_interrupted(simulation, process):
+def test_without_seed_first_ready_thread_runs_first_without_interruption(simulation, process):
     ran = []
 
     def work(name):
@@ -103,7 +106,7 @@ def test_without_a_seed_the_first_that_is_ready_runs_first_and_nobody_is_interru
     assert ''.join(ran) == 'aabbcc'
 
 
-def test_a_policy_of_ones_own_decides_who_runs():
+def test_custom_policy_chooses_next_thread():
     class Last(sim_thread.InOrder):
         def choose(self, ready):
             return len(ready) - 1
@@ -117,7 +120,7 @@ def test_a_policy_of_ones_own_decides_who_runs():
     assert ''.join(ran) == 'cba'
 
 
-def test_some_seed_finds_a_race_between_a_look_and_a_write_and_its_replay_finds_it_again():
+def test_some_seed_finds_race_between_read_and_write_and_replay_finds_it_again():
     def race(seed):
         with Simulation(seed) as simulation:
             process = simulation.process('a')
@@ -141,7 +144,7 @@ def test_some_seed_finds_a_race_between_a_look_and_a_write_and_its_replay_finds_
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_clock_begins_at_a_fixed_date_and_jumps_to_the_next_timer(simulation, process):
+def test_clock_starts_at_fixed_date_and_jumps_to_next_timer(simulation, process):
     assert process.clock.now() == START
     start = process.clock.monotonic()
     woke = []
@@ -157,7 +160,7 @@ def test_the_clock_begins_at_a_fixed_date_and_jumps_to_the_next_timer(simulation
     assert process.clock.now() == START + datetime.timedelta(seconds=7200.5)
 
 
-def test_running_what_is_ready_leaves_the_clock_alone(simulation, process):
+def test_run_ready_does_not_move_clock(simulation, process):
     ran = []
 
     def work():
@@ -174,7 +177,7 @@ def test_running_what_is_ready_leaves_the_clock_alone(simulation, process):
     assert (ran, simulation.time) == (['before', 'after'], 1)
 
 
-def test_a_run_ends_when_only_background_timers_are_left(simulation, process):
+def test_run_ends_when_only_background_timers_are_left(simulation, process):
     ticks = []
     executors.Periodic(process, 10, lambda: ticks.append(simulation.time), 'tick').start()
 
@@ -190,7 +193,7 @@ def test_a_run_ends_when_only_background_timers_are_left(simulation, process):
     assert len(ticks) == 2
 
 
-def test_what_a_periodic_has_begun_is_no_background(simulation, process):
+def test_running_periodic_task_is_not_background(simulation, process):
     ended = []
 
     def tick():
@@ -203,7 +206,7 @@ def test_what_a_periodic_has_begun_is_no_background(simulation, process):
     assert len(ended) == 1
 
 
-def test_a_run_that_does_not_come_to_rest_says_who_keeps_it_busy(simulation, process):
+def test_run_over_limit_raises_timed_out_with_busy_thread(simulation, process):
     def spin():
         while True:
             process.sleep(1)
@@ -211,11 +214,11 @@ def test_a_run_that_does_not_come_to_rest_says_who_keeps_it_busy(simulation, pro
     process.start(spin, name='spinner')
     with pytest.raises(TimedOut, match=r'service/spinner: waiting: sleep\(1\)') as caught:
         simulation.run(limit=100)
-    # green threads have no frame that could be asked for
+    # The frame of a green thread is not available.
     assert 'in spin, ' in str(caught.value) or threading.get_ident() not in sys._current_frames()
 
 
-def test_running_until_something_holds_stops_the_clock_there(simulation, process):
+def test_run_until_stops_clock_when_predicate_is_true(simulation, process):
     done = process.event()
     process.start(lambda: (process.sleep(4), done.set()), name='work')
     process.start(process.sleep, 100, name='other')
@@ -223,7 +226,7 @@ def test_running_until_something_holds_stops_the_clock_there(simulation, process
     assert simulation.time == 4
 
 
-def test_what_does_not_become_so_is_reported_with_every_thread(simulation, process):
+def test_run_until_timeout_raises_with_every_thread(simulation, process):
     process.start(process.event().wait, name='waiter')
     process.start(process.sleep, 100, name='sleeper')
     with pytest.raises(TimedOut, match=r'(?s)not within 10 s.*waiter: waiting: event.*sleeper: waiting: sleep'):
@@ -234,7 +237,7 @@ def test_what_does_not_become_so_is_reported_with_every_thread(simulation, proce
         simulation.run_until(lambda: False)
 
 
-def test_a_deadline_computed_with_rounded_floats_is_reached(process):
+def test_deadline_of_rounded_floats_is_reached(process):
     event = process.event()
     until = process.clock.monotonic() + 0.1 + 0.2
     turns = 0
@@ -244,10 +247,10 @@ def test_a_deadline_computed_with_rounded_floats_is_reached(process):
     assert turns <= 6
 
 
-# --- the test's own thread -------------------------------------------------------------------------------------------
+# --- the main thread -------------------------------------------------------------------------------------------------
 
 
-def test_the_tests_own_thread_takes_part_and_the_clock_moves_while_it_waits(simulation, process):
+def test_main_thread_takes_part_and_clock_moves_while_it_waits(simulation, process):
     event = process.event()
     process.start(lambda: (process.sleep(9), event.set()), name='answer')
     assert event.wait(60)
@@ -264,7 +267,7 @@ def test_the_tests_own_thread_takes_part_and_the_clock_moves_while_it_waits(simu
     assert simulation.time == 17
 
 
-def test_an_error_that_a_thread_does_not_catch_is_the_tests(simulation, process):
+def test_uncaught_error_of_thread_is_raised_in_main_thread(simulation, process):
     def fail():
         raise KeyError('lost')
 
@@ -273,7 +276,7 @@ def test_an_error_that_a_thread_does_not_catch_is_the_tests(simulation, process)
         simulation.run()
 
 
-def test_a_thread_that_is_not_of_the_simulation_is_refused(process):
+def test_foreign_thread_raises_runtime_error(process):
     errors = []
 
     def foreign():
@@ -285,10 +288,10 @@ def test_a_thread_that_is_not_of_the_simulation_is_refused(process):
     thread = threading.Thread(target=foreign, name='foreign')
     thread.start()
     thread.join()
-    assert 'foreign is no thread of this simulation' in errors[0]
+    assert 'thread foreign is not the running thread of this simulation' in errors[0]
 
 
-def test_each_thread_has_a_context_of_its_own(simulation, process):
+def test_each_thread_has_separate_context(simulation, process):
     variable = contextvars.ContextVar('request', default='none')
     seen = []
     for name in 'ab':
@@ -298,4 +301,4 @@ def test_each_thread_has_a_context_of_its_own(simulation, process):
 
 
 if __name__ == '__main__':
-    print(story(int(sys.argv[1])))
+    print(observed_run(int(sys.argv[1])))
