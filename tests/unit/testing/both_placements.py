@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The real Placement and the fake, side by side: each request goes to both, and the answers have to be the same."""
+"""The real Placement and the fake side by side.
+
+Each request goes to both, and both must return the same response.
+"""
 
 import collections
 import json as jsonlib
@@ -16,16 +19,16 @@ TYPES, PROJECTS, USERS = ('INSTANCE', 'MIGRATION'), ('blue', 'red'), ('ada', 'ev
 
 
 def text_itself(text):
-    """Return what the real one hashes."""
+    """Return the value that the real Placement hashes."""
     return text
 
 
-def asked(adapter, method, url, json=None):
+def send(adapter, method, url, json=None):
     return adapter.request(url, method, json=json, raise_exc=False, headers=VERSION)
 
 
-def told(response):
-    """Return what the project reads of an answer, so that equal is equal."""
+def comparable(response):
+    """Return the parts of a response that the project reads, in a form that can be compared."""
     if not response.content:
         return response.status_code, None
     document = response.json()
@@ -42,12 +45,12 @@ def told(response):
         for one in document['allocation_requests']:
             for uuids in one['mappings'].values():
                 uuids.sort()
-        # As text, since the order within counts too.
+        # As text, since the order within each request matters too.
         document['allocation_requests'] = jsonlib.dumps(document['allocation_requests'])
     return response.status_code, document
 
 
-#: What a request may change, so that a parent comes before its child.
+#: The tables that a request may change. A parent comes before its child.
 TABLES = (
     *('resource_classes', 'traits', 'placement_aggregates', 'resource_providers', 'inventories'),
     *('resource_provider_traits', 'resource_provider_aggregates', 'projects', 'users', 'consumer_types'),
@@ -56,7 +59,7 @@ TABLES = (
 
 
 class Both:
-    """The real one and the fake, which get the same requests."""
+    """The real Placement and the fake, which get the same requests."""
 
     def __init__(self, real):
         self.real = real
@@ -71,7 +74,7 @@ class Both:
         self._file.close()
 
     def start(self, content, asked_before):
-        """Have both as they were after some requests."""
+        """Put both into the state after some requests."""
         for table in reversed(TABLES):
             if self._rows(table) != content[table]:
                 self._file.execute(f'DELETE FROM {table}')  # noqa: S608 - a name of ours
@@ -84,18 +87,18 @@ class Both:
         self._fake_adapter = self.fake.adapter()
         self.asked = []
         for method, url, json in asked_before:
-            asked(self._fake_adapter, method, url, json)
+            send(self._fake_adapter, method, url, json)
             self.asked.append((method, url, json))
 
     def start_empty(self):
-        """Have both with nothing in them."""
+        """Empty both."""
         self.start(self._empty, [])
 
     def world(self, number):
-        """Have both as a world of this number is; it is the same each time."""
+        """Put both into the state of the world with this number, which is always the same."""
         if number not in self._worlds:
             self.start_empty()
-            world = World(self, random.Random(f'world {number}'))  # noqa: S311 - dice, and no secret
+            world = World(self, random.Random(f'world {number}'))  # noqa: S311 - random test data is not a secret
             self._worlds[number] = world, self._copy(), list(self.asked)
         world, content, asked_before = self._worlds[number]
         self.start(content, asked_before)
@@ -108,22 +111,25 @@ class Both:
         return self._file.execute(f'SELECT * FROM {table}').fetchall()  # noqa: S608 - a name of ours
 
     def ask(self, method, url, json=None):
-        """Ask both, and return the status and what is read of the answer, which are the same."""
+        """Send a request to both, compare the responses, and return the status and the document."""
         self.asked.append((method, url, json))
         before = len(self.real.requests)
-        real = told(asked(self._adapter, method, url, json))
-        fake = told(asked(self._fake_adapter, method, url, json))
+        real = comparable(send(self._adapter, method, url, json))
+        fake = comparable(send(self._fake_adapter, method, url, json))
         assert fake == real, (fake, real, self.asked)
         assert self.fake.requests[-1:] == self.real.requests[before:]
         self.counts['requests'] += 1
         return real
 
     def look(self, url):
-        """Ask the fake alone, to choose the next request by."""
-        return asked(self._fake_adapter, 'GET', url).json()
+        """Read from the fake alone, to choose the next request."""
+        return send(self._fake_adapter, 'GET', url).json()
 
     def compare_all(self):
-        """Compare everything that both hold; of the real one out of its database, which is faster than 20 requests."""
+        """Compare the whole content of both.
+
+        The content of the real Placement is read from its database, which is faster than 20 requests.
+        """
         rows = self._file.execute(
             'SELECT p.uuid, p.name, p.generation, parent.uuid, root.uuid FROM resource_providers p'
             ' LEFT JOIN resource_providers parent ON parent.id = p.parent_provider_id'
@@ -166,12 +172,12 @@ class Both:
             assert {one: entry['resources'] for one, entry in found['allocations'].items()} == wanted
             keys = ('consumer_generation', 'project_id', 'user_id', 'consumer_type')
             assert [found[key] for key in keys] == consumers[consumer]
-        everybody = self._file.execute('SELECT uuid, generation FROM consumers').fetchall()
-        assert {one: who.generation for one, who in self.fake._consumers._consumers.items()} == dict(everybody)
+        generations = self._file.execute('SELECT uuid, generation FROM consumers').fetchall()
+        assert {uuid_: one.generation for uuid_, one in self.fake._consumers._consumers.items()} == dict(generations)
 
 
 class World:
-    """Some resource providers: hosts with little room, with children or not, with shared storage or not."""
+    """Some resource providers: hosts with little room, some with children, some with shared storage."""
 
     def __init__(self, both, dice):
         self.both = both
@@ -195,17 +201,17 @@ class World:
             for one in (storage, *borrowers):
                 self.ask_changed(one, 'aggregates', {'aggregates': [aggregate]})
             self.providers.append(storage)
-        # Two that hold something; between them they have every project, user and type.
+        # Two consumers that hold something. Together they have every project, user and type.
         self.consumers = [str(uuid.UUID(int=dice.getrandbits(128), version=4)) for _ in range(2)]
-        for generation, consumer, who in zip(
+        for generation, consumer, index in zip(
             (None, None, 1), (*self.consumers, self.consumers[0]), (0, 1, 0), strict=True
         ):
             body = {
-                'allocations': {self.hosts[who]: {'resources': {'VCPU': 1, 'MEMORY_MB': 512}}},
+                'allocations': {self.hosts[index]: {'resources': {'VCPU': 1, 'MEMORY_MB': 512}}},
                 'consumer_generation': generation,
-                'consumer_type': TYPES[who],
-                'project_id': PROJECTS[who],
-                'user_id': USERS[who],
+                'consumer_type': TYPES[index],
+                'project_id': PROJECTS[index],
+                'user_id': USERS[index],
             }
             assert both.ask('PUT', f'/allocations/{consumer}', body)[0] == 204
 

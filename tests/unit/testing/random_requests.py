@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Random requests to both Placements, of the kinds that a conductor sends and of those that it had better not."""
+"""Random requests to both Placements: those that a conductor sends, and invalid ones."""
 
 import json as jsonlib
 import random
@@ -9,12 +9,12 @@ from urllib import parse
 
 from tests.unit.testing.both_placements import PROJECTS, SHARING, TYPES, USERS
 
-#: How many worlds there are to send them to.
+#: The number of different worlds.
 WORLDS = 25
 CONFLICT, NO_ROOM = 'placement.concurrent_update', 'placement.undefined_code'
 CLASSES = ('VCPU', 'MEMORY_MB', 'DISK_GB', 'CUSTOM_GPU')
 
-#: What random requests to the real Placement must have met, or they would show little.
+#: The cases that random requests to the real Placement must have covered.
 TRAPS = {
     'a consumer emptied',
     'an emptied consumer began anew',
@@ -59,12 +59,12 @@ TRAPS = {
 
 
 class Sequence:
-    """Some random requests to a world."""
+    """A sequence of random requests to one world."""
 
     def __init__(self, both, number):
         self.both = both
         self.counts = both.counts
-        self.dice = random.Random(f'sequence {number}')  # noqa: S311 - dice, and no secret
+        self.dice = random.Random(f'sequence {number}')  # noqa: S311 - random test data is not a secret
         world = both.world(self.dice.randrange(WORLDS))
         self.hosts, self.providers, self.ask_changed = world.hosts, world.providers, world.ask_changed
         self.consumers = [*world.consumers, self._uuid()]
@@ -97,7 +97,7 @@ class Sequence:
         self._put(consumer, self._wanted(), self._generation(consumer))
 
     def swap(self):
-        """Two consumers exchange what they hold, or one takes it all over from the other."""
+        """Exchange the allocations of two consumers."""
         one, other = self.dice.sample(self.consumers, 2)
         for missing in [consumer for consumer in (one, other) if not self._held(consumer)]:
             self._put(missing, self._wanted(), self._known(missing))
@@ -115,7 +115,10 @@ class Sequence:
             self.counts['swapped where only what is freed makes room'] += 1
 
     def move(self):
-        """What a migration does: its uuid takes over what the instance holds, which gets the same elsewhere."""
+        """Move allocations as a migration does.
+
+        The migration takes over the allocation of the instance, which gets another one.
+        """
         instance, migration = self.dice.sample(self.consumers, 2)
         if not self._held(instance):
             self._put(instance, self._wanted(), self._known(instance))
@@ -141,14 +144,14 @@ class Sequence:
         if self.dice.random() < 0.5:
             self._put(consumer, self._wanted(), self.dice.choice((None, 0, 1)))
         else:
-            # The claim that made it arrives once more, and makes it anew.
+            # The claim that created the consumer arrives again and creates it again.
             for late in [one for one in self.written if consumer in one[1] and one[2]['consumer_generation'] is None][
                 :1
             ]:
                 self._repeat(*late)
 
     def again(self):
-        """What was written before arrives once more."""
+        """Repeat an earlier write."""
         if self.written:
             self._repeat(*self.dice.choice(self.written))
 
@@ -270,13 +273,13 @@ class Sequence:
         return wanted
 
     def _generation(self, consumer):
-        """Return the generation that is known, or now and then another."""
+        """Return the consumer's generation, or sometimes another one."""
         known = self._known(consumer)
         if self.dice.random() < 0.8:
             return known
         return self.dice.choice((None, 0, 1, (known or 0) + 1, max((known or 0) - 1, 0)))
 
-    # --- the rest ----------------------------------------------------------------------------------------------------
+    # --- other requests ----------------------------------------------------------------------------------------------
 
     def read(self):
         provider, consumer = self.dice.choice([*self.providers, self._uuid()]), self.dice.choice(self.consumers)
@@ -385,7 +388,7 @@ class Sequence:
         name = dice.choice(('CUSTOM_GPU', 'CUSTOM_NEW', 'VCPU', 'CUSTOM_small'))
         self.both.ask('PUT', f'/{dice.choice(("resource_classes", "traits"))}/{name}')
 
-    # --- what the fake knows -----------------------------------------------------------------------------------------
+    # --- reads of the fake -------------------------------------------------------------------------------------------
 
     def _uuid(self):
         return str(uuid.UUID(int=self.dice.getrandbits(128), version=4))

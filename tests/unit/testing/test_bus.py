@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The network between simulated processes: what may be lost, doubled or late, and what death and pauses mean."""
+"""The bus between simulated processes: lost, duplicated and late messages, kills and pauses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOST = rpc.Target('compute', 'host1')
 
 
 class Cloud:
-    """A conductor that calls, and one compute that answers after a second."""
+    """A conductor that calls, and one compute service that replies after a second."""
 
     def __init__(self, simulation):
         self.simulation = simulation
@@ -38,7 +38,7 @@ class Cloud:
 
 
 class Manager:
-    """Does its step in a second of virtual time."""
+    """An endpoint whose step takes a second of virtual time."""
 
     def __init__(self, ran, threads):
         self.ran = ran
@@ -58,17 +58,17 @@ def cloud():
 
 
 def faults(bus, *these):
-    """Have these happen to the next messages, in that order, calls, casts and replies alike."""
+    """Apply these faults to the next messages in this order, to calls, casts and replies alike."""
     left = list(these)
     bus.faults = lambda message: left.pop(0) if left else None
 
 
-def test_a_call_takes_the_time_of_its_handler_and_no_more(cloud):
+def test_call_takes_only_time_of_its_handler(cloud):
     assert cloud.call() == 1
     assert cloud.simulation.time == 1
 
 
-def test_every_step_of_a_message_is_a_checkpoint_of_the_process_that_makes_it(cloud):
+def test_every_step_of_message_is_checkpoint_of_its_process(cloud):
     cloud.call()
     cloud.rpc.cast(CONTEXT, HOST, 'step')
     cloud.simulation.run()
@@ -96,7 +96,7 @@ def test_every_step_of_a_message_is_a_checkpoint_of_the_process_that_makes_it(cl
         ([None, 3], True, 1),
     ],
 )
-def test_faults_lose_double_and_delay_calls_and_answers(cloud, these, answered, ran):
+def test_faults_lose_duplicate_and_delay_calls_and_replies(cloud, these, answered, ran):
     faults(cloud.bus, *these)
     if answered:
         assert cloud.call() in (1, 2)
@@ -109,7 +109,7 @@ def test_faults_lose_double_and_delay_calls_and_answers(cloud, these, answered, 
 
 
 @pytest.mark.parametrize(('fault', 'ran'), [('lose', []), ('duplicate', [1, 1]), (4.0, [5]), ('lose_answer', [1])])
-def test_casts_too(cloud, fault, ran):
+def test_faults_lose_duplicate_and_delay_casts(cloud, fault, ran):
     faults(cloud.bus, fault)
     cloud.rpc.cast(CONTEXT, HOST, 'step')
     assert cloud.simulation.time == 0
@@ -117,7 +117,7 @@ def test_casts_too(cloud, fault, ran):
     assert [time for _, time in cloud.ran] == ran
 
 
-def test_without_a_broker_the_sender_is_told(cloud):
+def test_refused_message_raises_service_unreachable(cloud):
     faults(cloud.bus, 'refuse', 'refuse')
     with pytest.raises(exception.ServiceUnreachable, match='The message broker is not reachable'):
         cloud.call()
@@ -125,7 +125,7 @@ def test_without_a_broker_the_sender_is_told(cloud):
         cloud.rpc.cast(CONTEXT, HOST, 'step')
 
 
-def test_a_fault_is_asked_for_with_the_message(cloud):
+def test_faults_are_called_with_each_message(cloud):
     seen = []
     cloud.bus.faults = seen.append
     cloud.call(seconds=2)
@@ -137,7 +137,7 @@ def test_a_fault_is_asked_for_with_the_message(cloud):
     assert seen[0].size == len(seen[0].body)
 
 
-def test_a_late_message_overtakes_nothing_but_is_overtaken(cloud):
+def test_message_after_late_one_arrives_first(cloud):
     faults(cloud.bus, 3.0)
     cloud.rpc.cast(CONTEXT, HOST, 'step', seconds=1)
     cloud.rpc.cast(CONTEXT, HOST, 'step', seconds=2)
@@ -145,7 +145,7 @@ def test_a_late_message_overtakes_nothing_but_is_overtaken(cloud):
     assert [time for _, time in cloud.ran] == [2, 4]
 
 
-def test_a_message_under_way_outlives_its_sender(cloud):
+def test_late_message_arrives_after_death_of_sender(cloud):
     faults(cloud.bus, 3.0)
     cloud.rpc.cast(CONTEXT, HOST, 'step')
     cloud.simulation.kill(cloud.conductor)
@@ -153,7 +153,7 @@ def test_a_message_under_way_outlives_its_sender(cloud):
     assert len(cloud.ran) == 1
 
 
-def test_a_killed_server_never_answers_and_its_next_life_knows_nothing_of_it(cloud):
+def test_killed_server_never_replies_and_next_incarnation_does_not_have_the_call(cloud):
     cloud.simulation.world.start(
         lambda: (cloud.simulation.world.sleep(0.5), cloud.simulation.kill(cloud.compute)), name='killer'
     )
@@ -167,7 +167,7 @@ def test_a_killed_server_never_answers_and_its_next_life_knows_nothing_of_it(clo
     assert cloud.call() == 1
 
 
-def test_a_server_killed_when_it_has_done_the_work_does_not_answer_either(cloud):
+def test_server_killed_after_the_work_does_not_reply(cloud):
     def kill(process, label):
         if label == 'rpc step handled':
             cloud.simulation.kill(process)
@@ -178,7 +178,7 @@ def test_a_server_killed_when_it_has_done_the_work_does_not_answer_either(cloud)
     assert len(cloud.ran) == 1
 
 
-def test_an_answer_to_a_killed_caller_harms_nobody(cloud):
+def test_reply_to_killed_caller_is_dropped(cloud):
     cloud.conductor.start(cloud.call, name='call')
     cloud.simulation.advance(0.5)
     cloud.simulation.kill(cloud.conductor)
@@ -186,7 +186,7 @@ def test_an_answer_to_a_killed_caller_harms_nobody(cloud):
     assert len(cloud.ran) == 1
 
 
-def test_a_paused_server_answers_when_it_is_woken(cloud):
+def test_paused_server_handles_call_after_resume(cloud):
     cloud.simulation.pause(cloud.compute)
     with pytest.raises(exception.RPCTimeout):
         cloud.call(timeout=3)
@@ -195,7 +195,7 @@ def test_a_paused_server_answers_when_it_is_woken(cloud):
     assert [time for _, time in cloud.ran] == [4]
 
 
-def test_a_stopped_server_takes_nothing_more_but_ends_what_it_has(cloud):
+def test_stopped_server_finishes_taken_messages_and_takes_no_more(cloud):
     cloud.rpc.cast(CONTEXT, HOST, 'step')
     cloud.simulation.run_ready()
     cloud.served.stop()
@@ -205,7 +205,7 @@ def test_a_stopped_server_takes_nothing_more_but_ends_what_it_has(cloud):
     assert len(cloud.ran) == 1
 
 
-def test_without_a_server_they_take_turns(cloud):
+def test_calls_without_server_name_go_round_robin(cloud):
     for name in ('one', 'two', 'three'):
         cloud.boot(name, 'conductor')
     for _ in range(6):
@@ -213,7 +213,7 @@ def test_without_a_server_they_take_turns(cloud):
     assert [name for name, _ in cloud.ran] == ['one', 'two', 'three'] * 2
 
 
-def test_no_more_than_64_handlers_run_at_once_and_the_rest_follow_in_order(cloud):
+def test_at_most_64_handlers_run_at_once_and_others_follow_in_order(cloud):
     for _ in range(100):
         cloud.rpc.cast(CONTEXT, HOST, 'step')
     cloud.simulation.run()
@@ -221,7 +221,7 @@ def test_no_more_than_64_handlers_run_at_once_and_the_rest_follow_in_order(cloud
     assert not cloud.compute.threads
 
 
-def test_with_a_monitor_a_long_call_goes_on_while_its_server_lives(cloud):
+def test_long_call_with_monitor_continues_while_server_is_alive(cloud):
     assert cloud.call(timeout=100, monitor=4, seconds=30) == 1
     cloud.simulation.world.start(
         lambda: (cloud.simulation.world.sleep(10), cloud.simulation.kill(cloud.compute)), name='killer'
@@ -231,24 +231,24 @@ def test_with_a_monitor_a_long_call_goes_on_while_its_server_lives(cloud):
     assert cloud.simulation.time == 42
 
 
-def test_with_a_monitor_a_server_that_is_not_there_is_noticed_early(cloud):
+def test_call_with_monitor_to_missing_server_times_out_early(cloud):
     with pytest.raises(exception.RPCTimeout):
-        cloud.call(target=rpc.Target('compute', 'nobody'), timeout=100, monitor=4)
+        cloud.call(target=rpc.Target('compute', 'missing'), timeout=100, monitor=4)
     assert cloud.simulation.time == 4
 
 
-def test_no_pause_and_no_death_at_any_moment_holds_up_another_sender():
+def test_pause_or_kill_at_any_checkpoint_does_not_delay_another_sender():
     for seed in range(120):
         with Simulation(seed) as simulation:
             cloud = Cloud(simulation)
             other = simulation.process('other')
-            fate = simulation.kill if seed % 2 else simulation.pause
-            strike = seed // 2 % 20
+            fault = simulation.kill if seed % 2 else simulation.pause
+            index = seed // 2 % 20
             timeouts = []
 
-            def meet(process, label, cloud=cloud, fate=fate, strike=strike, simulation=simulation):
-                if len(simulation.trace) == strike:
-                    fate(cloud.compute)
+            def inject(process, label, cloud=cloud, fault=fault, index=index, simulation=simulation):
+                if len(simulation.trace) == index:
+                    fault(cloud.compute)
 
             def send(cloud=cloud, other=other, timeouts=timeouts):
                 client = DirectRPC(cloud.bus, 'conductor:2', other)
@@ -258,7 +258,7 @@ def test_no_pause_and_no_death_at_any_moment_holds_up_another_sender():
                     except exception.RPCTimeout:
                         timeouts.append(other.clock.monotonic())
 
-            simulation.on_checkpoint = meet
+            simulation.on_checkpoint = inject
             other.start(send, name='send')
             cloud.conductor.start(
                 lambda cloud=cloud: [cloud.rpc.cast(CONTEXT, HOST, 'step') for _ in range(3)], name='cast'

@@ -30,7 +30,7 @@ def standard_traits(running):
     return len(PlacementClient(running.adapter()).read('/traits')['traits'])
 
 
-def test_several_start_one_after_another_each_empty_and_complete(tmp_path):
+def test_each_start_in_new_directory_is_empty_and_complete(tmp_path):
     for number in range(3):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -40,7 +40,7 @@ def test_several_start_one_after_another_each_empty_and_complete(tmp_path):
             make_provider(running)
 
 
-def test_starting_takes_less_than_a_second(tmp_path):
+def test_second_start_takes_less_than_one_second(tmp_path):
     (tmp_path / 'first').mkdir()
     InProcessPlacement(tmp_path / 'first').close()
     began = time.monotonic()
@@ -48,7 +48,7 @@ def test_starting_takes_less_than_a_second(tmp_path):
     assert time.monotonic() - began < 1
 
 
-def test_two_at_once_do_not_see_each_other(tmp_path):
+def test_two_placements_at_once_are_separate(tmp_path):
     for name in ('a', 'b'):
         (tmp_path / name).mkdir()
     with InProcessPlacement(tmp_path / 'a') as first, InProcessPlacement(tmp_path / 'b') as second:
@@ -57,14 +57,14 @@ def test_two_at_once_do_not_see_each_other(tmp_path):
         assert provider_uuids(second) == {other}
 
 
-def test_what_was_written_is_there_after_a_restart(tmp_path):
+def test_written_provider_is_there_after_restart(tmp_path):
     with InProcessPlacement(tmp_path) as running:
         one = make_provider(running)
     with InProcessPlacement(tmp_path) as running:
         assert provider_uuids(running) == {one}
 
 
-def test_requests_are_logged_in_order(tmp_path):
+def test_requests_are_recorded_in_order(tmp_path):
     with InProcessPlacement(tmp_path) as running:
         client = PlacementClient(running.adapter())
         client.get('/resource_providers?name=x')
@@ -75,7 +75,7 @@ def test_requests_are_logged_in_order(tmp_path):
         ]
 
 
-def test_the_hook_sees_each_request_before_it_is_done_and_outside_the_lock(tmp_path):
+def test_hook_is_called_before_request_and_without_lock(tmp_path):
     lock = threading.Lock()
     seen = []
 
@@ -88,7 +88,7 @@ def test_the_hook_sees_each_request_before_it_is_done_and_outside_the_lock(tmp_p
     assert seen == [('GET', '/traits', 0)]
 
 
-def test_the_injected_lock_is_held_during_each_request(tmp_path):
+def test_given_lock_is_held_during_each_request(tmp_path):
     class Counting:
         entered = 0
 
@@ -105,7 +105,7 @@ def test_the_injected_lock_is_held_during_each_request(tmp_path):
         assert lock.entered == before + 1
 
 
-def test_many_threads_may_ask_at_once(tmp_path):
+def test_requests_of_eight_threads_are_all_done(tmp_path):
     with InProcessPlacement(tmp_path) as running:
         made = []
         threads = [threading.Thread(target=lambda: made.append(make_provider(running))) for _ in range(8)]
@@ -118,12 +118,12 @@ def test_many_threads_may_ask_at_once(tmp_path):
 
 
 @pytest.mark.parametrize('module', ['migrator.testing.placement', 'migrator.testing.placement_faults'])
-def test_importing_it_imports_no_placement(module):
+def test_import_does_not_import_placement(module):
     code = f'import sys, {module}; sys.exit("placement" in sys.modules)'
     assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0
 
 
-def test_when_it_has_been_emptied_it_is_as_new(tmp_path):
+def test_emptied_placement_equals_new_one(tmp_path):
     (tmp_path / 'new').mkdir()
     with InProcessPlacement(tmp_path) as running, InProcessPlacement(tmp_path / 'new') as new:
         client = PlacementClient(running.adapter())
@@ -134,7 +134,7 @@ def test_when_it_has_been_emptied_it_is_as_new(tmp_path):
             uuid=str(uuid.uuid4()), consumer_type='INSTANCE', project_id='p', user_id='u'
         )
         allocations.claim(client, consumer, {root: {'VCPU': 2}}, generation=None)
-        running.before_request = lambda method, url: pytest.fail('it is still called')
+        running.before_request = lambda method, url: pytest.fail('the hook is still called')
         running.empty()
         assert running.requests == []
         for path in ('/resource_providers', '/resource_classes', '/traits', f'/allocations/{consumer.uuid}'):
@@ -150,7 +150,7 @@ def make_provider_with(client):
     return one
 
 
-def test_its_contents_are_what_its_api_says(tmp_path):
+def test_contents_equal_responses_of_api(tmp_path):
     with InProcessPlacement(tmp_path) as running:
         client = PlacementClient(running.adapter())
         root, child = (str(uuid.uuid4()) for _ in range(2))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The adapter that loses, refuses, delays and repeats does what it says, and the rest goes through."""
+"""The adapter that loses, refuses, delays and repeats requests."""
 
 import uuid
 
@@ -46,14 +46,14 @@ def make_provider(client):
         (Fault.ERROR_DONE, exception.PlacementUnreachable, 1),
     ],
 )
-def test_a_fault_is_what_the_client_sees_and_what_placement_did(running, faulty, client, fault, error, done):
+def test_fault_raises_error_in_client_and_request_is_done_or_not(running, faulty, client, fault, error, done):
     faulty.inject(fault)
     with pytest.raises(error):
         make_provider(client)
     assert len(running.requests) == done
 
 
-def test_a_fault_hits_only_what_it_is_planned_for(running, faulty, client):
+def test_fault_hits_only_matching_requests(running, faulty, client):
     faulty.inject(Fault.CONFLICT, method='POST', url='^/resource_providers', skip=1, times=2)
     client.get('/resource_providers')
     make_provider(client)
@@ -65,7 +65,7 @@ def test_a_fault_hits_only_what_it_is_planned_for(running, faulty, client):
     assert len(faulty.sent) == 5
 
 
-def test_what_is_late_is_done_when_it_is_delivered_and_once(running, faulty, client):
+def test_late_request_is_done_once_when_delivered(running, faulty, client):
     faulty.inject(Fault.TIMEOUT_LATE)
     with pytest.raises(exception.PlacementUnreachable):
         make_provider(client)
@@ -74,7 +74,7 @@ def test_what_is_late_is_done_when_it_is_delivered_and_once(running, faulty, cli
     assert len(running.requests) == 1
 
 
-def test_what_is_duplicated_is_done_at_once_and_again_when_it_is_delivered(running, faulty, client):
+def test_duplicated_request_is_done_at_once_and_again_when_delivered(running, faulty, client):
     faulty.inject(Fault.DUPLICATED)
     make_provider(client)
     assert [answer.status_code for answer in faulty.deliver()] == [409]

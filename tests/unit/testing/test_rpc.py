@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The recorder: who sent what to whom, and for which migration. (What DirectRPC answers: tests/unit/test_rpc.py.)"""
+"""The recorder of messages: sender, target, method and migration.
+
+The replies of DirectRPC are in tests/unit/test_rpc.py.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ HOST = rpc.Target('compute', 'host1')
 
 
 class Anything:
-    """Answers what the tests ask."""
+    """An endpoint with the methods that the tests call."""
 
     @rpc.expose
     def pre_live_migration(self, context, command):
@@ -62,7 +65,7 @@ def head(uuid='m1'):
     )
 
 
-def test_a_call_and_its_reply_and_a_cast_count_one_each_for_their_migration(recorder, rpc_of):
+def test_call_reply_and_cast_count_for_their_migration(recorder, rpc_of):
     conductor = rpc_of('conductor:1')
     assert conductor.call(CONTEXT, HOST, 'pre_live_migration', 5, command=head()) == head()
     conductor.cast(CONTEXT, HOST, 'pre_live_migration', command=head('m2'))
@@ -82,7 +85,7 @@ def test_a_call_and_its_reply_and_a_cast_count_one_each_for_their_migration(reco
     assert call.size > reply.size > 100
 
 
-def test_a_refusal_is_a_reply_and_silence_is_none(recorder, rpc_of, bus):
+def test_refusal_is_recorded_as_reply_and_timeout_is_not(recorder, rpc_of, bus):
     api = rpc_of('api:1')
     with pytest.raises(exception.NotOwner):
         api.call(CONTEXT, rpc.Target('conductor'), 'live_migrate', 5, migration_uuid='m1')
@@ -93,7 +96,7 @@ def test_a_refusal_is_a_reply_and_silence_is_none(recorder, rpc_of, bus):
     assert recorder.per_migration() == {'m1': collections.Counter(call=2, reply=1)}
 
 
-def test_polls_and_heartbeats_are_told_apart_and_count_for_no_migration(recorder, rpc_of):
+def test_polls_and_heartbeats_count_for_no_migration(recorder, rpc_of):
     rpc_of('conductor:1').call(CONTEXT, HOST, 'poll_live_migrations', 5, commands=[head()])
     report = command.HostReport(host='host1', boot_id='b', version=4)
     rpc_of('compute:host1').cast(CONTEXT, rpc.Target('conductor'), 'compute_heartbeat', report=report)
@@ -116,12 +119,12 @@ def test_polls_and_heartbeats_are_told_apart_and_count_for_no_migration(recorder
         ({'host': 'h'}, None),
     ],
 )
-def test_the_migration_is_found_in_the_arguments(recorder, rpc_of, args, uuid):
+def test_migration_uuid_is_read_from_arguments(recorder, rpc_of, args, uuid):
     rpc_of('conductor:1').cast(CONTEXT, HOST, 'unknown', **args)
     assert recorder.messages[0].migration_uuid == uuid
 
 
-def test_a_migration_itself_names_itself(recorder, rpc_of):
+def test_migration_uuid_is_read_from_migration_argument(recorder, rpc_of):
     one = migration.Migration(
         uuid='m1', instance_uuid='i', project_id='p', user_id='u', source_compute='a', source_node='a'
     )
@@ -129,7 +132,7 @@ def test_a_migration_itself_names_itself(recorder, rpc_of):
     assert recorder.messages[0].migration_uuid == 'm1'
 
 
-def test_a_compute_that_speaks_to_a_compute_is_found(recorder, rpc_of):
+def test_message_from_compute_to_compute_is_found(recorder, rpc_of):
     rpc_of('conductor:1').call(CONTEXT, HOST, 'pre_live_migration', 5, command=head())
     rpc_of('compute:host1').cast(CONTEXT, rpc.Target('conductor', 'one'), 'compute_heartbeat', report=None)
     assert recorder.compute_to_compute() == []
@@ -140,7 +143,7 @@ def test_a_compute_that_speaks_to_a_compute_is_found(recorder, rpc_of):
     ]
 
 
-def test_a_server_can_be_wrapped_too(recorder, rpc_of):
+def test_wrapped_rpc_can_serve(recorder, rpc_of):
     served = rpc_of('conductor:2').serve(rpc.Target('other', 'two'), Anything())
     assert rpc_of('api:1').call(CONTEXT, rpc.Target('other'), 'poll_live_migrations', 5, commands=[]) == []
     served.stop()
