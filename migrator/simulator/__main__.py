@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``python -m migrator.simulator``: random runs."""
+"""The command ``python -m migrator.simulator``, which makes random runs."""
 
 import sys
 

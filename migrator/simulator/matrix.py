@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The crash matrix: every boundary of every path, with every fault that may strike there.
+"""The crash matrix: every boundary of every path, with every fault that is possible there.
 
-    with matrix.ground() as ground:
-        for cell in matrix.cells(ground):
-            result = matrix.run(ground, cell)
+    with matrix.backend() as backend:
+        for cell in matrix.cells(backend):
+            result = matrix.run(backend, cell)
             assert not result.violations, cell
 
-Each cell ends in check(world). They come from a run of each path without a fault, so that a new step has its cells
-the day it is declared.
+Each cell ends in check(world). The cells are computed from a run of each path without a fault, so that a new step of
+the saga has cells at once.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ from migrator.testing import backends
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.simulation.sim_thread import Livelock
 
-#: The conductor that has nothing to do until the other one is gone.
+#: The conductor that does nothing until the other one is gone.
 _STANDBY = 'conductor2'
-#: More does not happen at one moment of a path, in passes of the baton: some hundred at most.
+#: The limit of thread switches at one moment. A path needs some hundred at most.
 _MOST_PASSES = 3_000
 _STRIKE = re.compile(r'(?P<process>[^:|]+): (?P<label>[^|]+) #(?P<nth>\d+) \| (?P<fault>[^|]+)')
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One fault at one boundary of one path, or two.
+    """One fault at one boundary of one path, or two faults at two boundaries.
 
-    :ivar then: another fault, which strikes later. The matrix has none such; what only two faults show is named by it.
-    :ivar steps: what is done or written there of the story: ``move_allocation do``. Not part of its name.
+    :ivar then: a second, later fault. The matrix has no cell with two faults. A test may name one.
+    :ivar steps: the saga steps that are done or written at the boundary, such as ``move_allocation do``. They are not
+        part of the cell's name.
     """
 
     path: str
@@ -56,18 +57,18 @@ class Cell:
     steps: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     def __str__(self) -> str:
-        """Return its name, which :meth:`parse` reads."""
+        """Return the name of the cell, which :meth:`parse` reads."""
         second = f' & {self.then[0]} | {self.then[1]}' if self.then is not None else ''
         return f'{self.path} | {self.boundary} | {self.fault}{second}'
 
     @classmethod
     def parse(cls, name: str) -> Cell:
-        """Return the cell of a name.
+        """Return the cell with a name.
 
-        :raises ValueError: it is no such name.
+        :raises ValueError: the text is not the name of a cell.
         """
-        path, _, told = name.partition(' | ')
-        found = [_STRIKE.fullmatch(one) for one in told.split(' & ')]
+        path, _, faults_text = name.partition(' | ')
+        found = [_STRIKE.fullmatch(one) for one in faults_text.split(' & ')]
         struck = [
             (Boundary(one['process'], one['label'], int(one['nth'])), one['fault'])
             for one in found
@@ -75,7 +76,7 @@ class Cell:
         ]
         if path not in scenarios.BY_NAME or len(struck) != len(found) or len(struck) > 2:
             raise ValueError(
-                f'{name!r} is no cell: it should read PATH | PROCESS: LABEL #N | FAULT, and may go on with'
+                f'{name!r} is no cell: use PATH | PROCESS: LABEL #N | FAULT, optionally followed by'
                 ' & PROCESS: LABEL #N | FAULT'
             )
         return cls(path, *struck[0], then=struck[1] if len(struck) == 2 else None)
@@ -83,13 +84,13 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What became of one run.
+    """The result of one run.
 
-    :ivar violations: what must never be, and was.
-    :ivar struck: whether each fault found its boundary.
-    :ivar statuses: of the migrations, the oldest first.
-    :ivar digest: of everything that happened, in its order.
-    :ivar seconds: of the cloud's clock.
+    :ivar violations: the violations of invariants.
+    :ivar struck: whether every fault was injected.
+    :ivar statuses: the statuses of the migrations, the oldest first.
+    :ivar digest: a digest of all events in their order.
+    :ivar seconds: the length of the run on the cloud's clock.
     """
 
     violations: tuple[check.Violation, ...]
@@ -101,7 +102,7 @@ class Result:
 
 @contextlib.contextmanager
 def backend() -> Iterator[backends.SharedBackend]:
-    """Return what the clouds of many runs stand on, one after the other; in memory, where there is such a directory."""
+    """Return the backend for the clouds of many runs, in memory if the system has such a directory."""
     with tempfile.TemporaryDirectory(dir=backends.in_memory()) as directory:
         shared = backends.SharedBackend(directory)
         try:
@@ -113,7 +114,7 @@ def backend() -> Iterator[backends.SharedBackend]:
 def cells(backend_: backends.Backend, chosen: Iterable[scenarios.Path] = scenarios.PATHS) -> list[Cell]:
     """Return the cells of some paths.
 
-    :raises AssertionError: a path does not end as it should, without any fault.
+    :raises AssertionError: without a fault, a path violates an invariant or has the wrong end.
     """
     return [cell for path in chosen for cell in _cells_of(backend_, path)]
 
@@ -122,8 +123,8 @@ def _cells_of(backend_: backends.Backend, path: scenarios.Path) -> list[Cell]:
     dry = _Run(backend_, path, None)
     result = dry.go()
     ends = result.statuses[-len(path.ends) :]
-    assert not result.violations, f'{path.name}, without a fault: {result.violations}'
-    assert ends == path.ends, f'{path.name} ended {ends}'
+    assert not result.violations, f'path {path.name} violates invariants without a fault: {result.violations}'
+    assert ends == path.ends, f'path {path.name} ended {ends}, expected {path.ends}'
     return [
         Cell(path.name, boundary, fault.name, steps=tuple(sorted(dry.steps.get(boundary, ()))))
         for boundary in dry.boundaries()
@@ -133,22 +134,22 @@ def _cells_of(backend_: backends.Backend, path: scenarios.Path) -> list[Cell]:
 
 
 def story() -> Saga[context.MigrationContext]:
-    """Return the story that the cells are of."""
+    """Return the saga that the paths run."""
     return live_migrate.story()
 
 
 def run(backend_: backends.Backend, cell: Cell, path: scenarios.Path | None = None) -> Result:
-    """Return what becomes of one cell.
+    """Run one cell and return the result.
 
-    :param path: the path itself, where it is another than that of this name, such as one with other options.
+    :param path: replaces the path that the cell names, for example by one with other options.
     """
     return _Run(backend_, path or scenarios.BY_NAME[cell.path], cell).go()
 
 
 class _Run:
-    """One path in one cloud.
+    """A run of one path in one cloud.
 
-    :param cell: whose fault strikes; None: none does, and what is written of the story is noted.
+    :param cell: the cell with the faults. None: a run without faults that records the saga steps of each boundary.
     """
 
     def __init__(self, backend_: backends.Backend, path: scenarios.Path, cell: Cell | None) -> None:
@@ -172,7 +173,7 @@ class _Run:
         self.failpoints = Failpoints(self.cloud, self.operator, self._hook)
 
     def go(self) -> Result:
-        """Run it to its end, and judge."""
+        """Run the path to its end and check all invariants."""
         simulation = self.cloud.simulation
         assert simulation is not None
         try:
@@ -195,13 +196,16 @@ class _Run:
             self.failpoints.remove()
             self.operator.finish()
         except Livelock as error:
-            # They answer each other at once, and again, and again: no time-out ever comes.
-            what = f'nothing ends any more: {error.passes} steps at one moment'
+            # The threads wake each other without any pause, so that no time-out can end it.
+            what = f'endless loop: {error.passes} thread switches at one moment'
             return (*self.monitor.violations, check.Violation('I7', what, self.operator.simulation.time))
         return tuple(self.operator.judge(self.monitor))
 
     def boundaries(self) -> list[Boundary]:
-        """Return the boundaries on its way, each once; of what only looks, and of who stands by, the first."""
+        """Return each boundary of the run once.
+
+        Of repeated boundaries that only observe, and of those of the standby conductor, only the first is included.
+        """
         found = []
         seen: set[tuple[str, str]] = set()
         for boundary in self.failpoints.passed[self._begun : self._over]:
@@ -213,9 +217,11 @@ class _Run:
         return found
 
     def is_followed(self, boundary: Boundary, ends: tuple[str, ...]) -> bool:
-        """Whether its process comes to its next boundary at once, having done nothing between the two.
+        """Return whether the process reaches its next boundary at once and does nothing between the two.
 
-        What befalls a whole process at the one is what befalls it at the other, which has the cell.
+        A fault of the whole process then has the same effect at both, and only the next boundary gets the cell.
+
+        :param ends: see :attr:`migrator.simulator.faults.Fault.later`.
         """
         if boundary.label == 'commit done' and boundary.label not in ends:
             return False
@@ -236,7 +242,7 @@ class _Run:
         return None
 
     def _note(self, boundary: Boundary) -> None:
-        """Note which records of the journal a commit has written, and which step's name a boundary has."""
+        """Record the journal records that a commit has written and the steps that a boundary's label names."""
         self._times[boundary] = self.operator.simulation.time
         self._places[boundary] = len(self.failpoints.passed) - 1
         for step in self._story.steps:
@@ -265,13 +271,14 @@ class _Run:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the cells of the names given, and print what is wrong; return 1 if anything is."""
+    """Run the named cells and print all violations; return 1 if there are any."""
     wrong = 0
     with backend() as shared:
         for name in arguments:
             result = run(shared, Cell.parse(name))
             wrong += bool(result.violations) or not result.struck
-            what = f'{", ".join(result.statuses)} after {result.seconds:.1f} s' if result.struck else 'never came there'
+            ended = f'{", ".join(result.statuses)} after {result.seconds:.1f} s'
+            what = ended if result.struck else 'the run never reached the boundary'
             print(f'{name}: {what}, {len(result.violations)} violations')
             for violation in result.violations:
                 print(f'  {violation}')

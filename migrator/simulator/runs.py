@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Random runs: a seed says what people do, which faults strike, and who runs when; the same seed gives the same run.
+"""Random runs of whole clouds, in which a seed fixes the actions, the faults and the schedule.
 
     python -m migrator.simulator --seeds 1000 --first-seed 1 --jobs 2
     python -m migrator.simulator --seeds 1000 --plans bad-nights
 
-Each run ends with every invariant asked. It exits 1 if one was broken, and prints the shortest plan that breaks it.
+The same seed gives the same run. At the end of each run all invariants are checked. If one does not hold, the command
+prints the shortest plan that breaks it and exits with 1.
 """
 
 from __future__ import annotations
@@ -28,15 +29,14 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from migrator.simulator import faults as strikes
-from migrator.simulator import matrix, workloads
+from migrator.simulator import faults, matrix, workloads
 from migrator.simulator.failpoints import Boundary, Failpoints
 from migrator.simulator.monitor import Monitor
 from migrator.simulator.operator import Operator
 from migrator.testing import backends
 from migrator.testing.cloud import SimulatedCloud
 
-#: How many runs are spent on making a failure's plan shorter.
+#: The highest number of runs to shorten the plan of a failure.
 _SHORTENING = 80
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _NUMBER = re.compile(r'\d+(\.\d+)?')
@@ -44,12 +44,12 @@ _NUMBER = re.compile(r'\d+(\.\d+)?')
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What became of a plan.
+    """The result of a plan.
 
-    :ivar struck: the faults that struck, and where.
-    :ivar states: what the services said of what they met: the rare ones show what the seeds reach.
-    :ivar digest: of everything that happened, in its order.
-    :ivar seconds: of the cloud's clock.
+    :ivar struck: the injected faults with their boundaries.
+    :ivar states: the log lines of the services without uuids and numbers. Rare ones show what the seeds reach.
+    :ivar digest: a digest of all events in their order.
+    :ivar seconds: the length of the run on the cloud's clock.
     """
 
     seed: int
@@ -67,20 +67,20 @@ def run(
     plan: workloads.Plan,
     beside: Callable[[SimulatedCloud, Callable[[], bool]], None] = lambda cloud, over: None,
 ) -> Run:
-    """Run a plan to its end, and judge.
+    """Run a plan to its end and check all invariants.
 
-    :param beside: called with the cloud and its guests before the first deed, to start something that goes on beside
-        it; and with a function that tells when that is to end.
+    :param beside: called before the first action, to start something that runs in parallel. Its arguments are the
+        cloud and a function that returns True when the parallel work must end.
     """
     struck: list[tuple[Boundary, str]] = []
     choose = plan.chooser()
     over = [False]
 
-    def hook(boundary: Boundary) -> strikes.Fault | None:
+    def hook(boundary: Boundary) -> faults.Fault | None:
         if over[0] or operator.cloud.simulation is None or operator.simulation.time > plan.horizon + begun:
             return None
         fault = choose(boundary)
-        if fault is None or not operator.may(fault.name, strikes.victim(boundary)):
+        if fault is None or not operator.may(fault.name, faults.victim(boundary)):
             return None
         struck.append((boundary, fault.name))
         return fault
@@ -134,11 +134,11 @@ def _states(monitor: Monitor) -> Iterator[str]:
         yield _NUMBER.sub('N', _UUID.sub('UUID', line.splitlines()[0]))[:160]
 
 
-# --- a failure made shorter ------------------------------------------------------------------------------------------
+# --- shortening the plan of a failure --------------------------------------------------------------------------------
 
 
 def shorten(backend: backends.Backend, plan: workloads.Plan, failed: Run) -> tuple[workloads.Plan, Run]:
-    """Return the shortest plan that is found to break the same invariant, and what becomes of it."""
+    """Return the shortest found plan that breaks the same invariant, and its result."""
     wanted = {_id(violation) for violation in failed.violations}
     best, found = dataclasses.replace(plan, struck=failed.struck), failed
     left = _SHORTENING
@@ -179,7 +179,7 @@ def _id(violation: str) -> str:
 
 
 def told(plan: workloads.Plan, result: Run) -> str:
-    """Return a plan and what it breaks, for a person."""
+    """Return a description of a plan and its result, for a developer."""
     lines = [
         f'seed {plan.seed}, {plan.hosts} hosts, {dict(plan.knobs)}, {dict(plan.options)}, in order: {plan.in_order}'
     ]
@@ -191,14 +191,14 @@ def told(plan: workloads.Plan, result: Run) -> str:
     return '\n'.join(lines)
 
 
-# --- many ------------------------------------------------------------------------------------------------------------
+# --- many runs -------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
 class Tally:
-    """What came of many runs.
+    """The sums of many runs.
 
-    :ivar red: the first line of each failure, its shortest plan told below.
+    :ivar red: the seed and the description of each failure, with the shortest plan.
     """
 
     runs: int = 0
@@ -218,7 +218,7 @@ class Tally:
             self.red.append((result.seed, failure))
 
     def told(self, rarest: int = 12) -> str:
-        """Return it for a person."""
+        """Return the sums as text."""
         ended = ', '.join(f'{count} {status}' for status, count in sorted(self.migrations.items()))
         lines = [
             f'{self.runs} seeds in {self.seconds:.0f} s: {self.runs / max(self.seconds, 1e-9):.1f} seeds per second',
@@ -233,11 +233,11 @@ class Tally:
 
 
 def many(seeds: Iterable[int], jobs: int = 1, most_red: int = 5, kind: str = 'days') -> Tally:
-    """Run many seeds, in processes of their own.
+    """Run many seeds in new processes.
 
-    :param kind: of the plans, of :data:`migrator.simulator.workloads.KINDS`.
-    :param jobs: how many processes.
-    :param most_red: stop after so many failures.
+    :param jobs: the number of processes.
+    :param most_red: stop after this number of failures.
+    :param kind: the kind of the plans, a key of :data:`migrator.simulator.workloads.KINDS`.
     """
     tally, began = Tally(), time.monotonic()
     context = multiprocessing.get_context('spawn')
@@ -253,7 +253,7 @@ def many(seeds: Iterable[int], jobs: int = 1, most_red: int = 5, kind: str = 'da
 
 
 class _Process:
-    """What a process keeps from seed to seed."""
+    """The state that a process keeps between seeds."""
 
     backend: backends.Backend
     exits = contextlib.ExitStack()
@@ -265,9 +265,9 @@ def _begin() -> None:
 
 
 def hurry() -> None:
-    """Have this process simulate as fast as it can, and keep what the services log from the terminal.
+    """Turn off garbage collection and the services' log output in this process, to simulate faster.
 
-    Garbage is collected between runs (see :class:`migrator.testing.backends.SharedGround`).
+    Garbage is collected between runs (see :class:`migrator.testing.backends.SharedBackend`).
     """
     logging.getLogger('migrator').propagate = False
     gc.disable()
@@ -277,7 +277,7 @@ def _one(kind: str, seed: int) -> tuple[Run, str | None]:
     plan = workloads.KINDS[kind](seed)
     try:
         result = run(_Process.backend, plan)
-    except Exception:  # noqa: BLE001 -- an error of the harness, or one that nobody in the cloud has caught
+    except Exception:  # noqa: BLE001 -- an error of the simulator, or an uncaught error of the cloud
         failure = f'{kind}, seed {seed}: {traceback.format_exc()}'
         return Run(seed, (failure,), (), (), (), frozenset(), '', 0.0), failure
     if not result.violations:
@@ -286,21 +286,21 @@ def _one(kind: str, seed: int) -> tuple[Run, str | None]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run seeds as the command line says; return 1 if any is red."""
+    """Run the seeds of the command line; return 1 if any failed."""
     parser = argparse.ArgumentParser(prog='python -m migrator.simulator', description=(__doc__ or '').split('\n')[0])
-    parser.add_argument('--seeds', type=int, default=100, metavar='N', help='how many (default: %(default)s)')
-    parser.add_argument('--first-seed', type=int, default=1, metavar='N', help='the first (default: %(default)s)')
+    parser.add_argument('--seeds', type=int, default=100, metavar='N', help='number of seeds (default: %(default)s)')
+    parser.add_argument('--first-seed', type=int, default=1, metavar='N', help='first seed (default: %(default)s)')
     parser.add_argument(
-        '--jobs', type=int, default=os.cpu_count() or 1, metavar='N', help='processes (default: %(default)s)'
+        '--jobs', type=int, default=os.cpu_count() or 1, metavar='N', help='number of processes (default: %(default)s)'
     )
     parser.add_argument(
-        '--plans', choices=list(workloads.KINDS), default='days', help='what happens in a run (default: %(default)s)'
+        '--plans', choices=list(workloads.KINDS), default='days', help='kind of plans (default: %(default)s)'
     )
-    parser.add_argument('--json', action='store_true', help='a report as JSON on stdout')
+    parser.add_argument('--json', action='store_true', help='print a report as JSON on stdout')
     given = parser.parse_args(arguments)
     for name in ('seeds', 'jobs'):
         if getattr(given, name) < 1:
-            parser.error(f'argument --{name}: {getattr(given, name)} is too few: 1 or more would do')
+            parser.error(f'argument --{name}: {getattr(given, name)} is too few; use 1 or more')
     tally = many(range(given.first_seed, given.first_seed + given.seeds), given.jobs, kind=given.plans)
     if given.json:
         print(json.dumps({'seeds': tally.runs, 'seconds': tally.seconds, 'red': dict(tally.red)}))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The paths that a live migration may take, each as what people and hypervisors do to bring it about."""
+"""The paths that a live migration may take, each as actions of users, operators and hypervisors."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _S = MigrationStatus
 class Path:
     """One path.
 
-    :ivar act: brings it about; it begins with a call of ``begin``, before which nothing is of interest. Whatever
-        fails in the middle, it comes to its end.
-    :ivar ends: how the migrations end that are asked for after that, where no fault strikes.
-    :ivar knobs: of the hypervisors.
+    :ivar act: runs the path. It calls ``begin`` after its preparations, and the matrix covers only what follows. It
+        reaches its end whatever fails.
+    :ivar ends: the final statuses, without faults, of the migrations that are requested after ``begin``.
+    :ivar knobs: the knobs of the hypervisors.
     """
 
     name: str
@@ -45,7 +45,7 @@ def _ends(operator: Operator, instance: Instance, within: float = 60.0) -> None:
 
 
 def success(operator: Operator, begin: Callable[[], None]) -> None:
-    """The guest moves to a host that Placement proposes."""
+    """Migrate a guest to a host that Placement proposes."""
     instance = operator.cloud.boot('one', 'host1')
     begin()
     operator.migrate(instance)
@@ -53,7 +53,7 @@ def success(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def second_candidate(operator: Operator, begin: Callable[[], None]) -> None:
-    """The first destination cannot prepare; the second can."""
+    """Let the first destination fail to prepare; the second one succeeds."""
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator, 'host2').fail('pre_live_migration', 'planned: it cannot', sticky=True)
     begin()
@@ -62,7 +62,7 @@ def second_candidate(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def pre_fails(operator: Operator, begin: Callable[[], None]) -> None:
-    """The destination that was named cannot prepare."""
+    """Let the named destination fail to prepare."""
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator, 'host2').fail('pre_live_migration', 'planned: it cannot', sticky=True)
     begin()
@@ -71,7 +71,7 @@ def pre_fails(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def driver_fails(operator: Operator, begin: Callable[[], None]) -> None:
-    """The job fails in the middle of its copy."""
+    """Let the job fail during the copy."""
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator).fail('copying', 'planned: the link is lost')
     begin()
@@ -80,7 +80,7 @@ def driver_fails(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def _queued(operator: Operator, begin: Callable[[], None]) -> Instance:
-    """Have a migration wait behind another one, whose copy does not get on."""
+    """Queue a migration behind another one whose copy hangs, and return its instance."""
     first = operator.cloud.boot('first', 'host1')
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator).stall('copying', instance_uuid=first.uuid, sticky=True)
@@ -93,33 +93,33 @@ def _queued(operator: Operator, begin: Callable[[], None]) -> Instance:
 
 
 def abort_queued(operator: Operator, begin: Callable[[], None]) -> None:
-    """It is aborted while it waits for its turn."""
+    """Abort a migration while it waits in the queue."""
     instance = _queued(operator, begin)
     operator.abort(instance)
     _ends(operator, instance)
 
 
 def stop_with_a_queue(operator: Operator, begin: Callable[[], None]) -> None:
-    """Its source is stopped as planned while it waits for its turn, and started again."""
+    """Stop the source as planned while a migration waits in the queue, and start it again."""
     instance = _queued(operator, begin)
     operator.stop_and_start('host1', back_after=1.0)
     _ends(operator, instance)
 
 
 def abort_running(operator: Operator, begin: Callable[[], None]) -> None:
-    """It is aborted in the middle of its copy."""
+    """Abort a migration during the copy."""
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator).stall('copying', sticky=True)
     begin()
     operator.migrate(instance)
     operator.until_status(instance, _S.RUNNING)
     operator.abort(instance)
-    # It copies until then: whatever is lost, the driver hears of the abort long before.
+    # The copy lasts until then. The abort reaches the driver long before, whatever message is lost.
     _ends(operator, instance, within=2 * history.PATIENCE)
 
 
 def abort_starting(operator: Operator, begin: Callable[[], None]) -> None:
-    """It is aborted when its turn has come and the driver has been called, which hangs before there is a job."""
+    """Abort a migration after it got its slot, while the driver call hangs before it starts a job."""
     instance = operator.cloud.boot('one', 'host1')
     stall = _faults(operator).stall('live_migration')
     begin()
@@ -132,7 +132,7 @@ def abort_starting(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def abort_loses(operator: Operator, begin: Callable[[], None]) -> None:
-    """It is aborted when its destination runs the guest already, and nobody knows yet."""
+    """Abort a migration when the destination already runs the guest and has not reported it yet."""
     instance = operator.cloud.boot('one', 'host1')
     stall = _faults(operator).stall('arrived', sticky=True)
     begin()
@@ -145,21 +145,21 @@ def abort_loses(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def post_copy(operator: Operator, begin: Callable[[], None]) -> None:
-    """It is completed by force, by post-copy."""
+    """Force a migration to complete by post-copy."""
     instance = operator.cloud.boot('one', 'host1', dirty_rate=100000.0)
     stall = _faults(operator).stall('postcopy', sticky=True)
     begin()
     operator.migrate(instance)
     if operator.until_status(instance, _S.RUNNING):
         operator.force_complete(instance)
-        # Its memory follows for long enough to be seen.
+        # The copy of the memory lasts long enough for a poll to observe the status.
         operator.until_status(instance, _S.RUNNING_POST_COPY)
     stall.release()
     _ends(operator, instance)
 
 
 def abort_preparing(operator: Operator, begin: Callable[[], None]) -> None:
-    """It is aborted while its destination prepares for the guest, which takes long."""
+    """Abort a migration while the destination prepares for the guest, which takes long."""
     instance = operator.cloud.boot('one', 'host1')
     begin()
     operator.migrate(instance)
@@ -170,7 +170,7 @@ def abort_preparing(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def cutover_fails(operator: Operator, begin: Callable[[], None]) -> None:
-    """A guest that its user has paused fails to switch over, and its hypervisor leaves it as it is then."""
+    """Let the switchover of a paused guest fail; the hypervisor leaves the guest in that state."""
     instance = operator.cloud.boot('one', 'host1')
     operator.cloud.world.hypervisors['host1'].pause(instance.uuid)
     _faults(operator).fail('cutover', 'planned: the link is lost')
@@ -180,14 +180,14 @@ def cutover_fails(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def refused(operator: Operator, begin: Callable[[], None]) -> None:
-    """A destination is named that there is none of."""
+    """Request a migration to a host that does not exist."""
     instance = operator.cloud.boot('one', 'host1')
     begin()
     operator.migrate(instance, 'nowhere')
 
 
 def next_move(operator: Operator, begin: Callable[[], None]) -> None:
-    """The source owes its post step, and so is no destination of the next move; when it has paid, it is."""
+    """Migrate back to a host with a deferred cleanup of the guest, which fails, and again after it."""
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator).fail('post_live_migration_at_source', 'planned: it cannot', sticky=True)
     operator.migrate(instance)
@@ -202,13 +202,16 @@ def next_move(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def cleanup_first(operator: Operator, begin: Callable[[], None]) -> None:
-    """Its source has still to restore it after an earlier migration, in which it was killed; and cannot at first."""
+    """Migrate a guest whose source must first restore it after an earlier migration.
+
+    The source was killed in that migration, and at first it fails to restore the guest.
+    """
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator).fail('copying', 'planned: the link is lost')
     stall = _faults(operator, 'host2').stall('rollback_live_migration_at_destination')
     operator.migrate(instance, 'host2')
     operator.until(stall.reached.is_set)
-    # It is known by then that it is to be restored.
+    # The migration has decided to roll back, so that the source must restore the guest.
     operator.kill('host1', back_after=80.0)
     _faults(operator).fail('rollback_live_migration_at_source', 'planned: it cannot', sticky=True)
     stall.release()
@@ -223,7 +226,7 @@ def cleanup_first(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def cleanup_beside(operator: Operator, begin: Callable[[], None]) -> None:
-    """The host that it has left before owes its post step, and does it while it moves on."""
+    """Run the deferred post step of an earlier source while the guest migrates to a third host."""
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator).fail('post_live_migration_at_source', 'planned: it cannot', sticky=True)
     operator.migrate(instance, 'host2')
@@ -239,8 +242,10 @@ def cleanup_beside(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def brought_back(operator: Operator, begin: Callable[[], None]) -> None:
-    """An embedding service has brought it back to a host that has still to remove it: it waits until an operator has
-    the cleanup discarded."""
+    """Migrate a guest that an embedding service has brought back to a host with a pending cleanup of it.
+
+    The migration waits until an operator discards the cleanup.
+    """
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator).fail('post_live_migration_at_source', 'planned: it cannot', sticky=True)
     operator.migrate(instance, 'host2')
@@ -258,8 +263,10 @@ def brought_back(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def restart_with_a_queue(operator: Operator, begin: Callable[[], None]) -> None:
-    """Its source is killed while one copies and two wait, and started again; the last one is aborted when it is the
-    turn of the one before it."""
+    """Kill and restart the source while one migration copies and two wait in the queue.
+
+    The last one is aborted while the second one copies.
+    """
     guests = [operator.cloud.boot(name, 'host1') for name in ('first', 'second', 'third')]
     stalls = [_faults(operator).stall('copying', instance_uuid=one.uuid, sticky=True) for one in guests[:2]]
     for instance, status in zip(guests, (_S.RUNNING, _S.QUEUED, _S.QUEUED), strict=True):
@@ -277,14 +284,16 @@ def restart_with_a_queue(operator: Operator, begin: Callable[[], None]) -> None:
 
 
 def moves_between_answers(operator: Operator, begin: Callable[[], None]) -> None:
-    """It is aborted when it is about to switch over; and of the two hosts that are then asked where it is, the source
-    takes so long to answer that it has moved meanwhile."""
+    """Abort a migration just before the switchover, and let the guest move while both hosts are polled.
+
+    The guest moves before the source replies.
+    """
     instance = operator.cloud.boot('one', 'host1')
     cutover = _faults(operator).stall('cutover')
     begin()
     operator.migrate(instance)
     operator.until(lambda: cutover.reached.is_set() or operator.ended(instance))
-    # The first question leads to the settling epoch, in which what is answered to the second counts.
+    # After the reply to the first poll the conductor raises the epoch. The reply to the second poll decides.
     first, second = (_faults(operator).stall('get_guest', instance_uuid=instance.uuid) for _ in range(2))
     operator.abort(instance)
     operator.until(first.reached.is_set, within=1.0)
@@ -297,9 +306,7 @@ def moves_between_answers(operator: Operator, begin: Callable[[], None]) -> None
 
 
 def restarted_after_an_abort(operator: Operator, begin: Callable[[], None]) -> None:
-    """It is aborted while it waits for its turn; when it has ended, its hosts are killed and started again, and what is
-    late arrives.
-    """
+    """Abort a queued migration, then kill and restart its hosts, and let late messages arrive."""
     instance = _queued(operator, begin)
     operator.abort(instance)
     _ends(operator, instance, within=LATE)
@@ -309,8 +316,7 @@ def restarted_after_an_abort(operator: Operator, begin: Callable[[], None]) -> N
 
 
 def restarted_twice(operator: Operator, begin: Callable[[], None]) -> None:
-    """Its source is killed while it copies and started again, and once more; and it copies for longer than a message
-    may be late."""
+    """Kill and restart the source twice during a copy that lasts longer than a message may be late."""
     instance = operator.cloud.boot('one', 'host1')
     stall = _faults(operator).stall('copying', sticky=True)
     begin()
@@ -346,7 +352,7 @@ PATHS = (
     Path('moves between answers', moves_between_answers, (_S.COMPLETED,)),
 )
 
-#: The matrix has no cells of these, which take long: they are for what is caught nowhere else.
+#: Slow paths without cells in the matrix. Tests use them for bugs that no other path finds.
 APART = (
     Path('restarted twice', restarted_twice, (_S.COMPLETED,)),
     Path('restarted after an abort', restarted_after_an_abort, (_S.CANCELLED,)),

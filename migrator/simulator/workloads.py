@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What happens in one random run, from one seed: a cloud, what people do in it and when, and which faults strike.
+"""The plans of random runs, each from one seed.
 
-There are several kinds of plans (:data:`KINDS`); the same seed gives another plan of each.
+A plan has a cloud, the actions of users and operators, and the faults. There are several kinds of plans
+(:data:`KINDS`). The same seed gives a different plan of each kind.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from migrator.objects import service
 from migrator.simulator import faults
 from migrator.simulator.failpoints import Boundary
 
-#: Seconds within which people act, and faults strike.
+#: Seconds within which actions are taken and faults are injected.
 HORIZON = 30.0
 
-#: How likely a fault is at a boundary; a seed has one of these.
+#: Probabilities of a fault at a boundary. A plan uses one of them.
 _RATES = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05)
 
-#: Of guests, in MiB and in MiB/s.
+#: The memory of guests in MiB, and their dirty rates in MiB/s.
 _MEMORY, _DIRTY_RATES = (256, 512, 1024, 4096), (0.0, 0.0, 100.0, 900.0, 2000.0)
 
-#: How often each thing is done, as weights.
+#: Action -> its weight.
 _DEEDS: Mapping[str, int] = {
     'migrate': 12,
     'migrate to': 6,
@@ -41,8 +42,8 @@ _DEEDS: Mapping[str, int] = {
     'slow link': 1,
 }
 
-#: What of a hypervisor hangs together: what asks it for a guest; that, and what a move is ended with; or all that it
-#: does, what copies included.
+#: Groups of hypervisor calls and job phases that hang at the same time. The first group only observes a guest. The
+#: second also aborts a migration and copies. The last one is everything.
 HANGS: tuple[tuple[str, ...], ...] = (
     ('get_guest', 'settle', 'get_progress'),
     ('get_guest', 'settle', 'get_progress', 'live_migration_abort', 'copying'),
@@ -61,9 +62,10 @@ HANGS: tuple[tuple[str, ...], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Guest:
-    """A guest at the beginning.
+    """A guest at the start of a run.
 
-    :ivar memory_mb: MiB. :ivar dirty_rate: MiB/s.
+    :ivar memory_mb: the memory in MiB.
+    :ivar dirty_rate: how fast the guest dirties its memory, in MiB/s.
     """
 
     host: str
@@ -73,10 +75,12 @@ class Guest:
 
 @dataclasses.dataclass(frozen=True)
 class Deed:
-    """Something that a person does.
+    """An action of a user or an operator, or a planned outage.
 
-    :ivar at: seconds after the beginning.
+    :ivar at: seconds after the start of the run.
+    :ivar name: the action; see :meth:`migrator.simulator.operator.Operator.do`.
     :ivar whom: the number of a guest, or the name of a process.
+    :ivar more: the argument of the action.
     """
 
     at: float
@@ -85,19 +89,22 @@ class Deed:
     more: Any = None
 
     def __str__(self) -> str:
-        """Return it for a person."""
+        """Return the action as a line of text."""
         more = '' if self.more is None else f' {self.more}'
         return f'{self.at:6.2f} s: {self.name} {self.whom}{more}'
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """All that is chosen for one run.
+    """All choices for one run.
 
-    :ivar seed: of the schedule too, and of every process's uuids; with ``in_order`` only of those.
-    :ivar versions: compute host -> its service version at the beginning; this release's own unless named.
-    :ivar horizon: seconds within which faults strike.
-    :ivar struck: the faults and where they strike; None: at random, by the seed and ``rate``.
+    :ivar seed: also the seed of the schedule and of the uuids of every process. With ``in_order`` it does not affect
+        the schedule.
+    :ivar rate: the probability of a fault at a boundary.
+    :ivar most_faults: the highest number of faults.
+    :ivar versions: compute host -> its service version at the start. The default is the version of this release.
+    :ivar horizon: seconds within which faults are injected.
+    :ivar struck: the faults with their boundaries. None: random faults, from the seed and ``rate``.
     """
 
     seed: int
@@ -114,11 +121,11 @@ class Plan:
     struck: tuple[tuple[Boundary, str], ...] | None = None
 
     def chooser(self) -> Callable[[Boundary], faults.Fault | None]:
-        """Return what chooses the fault at a boundary, if any is to strike there."""
+        """Return a function that returns the fault for a boundary, or None."""
         if self.struck is not None:
             planned = dict(self.struck)
             return lambda boundary: faults.BY_NAME[planned[boundary]] if boundary in planned else None
-        dice = random.Random(f'faults of {self.seed}')  # noqa: S311 -- to be repeated, not secret
+        dice = random.Random(f'faults of {self.seed}')  # noqa: S311 -- a run must be repeatable, and not secret
         left = self.most_faults
 
         def choose(boundary: Boundary) -> faults.Fault | None:
@@ -135,8 +142,8 @@ class Plan:
 
 
 def of(seed: int) -> Plan:
-    """Return the plan of a seed: the same on every machine."""
-    dice = random.Random(f'plan of {seed}')  # noqa: S311 -- to be repeated, not secret
+    """Return the plan of a seed, which is the same on every machine."""
+    dice = random.Random(f'plan of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
     hosts = dice.choice((2, 2, 3, 3, 4))
     names = [f'host{number}' for number in range(1, hosts + 1)]
     guests = tuple(
@@ -169,9 +176,9 @@ def of(seed: int) -> Plan:
 
 
 def of_an_upgrade(seed: int) -> Plan:
-    """Return the plan of a seed in a cloud whose computes are of several versions, and are upgraded one by one."""
+    """Return a seed's plan with compute services of several versions, which are upgraded one by one."""
     plan = of(seed)
-    dice = random.Random(f'upgrade of {seed}')  # noqa: S311 -- to be repeated, not secret
+    dice = random.Random(f'upgrade of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
     oldest = dice.choice(list(service.SERVICE_VERSIONS))
     names = [f'host{number}' for number in range(1, plan.hosts + 1)]
     versions = {name: dice.randint(oldest, service.CURRENT_VERSION) for name in names}
@@ -185,13 +192,13 @@ def of_an_upgrade(seed: int) -> Plan:
 
 
 def of_a_bad_night(seed: int) -> Plan:
-    """Return the plan of a seed in which a host is emptied while hypervisors hang and their services live.
+    """Return a seed's plan in which a host is emptied while hypervisors hang and their services run.
 
-    They hang for longer than anybody waits for an answer, some of them for longer than anybody waits at all; processes
-    can start no thread for a while; and people look after what is stuck.
+    Hypervisors hang for longer than any call waits, and some for longer than any migration waits. Some processes cannot
+    start threads for a while. Operators handle stuck migrations.
     """
     plan = of(seed)
-    dice = random.Random(f'bad night of {seed}')  # noqa: S311 -- to be repeated, not secret
+    dice = random.Random(f'bad night of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
     more = dice.choice((0, 1, 3, 6, 10))
     waiters = [Guest('host1', dice.choice(_MEMORY[:3]), dice.choice(_DIRTY_RATES)) for _ in range(more)]
     guests = (*plan.guests, *waiters)
@@ -208,7 +215,7 @@ def of_a_bad_night(seed: int) -> Plan:
         if dice.random() < 0.6:
             deeds.append(Deed(0.0, dice.choice(('retry once stuck', 'abandon once stuck')), number))
     for _ in range(dice.choice((0, 0, 1, 2))):
-        # Somebody changes his mind, or something dies, while people wait.
+        # While the users wait, one of them changes the request or a process dies.
         deed = _deed(dice, [f'host{number}' for number in range(1, plan.hosts + 1)], len(guests))
         deeds.append(dataclasses.replace(deed, at=round(dice.uniform(0, max(*ends, HORIZON)), 3)))
     for _ in range(dice.choice((0, 0, 0, 1, 2))):
@@ -224,9 +231,9 @@ def of_a_bad_night(seed: int) -> Plan:
 
 
 def of_outages(seed: int) -> Plan:
-    """Return the plan of a seed in which the broker goes away, or every conductor, for short or for long."""
+    """Return a seed's plan in which the broker or every conductor is down for a short or a long time."""
     plan = of(seed)
-    dice = random.Random(f'outages of {seed}')  # noqa: S311 -- to be repeated, not secret
+    dice = random.Random(f'outages of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
     deeds, at = list(plan.deeds), 0.0
     for _ in range(dice.choice((1, 1, 2))):
         at += round(dice.uniform(0, 8), 3)
@@ -242,18 +249,18 @@ def of_outages(seed: int) -> Plan:
     return dataclasses.replace(plan, deeds=tuple(deeds), horizon=at + HORIZON)
 
 
-#: What a user does in the middle of it.
+#: What a user does in the middle of a migration.
 _INTERFERES = ('abort', 'force complete', 'migrate', 'shut the guest off', 'resume the guest')
 _ROLLBACK_HERE, _ROLLBACK_THERE = 'rollback_live_migration_at_source', 'rollback_live_migration_at_destination'
 _POST_HERE = 'post_live_migration_at_source'
-#: What the source fails in, so that the migration turns back, or goes forward and leaves something.
+#: The calls and phases that fail at the source, so that the migration rolls back, or completes and leaves a cleanup.
 _FAILURES = (('copying',), ('cutover',), ('starting',), (_POST_HERE,), ())
-#: Driver calls that hang, or fail for a while, when the next migration begins.
+#: The driver calls that hang or fail when the next migration begins.
 _LEFTOVERS = (_ROLLBACK_HERE, _ROLLBACK_THERE, _POST_HERE, 'live_migration_force_complete', 'live_migration_abort')
 
 
 def _trouble(dice: random.Random, begin: float, source: str, destination: str) -> tuple[float, list[Deed]]:
-    """Return how a migration goes wrong anywhere, and when the user asks for the next one."""
+    """Return the time of the next request, and actions that make a migration fail in a random place."""
     failures, leftovers = dice.choice(_FAILURES), dice.sample(_LEFTOVERS, dice.choice((1, 1, 2)))
     deeds = [Deed(begin, 'hypervisor fails', source, failures)]
     struck = begin + dice.choice((dice.uniform(0.2, 1), dice.uniform(0.2, 5)))
@@ -270,9 +277,10 @@ def _trouble(dice: random.Random, begin: float, source: str, destination: str) -
 
 
 def _deferred_restore(dice: random.Random, begin: float, source: str, destination: str) -> tuple[float, list[Deed]]:
-    """Return how a source is killed before it could restore its guest, and when the user asks for the next migration.
+    """Return the time of the next request, and actions that kill a source before it restores its guest.
 
-    The destination is slow to clean up, so that there is time; the source is slow to restore the guest when it is back.
+    The destination is slow to clean up, which leaves time for the kill. After its restart the source is slow to restore
+    the guest.
     """
     slow = dice.choice(('hypervisor hangs', 'hypervisor fails'))
     killed, away = begin + dice.uniform(0.5, 12), dice.choice((75.0, 80.0, 90.0))
@@ -290,7 +298,7 @@ def _deferred_restore(dice: random.Random, begin: float, source: str, destinatio
 
 
 def _hanging_call(dice: random.Random, begin: float, source: str, destination: str) -> tuple[float, list[Deed]]:
-    """Return how a migration ends while what its user has asked for hangs in the driver."""
+    """Return the time of the next request, and actions that end a migration while a user's request hangs."""
     request = dice.choice(('force complete', 'force complete', 'abort'))
     call = 'live_migration_force_complete' if request == 'force complete' else 'live_migration_abort'
     asked = begin + dice.uniform(0.5, 2)
@@ -306,7 +314,10 @@ def _hanging_call(dice: random.Random, begin: float, source: str, destination: s
 
 
 def _vanishing(dice: random.Random, begin: float, source: str, destination: str) -> tuple[float, list[Deed]]:
-    """Return how a guest vanishes before its job has begun, and its destination is away."""
+    """Return the time of the next request, and actions that delete a guest before its job has begun.
+
+    Its destination is down at that time.
+    """
     vanishes = begin + dice.uniform(0.5, 3)
     looked = vanishes + dice.uniform(65, 80)
     deeds = [
@@ -320,20 +331,20 @@ def _vanishing(dice: random.Random, begin: float, source: str, destination: str)
     return looked + 60, deeds
 
 
-#: In which ways a round goes wrong, the likelier ones more often.
+#: The ways in which a round goes wrong. A likelier one is repeated.
 _ROUNDS = (*(_trouble,) * 4, *(_deferred_restore,) * 4, *(_hanging_call,) * 2, _vanishing)
 
 
 def of_second_migrations(seed: int) -> Plan:
-    """Return the plan of a seed in which one guest is migrated again and again, while cleanups are pending.
+    """Return a seed's plan in which one guest is migrated again and again while cleanups are pending.
 
-    In each round a migration goes wrong at its source or its destination, whose service is away for longer than
-    anybody waits for it, or whose hypervisor fails or hangs, so that a cleanup is deferred; and the user asks again
-    until the next one is accepted, while the cleanup does not come to its end. Between two rounds an embedding service
-    may bring the guest back to a host with a pending cleanup.
+    In each round a migration fails at its source or its destination: the service is down for longer than a migration
+    waits for it, or the hypervisor fails or hangs. A cleanup is therefore deferred. The user sends requests until the
+    next migration is accepted, while the cleanup does not end. Between two rounds an embedding service may bring the
+    guest back to a host with a pending cleanup.
     """
     plan = of(seed)
-    dice = random.Random(f'second migrations of {seed}')  # noqa: S311 -- to be repeated, not secret
+    dice = random.Random(f'second migrations of {seed}')  # noqa: S311 -- a run must be repeatable, and not secret
     hosts = [f'host{number}' for number in range(1, dice.choice((3, 3, 4)) + 1)]
     guest = Guest('host1', dice.choice(_MEMORY), dice.choice((0.0, 100.0, 900.0, 2000.0)))
     deeds: list[Deed] = []
@@ -365,7 +376,7 @@ def of_second_migrations(seed: int) -> Plan:
     )
 
 
-#: The kinds of plans, by their names on the command line.
+#: Name of a kind of plan, on the command line -> the function that returns a seed's plan.
 KINDS: Mapping[str, Callable[[int], Plan]] = {
     'days': of,
     'upgrades': of_an_upgrade,
@@ -377,7 +388,7 @@ KINDS: Mapping[str, Callable[[int], Plan]] = {
 
 def _deed(dice: random.Random, hosts: list[str], guests: int) -> Deed:
     name = dice.choices(list(_DEEDS), list(_DEEDS.values()))[0]
-    # Close to one another, where the races are; or far.
+    # Actions that are close together cause races. Others are spread over the whole run.
     at = round(dice.choice((dice.uniform(0, 1), dice.uniform(0, 8), dice.uniform(0, HORIZON))), 3)
     if name in ('stop and start', 'limit', 'slow link'):
         more = dice.randrange(1, 4) if name == 'limit' else dice.choice((0.5, 3.0, 20.0))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A plain snapshot of a whole cloud, to be judged by :mod:`migrator.simulator.invariants.check`."""
+"""A snapshot of a whole cloud, for the checks of :mod:`migrator.simulator.invariants.check`."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from migrator.simulator.reader import Host, Provider, Reader
 from migrator.testing.rpc import Recorded
 from migrator.virt.fake import hypervisor
 
-if TYPE_CHECKING:  # the cloud needs none of this to run
+if TYPE_CHECKING:  # a reader of a snapshot need not import the cloud
     from migrator.testing.client import Exchange
     from migrator.testing.cloud import Cloud
 
 
 @dataclasses.dataclass(kw_only=True)
 class World:
-    """All that can be known of a cloud at one moment.
+    """The observable state of a cloud at one moment.
 
-    :ivar at: seconds of the world's monotonic clock.
-    :ivar now: the database's time.
-    :ivar migrations: by uuid, the oldest first. For a :class:`~migrator.simulator.monitor.Watcher` only those in
-        progress, and those that have ended since its last look.
-    :ivar before: the migrations as they were at the last look; empty in a single snapshot.
-    :ivar marked: uuids of the migrations that hold the unique column by which the database allows one per instance.
-    :ivar logs: what was logged, formatted.
-    :ivar secrets: what no log and no error may hold.
-    :ivar leftovers: threads of services that are no background timer.
-    :ivar connections: open connections to the services' database.
+    :ivar at: the time on the world's monotonic clock, in seconds.
+    :ivar now: the time of the database.
+    :ivar migrations: uuid -> migration, the oldest first. A :class:`~migrator.simulator.monitor.Monitor` passes only
+        those that are in progress or have ended since its last look.
+    :ivar before: the migrations at the last look. It is empty in a single snapshot.
+    :ivar marked: uuids of the migrations with a value in the unique column that allows one per instance.
+    :ivar logs: the log lines, formatted.
+    :ivar secrets: texts that no log and no error may contain.
+    :ivar leftovers: threads of services that are not background timers.
+    :ivar connections: the number of open connections to the services' database.
     """
 
     at: float
@@ -68,9 +68,9 @@ class World:
 
     @classmethod
     def of(cls, cloud: Cloud, logs: Sequence[str] = ()) -> World:
-        """Return what a cloud is like now; it should be at rest, or simulated.
+        """Return a snapshot of a cloud, which must be simulated or at rest.
 
-        :param logs: what was logged so far, if somebody has kept it.
+        :param logs: the log lines so far.
         """
         reader = Reader(cloud)
         try:
@@ -78,7 +78,7 @@ class World:
         finally:
             reader.close()
 
-    # --- looked up by several invariants -----------------------------------------------------------------------------
+    # --- queries of several invariants -------------------------------------------------------------------------------
 
     def tree(self, host: str) -> set[str]:
         """Return the uuids of a host's resource providers."""
@@ -86,7 +86,7 @@ class World:
         return {one.uuid for one in self.providers.values() if node is not None and one.root == node.uuid}
 
     def held(self, consumer: str) -> dict[str, dict[str, int]]:
-        """Return what a consumer holds: provider uuid -> resource class -> amount."""
+        """Return the allocation of a consumer: provider uuid -> resource class -> amount."""
         return allocation_state.normal({one.uuid: one.holders.get(consumer, {}) for one in self.providers.values()})
 
     def in_progress(self, instance_uuid: str) -> list[Migration]:
@@ -94,7 +94,10 @@ class World:
         return [one for one in self.migrations.values() if one.instance_uuid == instance_uuid and one.in_progress]
 
     def newest(self, instance_uuid: str) -> Migration | None:
-        """Return an instance's newest migration; one from before the instance was deleted and created says nothing."""
+        """Return an instance's newest migration, or None.
+
+        Migrations from before the instance was deleted and created again are ignored.
+        """
         instance = self.instances.get(instance_uuid)
         since = instance.created_at if instance is not None else None
         found = [
@@ -106,18 +109,18 @@ class World:
         return found[-1] if found else None
 
     def is_down(self, host: str) -> bool:
-        """Whether a host has no power, was declared down, or has not been heard of for long."""
+        """Return whether a host has no power, is forced down, or has not reported for ``down_time``."""
         if host in self.hosts and not self.hosts[host].powered:
             return True
         found = [one for one in self.services if one.host == host and one.binary == COMPUTE_BINARY]
         return bool(found) and (found[0].forced_down or found[0].is_silent(self.now, self.down_time))
 
-    def owes(self, host: str, instance_uuid: str) -> bool:
-        """Whether a host owes anything for an instance."""
+    def has_cleanup(self, host: str, instance_uuid: str) -> bool:
+        """Return whether a host has a deferred cleanup for an instance."""
         return any((cleanup.host, cleanup.instance_uuid) == (host, instance_uuid) for cleanup in self.cleanups)
 
     def effects_of(self, migration: Migration) -> list[hypervisor.Effect]:
-        """Return the effects on a migration's guest from its acceptance to that of the guest's next one."""
+        """Return the effects on a migration's guest until the guest's next migration is accepted."""
         began = [
             self.at - (self.now - one.created_at).total_seconds()
             for one in self.migrations.values()
@@ -131,7 +134,7 @@ class World:
         ]
 
     def record(self, migration: Migration, step: str, direction: str = log.DO) -> log.StepRecord | None:
-        """Return the journal's record of a step in a migration's present attempt."""
+        """Return the journal's record of a step in a migration's present attempt, or None."""
         for record in self.journal.get(migration.uuid, ()):
             if record.key == (migration.attempt, step, direction):
                 return record
