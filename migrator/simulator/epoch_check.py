@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches the fence of the computes from outside: nothing of a lower tenure or epoch than one seen may be taken in."""
+
+"""A check that compute services refuse commands with an outdated tenure or epoch."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from migrator.testing.bus import Message, Pending
 
 @dataclasses.dataclass(frozen=True)
 class _Head:
-    """What a command says of itself."""
+    """The head of a command."""
 
     migration_uuid: str
     instance_uuid: str
@@ -23,22 +24,22 @@ class _Head:
 
 
 class EpochCheck:
-    """What the boots of the computes have been heard to have seen, and what was on its way to them when.
+    """A check of the tenures and epochs that boots of compute services have reported.
 
-    It speaks up only when it is sure: a message is measured by what its boot had told before it arrived.
+    It has no false alarms: a call is compared only with what its boot had reported before the call arrived.
     """
 
     def __init__(self) -> None:
-        #: (boot, migration) -> the highest tenure of which that boot has told, and the highest epoch in it.
+        #: (boot, migration) -> the highest tenure that the boot has reported, and the highest epoch in that tenure.
         self._seen: dict[tuple[str, str], tuple[int, int]] = {}
-        #: (boot, instance) -> the highest tenure of which that boot has told.
+        #: (boot, instance) -> the highest tenure that the boot has reported.
         self._tenures: dict[tuple[str, str], int] = {}
-        #: A call that has arrived, and may have arrived twice -> its heads, each with the tenure of the instance and
-        #: the tenure and epoch of the migration that were known at its first arrival.
+        #: A call that has arrived -> its heads. Each has the tenure of its instance and the tenure and epoch of its
+        #: migration that were known when the call first arrived. A call may arrive twice.
         self._calls: dict[Pending, list[tuple[_Head, int, tuple[int, int]]]] = {}
 
     def arrived(self, message: Message, pending: Pending | None) -> None:
-        """Take in that a message is about to be handled by a compute."""
+        """Note that a compute service is about to handle a call."""
         if pending is not None and pending not in self._calls:
             self._calls[pending] = [
                 (
@@ -50,7 +51,7 @@ class EpochCheck:
             ]
 
     def answered(self, pending: Pending, result: Any) -> Iterator[str]:
-        """Take in what a compute has answered, and return what it should not have."""
+        """Note a compute service's reply to a call, and yield what the service should have refused."""
         answers = [_data(one) for one in (result if isinstance(result, list) else [result])]
         for head, highest, (tenure, epoch) in self._calls.get(pending, ()):
             uuid, boot = head.migration_uuid, head.boot_id
@@ -59,15 +60,15 @@ class EpochCheck:
                     continue
                 if answer.get('refusal') is None:
                     if 0 < head.tenure < highest:
-                        yield f'boot {boot} took in tenure {head.tenure} of migration {uuid}, having seen {highest}'
+                        yield f'boot {boot} accepted tenure {head.tenure} of migration {uuid} after tenure {highest}'
                     elif head.tenure <= tenure and head.epoch < epoch:
-                        yield f'boot {boot} took in epoch {head.epoch} of migration {uuid}, having seen {epoch}'
+                        yield f'boot {boot} accepted epoch {head.epoch} of migration {uuid} after epoch {epoch}'
                 if answer.get('refusal') != 'tenure':
                     seen = (head.tenure, int(answer.get('seen', answer.get('epoch', 0))))
                     self._seen[(boot, uuid)] = max(seen, self._seen.get((boot, uuid), (0, 0)))
-                told = int(answer.get('seen_tenure', answer.get('tenure', 0)))
+                reported = int(answer.get('seen_tenure', answer.get('tenure', 0)))
                 key = (boot, head.instance_uuid)
-                self._tenures[key] = max(told, self._tenures.get(key, 0))
+                self._tenures[key] = max(reported, self._tenures.get(key, 0))
 
 
 def _heads(args: dict[str, Any]) -> list[_Head]:
@@ -77,6 +78,6 @@ def _heads(args: dict[str, Any]) -> list[_Head]:
 
 
 def _data(primitive: Any) -> dict[str, Any] | None:
-    """Return the fields of an object as it travels; None if it is none."""
+    """Return the fields of a serialized object, or None if the value is not one."""
     data = primitive.get('data') if isinstance(primitive, dict) else None
     return data if isinstance(data, dict) else None

@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The seams of a simulated cloud: every place where a fault may strike, each with a name that a second run has too.
+"""The failpoints of a simulated cloud: named boundaries at which a fault may be injected.
 
     def hook(boundary):
-        return strikes.KILL if boundary == Boundary('conductor1', 'commit done', 3) else None
+        kill = faults.BY_NAME['killed, and started again']
+        return kill if boundary == Boundary('conductor1', 'commit done', 3) else None
 
-    seams = Seams(cloud, director, hook)
+    failpoints = Failpoints(cloud, operator, hook)
 
-A boundary is a place in the life of one process: a transaction (``commit begin``, ``commit done``), a request to
-Placement (``placement POST /allocations``, then ``... answered``), an RPC (``rpc pre_live_migration call``, then
-``received``, ``handled``, ``answered``; or ``cast``), a message on its way (``message pre_live_migration call``) or a
-call of the driver (``driver host2 pre_live_migration``, then ``... done``; a job's phases are the world's). Each is a
-checkpoint, too, at which the schedule may switch.
+A boundary is a point in the run of one process. Its name is the same in a second run:
+
+- a transaction: ``commit begin``, then ``commit done``;
+- a request to Placement: ``placement POST /allocations``, then ``placement POST /allocations answered``;
+- an RPC: ``rpc pre_live_migration call``, then ``received``, ``handled`` and ``answered``; or ``cast``;
+- a message on the bus: ``message pre_live_migration call``;
+- a driver call: ``driver host2 pre_live_migration``, then ``driver host2 pre_live_migration done``. The phases of a job
+  belong to the process ``world``.
+
+Each boundary except a message is also a checkpoint, at which the scheduler may switch threads.
 """
 
 from __future__ import annotations
@@ -28,16 +34,16 @@ from migrator.testing.simulation.threads import SimThreads
 from migrator.virt.fake import faults
 from migrator.virt.fake.hypervisor import FakeHypervisor
 
-#: What only looks, again and again, whether or not anything happens: a fault there is a fault of the next such look.
+#: Boundaries of calls that only observe and are repeated: a fault there is the same as one of the next repetition.
 LOOKS = re.compile(r'compute_heartbeat|poll_live_migrations|compute_answers| get_| list_|settle|progress')
 
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
 class Boundary(NamedTuple):
-    """One place in the life of one process.
+    """One point in the run of one process.
 
-    :ivar nth: how often that process has been there, from 1; over all its lives.
+    :ivar nth: how often the process has reached it, from 1, over all incarnations.
     """
 
     process: str
@@ -45,37 +51,40 @@ class Boundary(NamedTuple):
     nth: int
 
     def __str__(self) -> str:
-        """Return it for a person."""
+        """Return the name of the boundary."""
         return f'{self.process}: {self.label} #{self.nth}'
 
 
 class Operator(Protocol):
-    """Who can have something done to a process, or at a later time."""
+    """The operator's methods that faults use."""
 
     def kill(self, name: str, back_after: float | None) -> None:
-        """Kill -9 a process, and start it again so many seconds later; None: never."""
+        """Kill a process (``kill -9``) and start it again after some seconds; None: never."""
 
     def pause(self, name: str, seconds: float) -> None:
-        """Stop a process for so long."""
+        """Pause a process for some seconds."""
 
     def later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Have something done at a later time."""
+        """Call a function after some seconds."""
 
 
 class Strike(Protocol):
-    """What a hook may return: a fault, told where it strikes."""
+    """A fault that a hook returns."""
 
     def on_process(self, failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
-        """Act on the process that is there, which may die by it; what is raised is raised there."""
+        """Apply the fault to the process at the boundary.
+
+        The process may die by it. An error that this raises is raised at the boundary.
+        """
 
     def on_message(self, message: Message) -> Fault:
-        """Return what becomes of a message."""
+        """Return the fault of a message."""
 
     def on_request(self) -> placement_faults.Fault | None:
-        """Return what becomes of a request to Placement."""
+        """Return the fault of a request to Placement."""
 
     def on_driver(self, failpoints: Failpoints, phase: str) -> fake_fault | None:
-        """Return what becomes of a call of a driver, or a phase of a job."""
+        """Return the fault of a driver call or of a phase of a job."""
 
 
 fake_fault = faults.Fault
@@ -83,11 +92,13 @@ Hook = Callable[[Boundary], Strike | None]
 
 
 class Failpoints:
-    """Has every boundary of a cloud told to a hook, and what it returns done.
+    """The failpoints of one cloud.
 
-    :param hook: asked at each boundary.
-    :ivar passed: every boundary, in order.
-    :ivar director: who kills and starts processes, for the faults that need somebody.
+    They call a hook at every boundary and inject the fault that it returns.
+
+    :param operator: kills, pauses and starts processes for the faults.
+    :param hook: called at each boundary.
+    :ivar passed: every boundary so far, in order.
     """
 
     def __init__(self, cloud: SimulatedCloud, operator: Operator, hook: Hook) -> None:
@@ -99,28 +110,28 @@ class Failpoints:
         self.passed: list[Boundary] = []
         self._simulation = cloud.simulation
         self._counts: dict[tuple[str, str], int] = {}
-        #: What the checkpoint in which a thread is has to tell the call that it is a checkpoint of.
-        self._told: dict[object, Strike] = {}
+        #: Thread -> the fault that the hook returned at its checkpoint, for the call that crosses the checkpoint.
+        self._pending: dict[object, Strike] = {}
         self._install()
 
-    # --- where they are ----------------------------------------------------------------------------------------------
+    # --- boundaries --------------------------------------------------------------------------------------------------
 
     def _install(self) -> None:
         cloud = self.cloud
         self._simulation.on_checkpoint = self._at_checkpoint
         cloud.bus.faults = self._at_message
         cloud.engine.boundary = self._at_commit
-        _put(cloud.adapter, 'request', self._at_request(cloud.adapter.request))
+        _replace(cloud.adapter, 'request', self._at_request(cloud.adapter.request))
         for host, hypervisor in cloud.world.hypervisors.items():
-            _put(hypervisor.faults, 'take', self._at_driver(host, hypervisor))
+            _replace(hypervisor.faults, 'take', self._at_driver(host, hypervisor))
 
     def remove(self) -> None:
-        """Ask the hook no more: faults have stopped."""
+        """Call the hook no more, and inject no more faults."""
         self.hook = lambda boundary: None
         self._refused_until = -1.0
 
     def refuse_commits(self, seconds: float) -> None:
-        """Have the database refuse to begin any transaction that writes, for so long."""
+        """Make the database refuse all writing transactions for some seconds."""
         self._refused_until = self._simulation.time + seconds
 
     def _at_checkpoint(self, process: SimThreads, label: str) -> None:
@@ -130,7 +141,7 @@ class Failpoints:
         strike = self.hook(boundary)
         if strike is None:
             return
-        self._told[self._simulation.scheduler.current] = strike
+        self._pending[self._simulation.scheduler.current] = strike
         strike.on_process(self, boundary, process)
 
     def _at_message(self, message: Message) -> Fault:
@@ -170,17 +181,17 @@ class Failpoints:
 
         return crossed
 
-    # --- below -------------------------------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------------------------------
 
     def _acting(self) -> SimThreads:
         process: Any = self._simulation.scheduler.me().acting
-        return process  # type: ignore[no-any-return]  # the baton knows less of a process than there is
+        return process  # type: ignore[no-any-return]  # the scheduler's protocol has only a part of SimThreads
 
     def _cross(self, process: SimThreads, label: str) -> Strike | None:
         me = self._simulation.scheduler.me()
-        self._told.pop(me, None)
+        self._pending.pop(me, None)
         process.checkpoint(label)
-        return self._told.pop(me, None)
+        return self._pending.pop(me, None)
 
     def _boundary(self, process: str, label: str) -> Boundary:
         nth = self._counts[process, label] = self._counts.get((process, label), 0) + 1
@@ -189,5 +200,5 @@ class Failpoints:
         return boundary
 
 
-def _put(owner: object, name: str, value: Any) -> None:
+def _replace(owner: object, name: str, value: Any) -> None:
     setattr(owner, name, value)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What may strike at a boundary of a simulated cloud, and at which: the faults of the invariants, one name each."""
+"""The faults that may be injected at the boundaries of a simulated cloud, each with a name."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from migrator.testing import bus, placement_faults
 from migrator.testing.simulation.threads import SimThreads
 from migrator.virt.fake import faults
 
-#: Seconds: longer than a conductor's lease and than any call waits in the clouds that are tested so.
+#: Seconds of a pause. It is longer than a conductor's lease and than any call waits in the tested clouds.
 PAUSE = 20.0
-#: Seconds that a killed process stays dead, a driver hangs, and the database refuses.
+#: Seconds for which a killed process stays dead, a driver hangs, and the database refuses writes.
 DEAD, HANGS, REFUSES = 3.0, 30.0, 5.0
-#: Seconds that a message, or an answer, is late: longer than any call waits for it.
+#: Seconds by which a message or a reply is late. Every call times out earlier.
 LATE = 70.0
 
 #: The phases of a job after which the guest runs at the destination: they cannot fail.
@@ -29,13 +29,14 @@ _ARRIVED = ('postcopy', 'arrived')
 class Fault:
     """One kind of fault.
 
-    :ivar where: whether it may strike at a boundary.
-    :ivar process: what it does to the process there.
-    :ivar message: what becomes of a message.
-    :ivar request: what becomes of a request to Placement.
-    :ivar driver: what becomes of a call of a driver, or a phase of a job.
-    :ivar later: how boundaries end at which it is what it is at the process's next one, if that comes at once: nothing
-        has been done between the two, nor, for a pause, looked at.
+    :ivar where: returns whether the fault is possible at a boundary.
+    :ivar process: applies the fault to the process at the boundary.
+    :ivar message: the fault of a message.
+    :ivar request: the fault of a request to Placement.
+    :ivar driver: returns the fault of a driver call or of a phase of a job.
+    :ivar later: ends of boundary labels. At such a boundary the fault has the same effect as at the process's next
+        boundary, if that follows at the same time: between them the process does nothing, and for a pause it also
+        observes nothing.
     """
 
     name: str
@@ -47,28 +48,28 @@ class Fault:
     later: tuple[str, ...] = ()
 
     def on_process(self, failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
-        """See :class:`~migrator.simulator.failpoints.Strike`."""
+        """Apply the fault to a process; see :class:`~migrator.simulator.failpoints.Strike`."""
         if self.process is not None:
             self.process(failpoints, boundary, process)
 
     def on_message(self, message: bus.Message) -> bus.Fault:
-        """See :class:`~migrator.simulator.failpoints.Strike`."""
+        """Return the fault of a message; see :class:`~migrator.simulator.failpoints.Strike`."""
         return self.message
 
     def on_request(self) -> placement_faults.Fault | None:
-        """See :class:`~migrator.simulator.failpoints.Strike`."""
+        """Return the fault of a request; see :class:`~migrator.simulator.failpoints.Strike`."""
         return self.request
 
     def on_driver(self, failpoints: Failpoints, phase: str) -> faults.Fault | None:
-        """See :class:`~migrator.simulator.failpoints.Strike`."""
+        """Return the fault of a driver call; see :class:`~migrator.simulator.failpoints.Strike`."""
         return self.driver(failpoints, phase) if self.driver is not None else None
 
 
-# --- where -----------------------------------------------------------------------------------------------------------
+# --- boundaries ------------------------------------------------------------------------------------------------------
 
 
 def victim(boundary: Boundary) -> str:
-    """Return the process whose boundary it is: a job's phase is its host's."""
+    """Return the process of a boundary; the phases of a job belong to its host."""
     if boundary.process == 'world' and boundary.label.startswith('driver '):
         return boundary.label.split()[1]
     return boundary.process
@@ -79,7 +80,7 @@ def _in_a_process(boundary: Boundary) -> bool:
 
 
 def _dies_for_good(boundary: Boundary) -> bool:
-    # An API that never comes back is a client's trouble and nobody else's.
+    # An API that never comes back affects only its clients.
     return _in_a_process(boundary) and victim(boundary) != 'api'
 
 
@@ -112,7 +113,7 @@ def _driver_writes(boundary: Boundary) -> bool:
     return _driver(boundary) and boundary.process != 'world' and not boundary.label.endswith(' done')
 
 
-# --- what ------------------------------------------------------------------------------------------------------------
+# --- effects ---------------------------------------------------------------------------------------------------------
 
 
 def _kill(failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
@@ -137,7 +138,7 @@ def _answer_lost(failpoints: Failpoints, boundary: Boundary, process: SimThreads
 
 
 def _unforeseen(failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
-    raise RuntimeError('planned: nobody has thought of this')
+    raise RuntimeError('planned: an unforeseen error')
 
 
 def _disk_full(failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
@@ -154,14 +155,15 @@ def _hangs(failpoints: Failpoints, phase: str) -> faults.Fault:
     return faults.Fault(phase, stall=stall)
 
 
-#: The ends of boundaries after which nothing has been done yet; and of those, where nothing has been looked at either.
+#: Ends of boundary labels after which the process has done nothing yet.
 _OVER = ('commit done', ' answered', ' done', ' received')
+#: Those after which it has also observed nothing.
 _LOOKED = (' done', ' received')
 
 _P = placement_faults.Fault
 _WRITES = ('POST', 'PUT', 'DELETE')
 
-#: Every fault, in the words of the invariants.
+#: Every fault.
 FAULTS = (
     Fault('killed, and started again', _in_a_process, process=_kill, later=_OVER),
     Fault('killed for ever', _dies_for_good, process=_kill_for_ever, later=_OVER),

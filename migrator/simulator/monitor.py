@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at a simulated cloud after every event, and notes what must never be, with the virtual time.
 
-    watcher = Watcher(cloud)
+"""A monitor that checks the invariants of a simulated cloud after every event.
+
+    monitor = Monitor(cloud)
     ...
-    assert_holds(watcher.snapshot(), seen=watcher.violations)
+    assert_holds(monitor.snapshot(), seen=monitor.violations)
 
-An event is a transaction, a write to Placement, a message sent, arrived or answered, and an effect on a hypervisor.
-What a test counts is not touched: neither statements, nor requests, nor messages. The hooks are put around methods, so
-that a test's own (``engine.boundary``, ``bus.faults``) may be set and reset at will.
+An event is a transaction, a write to Placement, a message that was sent, delivered or answered, or an effect on a
+hypervisor. The monitor does not change what a test counts: statements, requests and messages. It wraps methods, so that
+a test may set and reset its own hooks (``engine.boundary``, ``bus.faults``).
 """
 
 from __future__ import annotations
@@ -30,32 +31,32 @@ from migrator.testing.bus import Message, Pending
 from migrator.testing.cloud import Cloud
 from migrator.virt.fake import acts, hypervisor
 
-#: What is looked at when a job starts, and not by the table's function: see :meth:`Watcher._note_start`.
+#: The invariant that is checked when a job starts, by :meth:`Monitor._note_start` and not by the table's function.
 APART = 'I10'
-#: Seconds that a planned stop may take, besides ``stop_timeout``.
+#: Seconds that a planned stop may take in addition to ``stop_timeout``.
 STOP = 2.0
-#: Seconds within which a migration says what it waits for: several times as long as it may take without any fault.
+#: Seconds within which a migration must record what it waits for. Without faults it takes a fraction of it.
 SILENCE = 300.0
-#: The tables of which something is looked at after a commit that has written to them.
+#: The tables that are read again after a commit has written to them.
 ROWS = frozenset(tables.TABLES)
-#: Those of which something is only looked at together with the others: they change with every sign of life.
+#: Tables whose change alone causes no look, since every heartbeat changes them.
 ASIDE = frozenset({'services', 'compute_nodes'})
-#: What a message alone may break, where neither rows nor books nor guests have changed.
+#: The invariants that a message alone may break, without a change of rows, allocations or guests.
 OF_MESSAGES = frozenset({'I11', 'I12', 'I13', 'I16', 'I17', 'I21', 'I22'})
 
 
 class Monitor:
-    """Looks at a cloud from now on.
+    """A monitor of a cloud, from its creation until :meth:`close`.
 
-    :param cloud: simulated: no crossing lies within a look, so that it sees one moment.
-    :ivar violations: what was found, each once, in order.
-    :ivar logs: what the services log, formatted.
-    :ivar looks: how often it has looked.
+    :param cloud: a simulated cloud. A look contains no crossing, so that it sees a single moment.
+    :ivar violations: the violations that were found, each once, in order.
+    :ivar logs: the log lines of the services, formatted.
+    :ivar looks: the number of looks.
     """
 
     def __init__(self, cloud: Cloud) -> None:
         if cloud.simulation is None:
-            raise ValueError('only a simulated cloud stands still while it is looked at')
+            raise ValueError('the cloud to monitor is not simulated: a look needs a SimulatedCloud, which stands still')
         self.cloud = cloud
         self.violations: list[Violation] = []
         self.logs: list[str] = []
@@ -65,35 +66,35 @@ class Monitor:
         self._tables: dict[str, list[tables.Row]] = {}
         self._rows: dict[str, Any] = {}
         self._before: dict[str, Migration] = {}
-        self._books: dict[str, Any] = {}
+        self._providers: dict[str, Any] = {}
         self._changed = set(ROWS)
         self._read_at: dict[str, int] = {}
         self._effects = -1
         self._trees_changed = True
         self._consumers: set[str] = set()
-        self._heard = 0
-        self._fence = EpochCheck()
-        #: Migration -> where it stands, and since when it has stood there and not said what it waits for.
+        self._messages_seen = 0
+        self._epoch_check = EpochCheck()
+        #: Migration -> its progress, and since when it has had that progress without a recorded wait.
         self._silent: dict[str, tuple[Any, float]] = {}
-        #: (boot, migration) -> its place in the order in which they came into the queue.
+        #: (boot, migration) -> its position in the order of arrival in the queue.
         self._arrivals: dict[tuple[str, str], int] = {}
-        #: (boot, migration) -> the limit under which it has got its slot, if that was lowered since.
+        #: (boot, migration) -> the limit at the time it got its slot, if the limit was lowered since.
         self._slots: dict[tuple[str, str], int] = {}
         self._highest_limit: dict[str, int] = {}
-        self._handler = _Keeper(self.logs)
+        self._handler = _LogCollector(self.logs)
         self._logger = logging.getLogger('migrator')
         self._level = self._logger.level
         self._install()
         self.look()
 
     def close(self) -> None:
-        """Keep no more logs, and close what was opened."""
+        """Stop collecting logs and close the reader."""
         self._logger.removeHandler(self._handler)
         self._logger.setLevel(self._level)
         self._reader.close()
 
     def snapshot(self) -> World:
-        """Return the whole world as it is now, with what was logged; hosts have the highest limit that they had."""
+        """Return a snapshot of the whole world with all logs; the limit of a host is the highest that it had."""
         world = World(**self._reader.everything(self.logs))
         world.hosts = {
             name: reader.with_limit(host, max(host.limit, self._highest_limit.get(name, 0)))
@@ -111,15 +112,15 @@ class Monitor:
         _around(
             cloud.adapter, 'request', lambda _result, url, method, **more: self._after_placement(url, method, **more)
         )
-        # What was held on its way: nobody knows what it was.
+        # The delivered requests are unknown, so that everything is read again.
         _around(cloud.adapter, 'deliver', lambda _result: self._after_placement('', 'late'))
         _around(cloud.bus, 'send', lambda _result, *_args: self.look())
-        # Before it is handled, and when it has been.
-        _put(cloud.bus, '_deliver', self._watch_delivery(cloud.bus._deliver))
+        # The epoch check needs each message before the server handles it.
+        _replace(cloud.bus, '_deliver', self._watch_delivery(cloud.bus._deliver))
         _around(cloud.bus, 'answer', self._after_answer)
         cloud.world.acts.on_begin = self._before_act
         cloud.world.acts.in_progress = self._is_in_progress
-        cloud.world.log = _Told(cloud.world.log, self._after_effect)
+        cloud.world.log = _NotifyingList(cloud.world.log, self._after_effect)
         for compute in cloud.computes.values():
             self._watch_compute(compute)
         _around(cloud, 'start_compute', lambda compute, *_args: self._watch_compute(compute))
@@ -147,7 +148,7 @@ class Monitor:
     def _watch_delivery(self, deliver: Callable[..., None]) -> Callable[..., None]:
         def watched(message: Message, pending: Pending | None) -> None:
             if message.target.topic == rpcapi.TOPIC:
-                self._fence.arrived(message, pending)
+                self._epoch_check.arrived(message, pending)
             deliver(message, pending)
             self.look()
 
@@ -155,7 +156,7 @@ class Monitor:
 
     def _after_answer(self, _result: None, message: Message, pending: Pending) -> None:
         if message.target.topic == rpcapi.TOPIC:
-            for what in self._fence.answered(pending, json.loads(message.body).get('result')):
+            for what in self._epoch_check.answered(pending, json.loads(message.body).get('result')):
                 self._note('I16', what)
         self.look()
 
@@ -168,7 +169,7 @@ class Monitor:
         return any(row.uuid == migration_uuid and row.object.in_progress for row in self._tables['migrations'])
 
     def _before_act(self, host: str, method: str, instance_uuid: str, migration_uuid: str) -> None:
-        """Note a cleanup that is about to remove a guest where the database has it."""
+        """Note a cleanup that is about to remove a guest from its host in the database."""
         if method not in acts.REMOVING:
             return
         guest = self.cloud.world.hypervisors[host].describe(instance_uuid)
@@ -179,13 +180,13 @@ class Monitor:
             return
         if guest.present and guest.state != protocol.GuestState.WAITING:
             self.cloud.world.acts.removals.append(
-                f'{host}: {method} for migration {migration_uuid}, which has ended, of guest {instance_uuid}, which is '
-                f'{guest.state} there, where the database has it'
+                f'{host}: {method} for the ended migration {migration_uuid} removes guest {instance_uuid}, which is '
+                f'{guest.state} there, from its host in the database'
             )
 
     def _watch_compute(self, compute: Any) -> None:
         if compute is None:
-            return  # its start has failed
+            return  # the start has failed
         stop, resize = compute.cleanup_host, compute._queue.resize
 
         def resized(limit: int) -> None:
@@ -193,21 +194,21 @@ class Monitor:
             resize(limit)
             self._keep_slots(compute, before)
 
-        _put(compute._queue, 'resize', resized)
+        _replace(compute._queue, 'resize', resized)
 
         def watched() -> None:
             begun, paused = self._now(), compute.threads.paused_for
             stop()
-            # Nobody stops in time who is not let run.
+            # A paused process cannot stop, so that the pause does not count.
             begun += compute.threads.paused_for - paused
             patience = compute.conf.compute.stop_timeout if compute.conf.compute.stop_running == 'wait' else 0
             if self._now() - begun > STOP + patience:
                 self._note('I13', f'{compute.host} took {self._now() - begun:.1f} s to stop')
 
-        _put(compute, 'cleanup_host', watched)
+        _replace(compute, 'cleanup_host', watched)
 
     def _keep_slots(self, compute: Any, limit: int) -> None:
-        """Note who has got a slot under an earlier limit: it runs, whether its job has started yet or not."""
+        """Note the migrations that got a slot under an earlier limit, whether their jobs have started or not."""
         without = compute._live_migration_executor._waiting
         queued = {uuid for uuid, future in compute._waiting_live_migrations.items() if future in without}
         for uuid, record in compute._orders._records.items():
@@ -216,7 +217,7 @@ class Monitor:
                 self._slots[key] = max(limit, self._slots.get(key, 0))
 
     def _note_start(self, effect: hypervisor.Effect) -> None:
-        """Look at the start of a job: whether there was a slot, and whether it was its turn."""
+        """Check at the start of a job that a slot was free and that no earlier migration waits."""
         host, compute = effect.host, self.cloud.computes.get(effect.host)
         if compute is None:
             return
@@ -231,34 +232,35 @@ class Monitor:
             self._note('I10', f'{host} started job number {running}, its limit is {limit}')
         waiting = list(compute._waiting_live_migrations)
         place = next((self._arrivals[key] for uuid in mine if (key := (compute.boot_id, uuid)) in self._arrivals), None)
-        # What waits and was not there at the last look came after all that was.
+        # A waiting migration that the last look did not see came after all that it saw.
         latest = len(self._arrivals)
         earlier = [uuid for uuid in waiting if self._arrivals.get((compute.boot_id, uuid), latest) < (place or 0)]
-        # With several slots, others may have got theirs and not have said so yet.
+        # With several slots, earlier migrations may have got one without having left the queue yet.
         if len(earlier) >= limit:
-            self._note('I10', f'{host} started {mine[0]} before {", ".join(earlier)}, which came first')
+            self._note('I10', f'{host} started {mine[0]} before {", ".join(earlier)}, which arrived earlier')
 
     # --- a look ------------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Look now."""
+        """Check all invariants that may have changed since the last look."""
         self.looks += 1
         outside = self._reader.outside()
-        # Only what was sent since the last look: there may be very many.
-        outside['messages'], self._heard = outside['messages'][self._heard :], len(outside['messages'])
+        # Only the messages since the last look are checked, since a run has very many.
+        messages = outside['messages']
+        outside['messages'], self._messages_seen = messages[self._messages_seen :], len(messages)
         for name, host in outside['hosts'].items():
             self._highest_limit[name] = max(host.limit, self._highest_limit.get(name, 0))
             for uuid in host.waiting:
                 self._arrivals.setdefault((host.boot_id, uuid), len(self._arrivals))
         if self._changed:
             self._read_rows()
-        books_changed = self._trees_changed or bool(self._consumers)
+        placement_changed = self._trees_changed or bool(self._consumers)
         if self._trees_changed:
-            self._books = self._reader.providers()
+            self._providers = self._reader.providers()
         elif self._consumers:
-            self._books = self._reader.held_by(self._consumers, self._books)
-        world = World(providers=self._books, before=self._before, **self._rows, **outside)
-        everything = self._changed or books_changed or self._effects != len(world.effects)
+            self._providers = self._reader.held_by(self._consumers, self._providers)
+        world = World(providers=self._providers, before=self._before, **self._rows, **outside)
+        everything = self._changed or placement_changed or self._effects != len(world.effects)
         self._effects = len(world.effects)
         for invariant in check.INVARIANTS:
             if not everything and invariant.id not in OF_MESSAGES:
@@ -273,9 +275,9 @@ class Monitor:
         self._trees_changed = False
 
     def _note_silence(self, world: World) -> None:
-        """Note which migrations have neither got any further nor said why, by their rows alone: I7 while it lasts.
+        """Note the migrations whose rows show for too long neither progress nor a reason: I7 during a run.
 
-        A copy and a turn in the queue need no reason, but if an abort is to end them.
+        A copy and a wait in the queue need no reason, unless an abort was requested.
         """
         lasts = (MigrationStatus.QUEUED, MigrationStatus.RUNNING)
         for uuid, row in world.migrations.items():
@@ -285,10 +287,12 @@ class Monitor:
             if row.ended or observed or stands != self._silent.get(uuid, (None, 0.0))[0]:
                 self._silent[uuid] = None if row.ended or observed else stands, world.at
             elif world.at - self._silent[uuid][1] > SILENCE:
-                self._note('I7', f'migration {uuid} is {row.status}, and has not said for long what it waits for')
+                self._note(
+                    'I7', f'migration {uuid} is {row.status}, without progress or a recorded wait for {SILENCE:g} s'
+                )
 
     def _read_rows(self) -> None:
-        """Read the rows that may have changed: the migrations in progress, and those that were at the last look."""
+        """Read the changed tables; keep the migrations that are in progress or were so at the last look."""
         for table in self._changed:
             self._tables[table] = self.cloud.backend.tables.read(table)
         found = {table: [row.object for row in rows] for table, rows in self._tables.items()}
@@ -317,20 +321,20 @@ class Monitor:
             self.violations.append(violation)
 
 
-class _Told(list[hypervisor.Effect]):
-    """The log of effects, which tells of each."""
+class _NotifyingList(list[hypervisor.Effect]):
+    """A log of effects that calls a function after each effect."""
 
-    def __init__(self, effects: Sequence[hypervisor.Effect], tell: Callable[[hypervisor.Effect], None]):
+    def __init__(self, effects: Sequence[hypervisor.Effect], notify: Callable[[hypervisor.Effect], None]):
         super().__init__(effects)
-        self._tell = tell
+        self._notify = notify
 
     def append(self, effect: hypervisor.Effect) -> None:
-        """Log an effect."""
+        """Append an effect and call the function."""
         super().append(effect)
-        self._tell(effect)
+        self._notify(effect)
 
 
-class _Keeper(logging.Handler):
+class _LogCollector(logging.Handler):
     def __init__(self, lines: list[str]) -> None:
         super().__init__()
         self._lines = lines
@@ -339,16 +343,16 @@ class _Keeper(logging.Handler):
         self._lines.append(self.format(record))
 
 
-def _put(owner: object, name: str, value: Any) -> None:
-    """Put a function in place of a method of one object."""
+def _replace(owner: object, name: str, value: Any) -> None:
+    """Replace a method of one object by a function."""
     setattr(owner, name, value)
 
 
 def _around(owner: object, name: str, after: Callable[..., None]) -> None:
-    """Have ``after(result, *args)`` called after each call of a method of one object, however that ends."""
+    """Call ``after(result, *args)`` after each call of a method of one object, however the call ends."""
     method = getattr(owner, name)
 
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         result = None
         try:
             result = method(*args, **kwargs)
@@ -356,4 +360,4 @@ def _around(owner: object, name: str, after: Callable[..., None]) -> None:
         finally:
             after(result, *args, **kwargs)
 
-    _put(owner, name, told)
+    _replace(owner, name, wrapped)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A user, an operator and a supervisor of processes for a simulated cloud in which anything may fail at any moment.
+"""A user, an operator and a process supervisor for a simulated cloud.
 
-They do what such people do: ask again what was not answered, start again what was killed, and declare a host fenced
-that will not come back.
+In this cloud anything may fail at any time. The user repeats requests without a response. The supervisor restarts
+killed processes. The operator forces hosts down that do not come back, and handles stuck migrations and blocked
+cleanups.
 """
 
 from __future__ import annotations
@@ -29,27 +30,27 @@ from migrator.virt.fake.hypervisor import OWNING
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds after which who was not answered asks again, and a start that failed is tried again.
+#: Seconds after which a request without a response and a failed start are repeated.
 _AGAIN = 2.0
-#: Seconds that what is in progress gets to end by itself, before a person looks; and then once more.
+#: Seconds for which migrations may take to end without help, before an operator looks and after each look.
 PATIENCE = 300.0
-#: Seconds within which what is stuck is looked at anew.
+#: Seconds within which a sweep observes stuck migrations again.
 _SWEEPS = 15.0
-#: Seconds after which the time-out has ended any move: at 800 s for a GiB, of memory and of disks, and time to spare.
-_LONGEST_MOVE = 6 * 800.0 + 600.0
-#: How often a user asks again.
+#: Seconds after which the time-out has ended any copy: 800 s per GiB of memory and disks, with a margin.
+_LONGEST_COPY = 6 * 800.0 + 600.0
+#: How often a user repeats a request.
 _TRIES = 60
-#: How often a person looks what is stuck.
+#: How often an operator looks for stuck migrations.
 _LOOKS = 3
-#: Seconds between two looks of who waits for something to be stuck.
+#: Seconds between two looks of an operator that waits for a migration to be stuck.
 _WATCH = 5.0
 
 
 class Operator:
-    """Acts on one cloud.
+    """The user, the operator and the process supervisor of one cloud.
 
-    :param cloud: its conductors and computes are started.
-    :ivar gone: processes that never come back.
+    :param cloud: a cloud whose conductors and compute services are started.
+    :ivar gone: the processes that never come back.
     """
 
     def __init__(self, cloud: SimulatedCloud) -> None:
@@ -57,13 +58,13 @@ class Operator:
         self.cloud = cloud
         self.simulation = cloud.simulation
         self.gone: set[str] = set()
-        #: Guests that are nowhere, each with those of its migrations that may have moved it before it vanished: only an
-        #: operator knows what is to become of them.
+        #: Uuid of a guest that was deleted everywhere -> its migrations that may have moved it before. Only an operator
+        #: could decide what to do about such a guest.
         self.vanished: dict[str, set[str]] = {}
         self._down: set[str] = set()
         self._starved = 0
-        #: What outages were taken for that they are not.
-        self._blamed: list[check.Violation] = []
+        #: Violations that were found at the end of an outage of the broker.
+        self._outage_violations: list[check.Violation] = []
         self._over = False
         self._rows: list[Migration] = []
         self._rows_at = -1
@@ -71,9 +72,9 @@ class Operator:
     # --- processes ---------------------------------------------------------------------------------------------------
 
     def kill(self, name: str, back_after: float | None) -> None:
-        """Kill -9 a process, and start it again so many seconds later.
+        """Kill a process (``kill -9``) and start it again later.
 
-        :param back_after: seconds; None: never.
+        :param back_after: seconds until the restart; None: never.
         """
         if name not in self.cloud.processes or name in self._down:
             return
@@ -82,11 +83,11 @@ class Operator:
             self.gone.add(name)
         else:
             self.later(back_after, lambda: self._start(name))
-        # Last, for it may be the end of who calls.
+        # This is last, since it may end the calling thread.
         self.cloud.kill(name)
 
     def pause(self, name: str, seconds: float) -> None:
-        """Stop a process (SIGSTOP) for so long."""
+        """Pause a process (SIGSTOP) for some seconds."""
         process = self.cloud.processes.get(name)
         if process is None or process.paused or name in self._down:
             return
@@ -94,7 +95,7 @@ class Operator:
         self.later(seconds, lambda: self.simulation.resume(process))
 
     def starve(self, name: str, seconds: float) -> None:
-        """Let a process start no thread for so long; one that is started meanwhile can."""
+        """Prevent a process from starting threads for some seconds; a new incarnation is not affected."""
         process = self.cloud.processes.get(name)
         if process is None or process.threadless:
             return
@@ -103,14 +104,17 @@ class Operator:
 
         def feed() -> None:
             process.threadless = False
-            # What it could not start it starts with its next tick.
+            # The process starts the missing threads at its next periodic run.
             self.cloud.world_threads.sleep(_SWEEPS)
             self._starved -= 1
 
         self.later(seconds, feed)
 
     def take_broker_away(self, fault: str, seconds: float) -> None:
-        """Have no message arrive for so long; no host that lives may be down for that."""
+        """Lose or refuse all messages for some seconds, and note running hosts that are then declared down.
+
+        :param fault: 'lose' or 'refuse'; see :class:`migrator.testing.bus.DirectBus`.
+        """
         bus, services = self.cloud.bus, self.cloud.database.services
         if bus.away:
             return
@@ -122,13 +126,13 @@ class Operator:
             bus.away = None
             for service in services.list():
                 if service.down_since is not None and service.host in alive - known - self._down:
-                    what = f'{service.host} is down, since the broker was away'
-                    self._blamed.append(check.Violation('I7', what, self.simulation.time))
+                    what = f'running host {service.host} was declared down because the broker was unreachable'
+                    self._outage_violations.append(check.Violation('I7', what, self.simulation.time))
 
         self.later(seconds, back)
 
     def later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Have something done at a later time; nothing that happens to a process keeps it from being done."""
+        """Call a function after some seconds, whatever happens to the processes until then."""
         world = self.cloud.world_threads
 
         def wait() -> None:
@@ -138,7 +142,7 @@ class Operator:
         world.start(wait, name='later')
 
     def stop_and_start(self, host: str, back_after: float) -> None:
-        """Stop a host's service as planned, and start it again."""
+        """Stop a host's compute service as planned and start it again after some seconds."""
         compute, process = self.cloud.computes.get(host), self.cloud.processes.get(host)
         if compute is None or process is None or host in self._down:
             return
@@ -151,7 +155,7 @@ class Operator:
         self.later(back_after, lambda: self._start(host))
 
     def _start(self, name: str) -> None:
-        """Start a process again; what fails in it fails as it would in a process, and the supervisor tries again."""
+        """Start a process again; if the start fails, the process ends and is started again later."""
         self._down.discard(name)
         threads = self.cloud.threads_for(name)
         assert isinstance(threads, SimThreads)
@@ -164,21 +168,27 @@ class Operator:
                 else:
                     self.cloud.start_conductor(name)
         except ProcessKilled:
-            return  # whoever killed it starts it again
-        except Exception as error:  # noqa: BLE001 -- whatever it is, a process that fails at its start ends
-            # Its kind only: a text may quote what no log may hold.
-            LOG.warning('%s could not start: %s', name, type(error).__name__)
+            return  # the kill itself has scheduled the next start
+        except Exception as error:  # noqa: BLE001 -- any error at the start ends the process
+            # Only the type of the error: its text may contain a secret.
+            LOG.warning(
+                'Could not start process %(process)s, which is tried again: %(error)s',
+                {'process': name, 'error': type(error).__name__},
+            )
             self.kill(name, _AGAIN)
 
     def hang(self, host: str, phases: Sequence[str]) -> None:
-        """Have a host's hypervisor not return from anything of this, until its faults are cleared."""
+        """Make these calls and phases of a host's hypervisor hang until its faults are cleared."""
         for phase in phases:
             self.cloud.world.hypervisors[host].faults.stall(phase, sticky=True)
 
     # --- an operator -------------------------------------------------------------------------------------------------
 
     def once_stuck(self, instance: Instance, act: Callable[[Migration], None]) -> None:
-        """Have somebody wait until a migration of an instance is stuck, and act then, once; nobody waits for ever."""
+        """Let an operator wait until a migration of an instance is stuck, and act on it once.
+
+        The operator stops waiting at the end of the run.
+        """
         world = self.cloud.world_threads
 
         def wait() -> None:
@@ -190,8 +200,8 @@ class Operator:
                         act(row)
                     except exception.NotStuck:
                         return
-                    except Exception as error:  # noqa: BLE001 -- a command that fails is given again
-                        LOG.warning('The command of an operator failed: %s', type(error).__name__)
+                    except Exception as error:  # noqa: BLE001 -- a failed command is repeated
+                        LOG.warning('The command of an operator failed and is repeated: %s', type(error).__name__)
                         continue
                     return
 
@@ -201,7 +211,7 @@ class Operator:
         self.cloud.database.requests.request_retry(row, 'an operator')
 
     def _abandon(self, row: Migration) -> None:
-        """Abandon it where nobody can be wrong about it: one host has the guest, which owns its processors there."""
+        """Abandon a migration if only one host has a guest that owns its processors."""
         have = [
             (host, hypervisor.guests[row.instance_uuid])
             for host, hypervisor in self.cloud.world.hypervisors.items()
@@ -214,7 +224,7 @@ class Operator:
     # --- a user ------------------------------------------------------------------------------------------------------
 
     def request(self, method: str, path: str, body: object = None, version: str = '2.80') -> webob.Response | None:
-        """Send a request; None: the connection was lost before an answer came."""
+        """Send a request and return its response, or None if the connection was lost before it."""
         if 'api' in self._down:
             return None
         try:
@@ -223,9 +233,10 @@ class Operator:
             return None
 
     def ask(self, send: Callable[[], webob.Response | None], done: Callable[[], bool]) -> webob.Response | None:
-        """Send a request until it is answered by more than a 5xx, or what it is for is done.
+        """Send a request until its status is below 500 or its purpose is reached.
 
-        :returns: the last answer.
+        :param done: returns whether the purpose is reached.
+        :returns: the last response.
         """
         answer: webob.Response | None = None
         for _ in range(40):
@@ -238,7 +249,7 @@ class Operator:
         return answer
 
     def migrate(self, instance: Instance, host: str | None = None) -> webob.Response | None:
-        """Ask for a live migration until it is accepted, refused, or there."""
+        """Request a live migration until it is accepted, refused or in progress."""
         before = self.newest(instance)
         body = {'os-migrateLive': {'host': host, 'block_migration': 'auto'}}
         return self.ask(
@@ -247,7 +258,7 @@ class Operator:
         )
 
     def migrate_soon(self, instance: Instance, host: str | None = None) -> None:
-        """Have a user ask for a live migration again and again until it is accepted, or he has lost his patience."""
+        """Let a user request a live migration again and again until it is accepted, or give up."""
         world = self.cloud.world_threads
         before = self.newest(instance)
         body = {'os-migrateLive': {'host': host, 'block_migration': 'auto'}}
@@ -266,12 +277,13 @@ class Operator:
     # --- an embedding service ----------------------------------------------------------------------------------------
 
     def bring_back(self, instance: Instance, host: str, shut_off: bool) -> None:
-        """Have an embedding service move a guest by itself: delete it, and create it at another host.
+        """Move a guest as an embedding service does: delete it and create it on another host.
 
-        Not while it is migrated, nor where a host has no power or more than one has the guest. What the other host has
-        of it, such as a copy that a pending cleanup is to remove, is replaced.
+        Nothing is done while the guest is migrated, if one of the hosts has no power, or if the guest is not active on
+        exactly its own host. Existing parts of the guest on the other host, such as a copy that a pending cleanup would
+        remove, are replaced.
 
-        :param shut_off: whether it is shut off there.
+        :param shut_off: whether to shut the guest off there.
         """
         cloud = self.cloud
         target = cloud.world.hypervisors[host]
@@ -298,7 +310,7 @@ class Operator:
                     return
 
     def abort(self, instance: Instance) -> webob.Response | None:
-        """Ask for the abort of an instance's newest migration until that is accepted, refused, or there."""
+        """Request the abort of an instance's newest migration until it is accepted, refused or recorded."""
         migration = self.newest(instance)
         if migration is None:
             return None
@@ -311,7 +323,7 @@ class Operator:
         return self.ask(lambda: self.request('DELETE', path), done)
 
     def force_complete(self, instance: Instance) -> webob.Response | None:
-        """Ask for the end of an instance's newest migration until that is accepted, refused, or there."""
+        """Request to force-complete an instance's newest migration until it is accepted, refused or recorded."""
         migration = self.newest(instance)
         if migration is None:
             return None
@@ -324,19 +336,19 @@ class Operator:
         return self.ask(lambda: self.request('POST', path, {'force_complete': None}), done)
 
     def newest(self, instance: Instance) -> Migration | None:
-        """Return an instance's newest migration."""
+        """Return an instance's newest migration, or None."""
         found = [row for row in self.migrations() if row.instance_uuid == instance.uuid]
         return found[-1] if found else None
 
     def migrations(self) -> list[Migration]:
-        """Return every migration, the oldest first; read again only if there may be something new."""
+        """Return every migration, the oldest first; the database is read only after a write to the table."""
         writes = self.cloud.backend.writes['migrations']
         if self._rows_at != writes:
             self._rows_at, self._rows = writes, self.cloud.migrations()
         return self._rows
 
     def do(self, deed: workloads.Deed, guests: Sequence[Instance]) -> None:
-        """Do what a plan says."""
+        """Do an action of a plan."""
         if isinstance(deed.whom, str):
             self._do_to_a_process(deed, deed.whom)
         else:
@@ -405,11 +417,11 @@ class Operator:
                 'shut the guest off': hypervisor.shut_off,
             }[name]
             if instance.uuid in hypervisor.guests:
-                with contextlib.suppress(ValueError):  # it is not in a state for that
+                with contextlib.suppress(ValueError):  # the guest's state does not allow the action
                     act(instance.uuid)
 
     def may(self, fault: str, whom: str) -> bool:
-        """Return whether a fault leaves enough: of conductors and of hosts, one at most dies for ever."""
+        """Return whether a fault is allowed: at most one conductor and one host die for ever."""
         if fault != 'killed for ever':
             return True
         hosts = self.cloud.world.hypervisors.keys()
@@ -422,12 +434,12 @@ class Operator:
         self.simulation.advance(seconds)
 
     def until_time(self, moment: float) -> None:
-        """Let time pass until a moment of the simulation's clock."""
+        """Let time pass until a time on the simulation's clock."""
         if moment > self.simulation.time:
             self.simulation.advance(moment - self.simulation.time)
 
     def until(self, predicate: Callable[[], object], within: float = 60.0) -> bool:
-        """Let time pass until something is true; return whether it became so."""
+        """Let time pass until a predicate is true; return whether it became true in time."""
         try:
             self.simulation.run_until(predicate, timeout=within)
         except TimedOut:
@@ -435,7 +447,10 @@ class Operator:
         return True
 
     def until_status(self, instance: Instance, *statuses: str, within: float = 60.0) -> bool:
-        """Let time pass until an instance's newest migration has one of some statuses, or has ended."""
+        """Let time pass until an instance's newest migration has ended or has one of some statuses.
+
+        :returns: whether it has one of the statuses and has not ended.
+        """
 
         def there() -> bool:
             row = self.newest(instance)
@@ -451,7 +466,7 @@ class Operator:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let what hangs go on, and everything end, fencing hosts that are gone where that is what it waits for."""
+        """End all stalls, and let all migrations end; the operator fences lost hosts and handles cleanups."""
         for hypervisor in self.cloud.world.hypervisors.values():
             hypervisor.faults.clear()
         for _ in range(_LOOKS):
@@ -459,15 +474,15 @@ class Operator:
                 break
             self._fence()
             self._tidy()
-            # Until somebody has looked again.
+            # The next sweep observes the changes.
             self.wait(_SWEEPS)
         else:
-            # A guest that writes faster than its link carries moves until its time-out ends it.
+            # The copy of a guest that writes faster than the link transfers lasts until its time-out.
             if any(hypervisor.jobs for hypervisor in self.cloud.world.hypervisors.values()):
-                self.until(self._all_stuck, _LONGEST_MOVE)
+                self.until(self._all_stuck, _LONGEST_COPY)
 
     def finish(self) -> None:
-        """Let what is still on its way arrive, and everything come to rest: faults have stopped."""
+        """Deliver late requests and let the cloud come to rest, after all faults have stopped."""
         self.settle()
         self._over = True
         self._deliver()
@@ -483,7 +498,7 @@ class Operator:
         return all(row.stuck_reason for row in self._open())
 
     def _fence(self) -> None:
-        """Cut the power of hosts whose service never comes back, and say so."""
+        """Power off the hosts whose service never comes back, and force their services down."""
         for host in sorted(self.gone & self.cloud.world.hypervisors.keys()):
             self.cloud.world.hypervisors[host].power_off()
             service = self.cloud.database.services.get_compute(host)
@@ -491,9 +506,10 @@ class Operator:
                 self.cloud.request('PUT', f'/os-services/{service.uuid}', {'forced_down': True})
 
     def _tidy(self) -> None:
-        """Have an operator look at each blocked cleanup: discard it where the guest rightly is, else retry it.
+        """Handle each blocked cleanup as an operator: discard or retry it.
 
-        Which of two copies is to be ended is for no rule to say.
+        It is discarded if the guest is on its own host, and retried if the guest is not there. If the host has a second
+        copy of the guest, the cleanup stays, since no rule decides which copy to end.
         """
         cleanups = self.cloud.database.cleanups
         for cleanup in cleanups.list():
@@ -502,8 +518,8 @@ class Operator:
             hypervisor = self.cloud.world.hypervisors[cleanup.host]
             guest = hypervisor.describe(cleanup.instance_uuid)
             present = guest.present and guest.state != protocol.GuestState.WAITING
-            rightly = self._host_of(cleanup.instance_uuid) == cleanup.host
-            if present and rightly:
+            is_own_host = self._host_of(cleanup.instance_uuid) == cleanup.host
+            if present and is_own_host:
                 cleanups.discard(cleanup)
             elif not present:
                 cleanups.try_again([cleanup])
@@ -514,17 +530,18 @@ class Operator:
         return None
 
     def _deliver(self) -> None:
-        """Let requests arrive that are still on their way to Placement."""
+        """Deliver the late requests to Placement."""
         self.cloud.adapter.deliver()
 
     def judge(self, monitor: Monitor) -> list[check.Violation]:
-        """Return what is wrong, when everything has come to rest.
+        """Return all violations after the cloud has come to rest.
 
-        Also what is stuck, unless a host is gone for ever: only then nobody but a person can know where a guest is.
+        A stuck migration is a violation, unless a host is gone for ever: then only an operator can know where the guest
+        is.
         """
         world = monitor.snapshot()
-        seen = [one for one in check.check(world) if not self._has_merely_vanished(world, one)]
-        found = dict.fromkeys([*monitor.violations, *self._blamed, *seen])
+        seen = [one for one in check.check(world) if not self._is_vanished_guest(world, one)]
+        found = dict.fromkeys([*monitor.violations, *self._outage_violations, *seen])
         for row in world.migrations.values():
             if row.instance_uuid in self.vanished:
                 continue
@@ -532,9 +549,11 @@ class Operator:
                 found[check.Violation('I7', f'migration {row.uuid} is stuck: {row.stuck_reason}', world.at)] = None
         return list(found)
 
-    def _has_merely_vanished(self, world: World, violation: check.Violation) -> bool:
-        """Whether it is that a guest is nowhere which has vanished, and of which no migration has said since that it
-        was moved."""
+    def _is_vanished_guest(self, world: World, violation: check.Violation) -> bool:
+        """Return whether a violation is only that a vanished guest is on no host.
+
+        If a later migration of the guest has completed, the violation is a real one.
+        """
         for uuid, before in self.vanished.items():
             moved = [row for row in world.migrations.values() if row.instance_uuid == uuid and row.uuid not in before]
             completed = any(row.status == MigrationStatus.COMPLETED for row in moved)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Reads what a :class:`~migrator.simulator.world.World` is made of, past everything that a test counts or breaks.
+"""A reader of the parts of a :class:`~migrator.simulator.world.World`.
 
-The database is read by an engine of its own, Placement by an adapter of its own (and its list of requests is left as
-it was), the hypervisors past their drivers.
+It does not affect what tests count, and injected faults do not affect it. It reads the database through a separate
+engine, Placement through a separate adapter, and the hypervisors without their drivers. It restores Placement's list
+of requests.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from migrator.placement_client import allocations, providers
 from migrator.placement_client.client import PlacementClient
 from migrator.testing.simulation import primitives
 
-if TYPE_CHECKING:  # the cloud needs none of this to run
+if TYPE_CHECKING:  # a reader need not import the cloud
     from migrator.testing.cloud import Cloud
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Provider:
-    """A resource provider, by Placement's word.
+    """A resource provider in Placement.
 
     :ivar holders: consumer uuid -> resource class -> amount.
     """
@@ -41,17 +42,18 @@ class Provider:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Host:
-    """One host: what its hypervisor has, asked past every driver, and what its compute service has in hand.
+    """The state of one host: its hypervisor, read without the driver, and its compute service.
 
-    :ivar guests: of everything that is there of a guest in any form, the guest as a driver would describe it.
-    :ivar parts: instance uuid -> what there is of it, the guest itself included.
-    :ivar persistent: the guests that would survive a restart of the hypervisor.
-    :ivar jobs: the guests that are on their way out.
-    :ivar alive: a compute service runs; what follows is empty otherwise.
+    :ivar guests: instance uuid -> the guest as a driver describes it, for every guest with any part on the host.
+    :ivar parts: instance uuid -> the parts of the guest on the host, the guest itself included.
+    :ivar persistent: the guests that survive a restart of the hypervisor.
+    :ivar jobs: the guests that are migrating away.
+    :ivar alive: whether a compute service runs. Otherwise the following fields are empty.
     :ivar waiting: the keys of ``_waiting_live_migrations``, in their order.
-    :ivar busy: name of an executor -> how many items it runs or holds.
-    :ivar limit: max_concurrent_live_migrations.
-    :ivar seen: migration uuid -> (epoch, owner), the highest that this boot has taken anything in.
+    :ivar busy: name of an executor -> the number of items that it runs or holds.
+    :ivar limit: the value of max_concurrent_live_migrations.
+    :ivar closed: whether the queue was stopped.
+    :ivar seen: migration uuid -> the highest epoch that this boot has accepted, and its owner.
     """
 
     name: str
@@ -70,32 +72,32 @@ class Host:
 
 
 class Reader:
-    """Reads a cloud, without a trace in anything that tests count.
+    """A reader of a cloud that does not affect any count of a test.
 
-    :param cloud: simulated, or at rest: the parts of a snapshot are read one after the other.
+    :param cloud: a simulated cloud or one at rest, since the parts of a snapshot are read one after the other.
     """
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
         self._engine = cloud.backend.second_engine(cloud.world_threads)
         self._placement = PlacementClient(cloud.placement.adapter())
-        # one in this process can be read past its API, in the time of a single request
+        # A Placement in this process can be read from its database, in the time of one request.
         self._contents = getattr(cloud.placement, 'contents', None)
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the reader's connections."""
         self._engine.dispose()
 
     @contextlib.contextmanager
     def database(self) -> Iterator[Database]:
-        """Return the database as it is at one moment: every method reads in one session."""
+        """Return the database at one moment: all methods read in one session."""
         with Database('', self.cloud.world_threads, engine=self._engine).one_session() as database:
             yield database
 
     def everything(self, logs: Sequence[str] = ()) -> dict[str, Any]:
-        """Return all of a world: the arguments of a :class:`~migrator.simulator.world.World`."""
+        """Return all arguments of a :class:`~migrator.simulator.world.World`."""
         connections = self._connections()
-        # Nothing but the database is asked in its session: it ends those that are idle for long.
+        # The database ends a session that is idle for long, so that nothing else is read within it.
         with self.database() as database:
             migrations = {one.uuid: one for one in reversed(database.migrations.list())}
             instances = {one.uuid: one for one in reversed(database.instances.list())}
@@ -122,11 +124,11 @@ class Reader:
         }
 
     def outside(self) -> dict[str, Any]:
-        """Return what is known without asking the database or Placement, likewise."""
+        """Return the arguments of a World that come neither from the database nor from Placement."""
         cloud = self.cloud
         simulation = cloud.simulation
         if simulation is not None:
-            # A dying thread may ask, and no simulated clock answers it.
+            # A dying thread may call this, and simulated clocks raise in such a thread.
             at = primitives.MONOTONIC_START + simulation.time
             now = primitives.START + datetime.timedelta(seconds=simulation.time)
         else:
@@ -154,12 +156,12 @@ class Reader:
         }
 
     def secrets(self) -> list[str]:
-        """Return what must never be told: where the database is, and every token but the shortest."""
+        """Return texts that no log and no error may contain: the database URL and all longer tokens."""
         tokens = {exchange.token for exchange in self.cloud.history if len(exchange.token) >= 8}
         return [f'sqlite:///{self.cloud.directory}', *sorted(tokens)]
 
     def providers(self) -> dict[str, Provider]:
-        """Return what Placement says."""
+        """Return provider uuid -> resource provider, as read from Placement."""
         if self._contents is not None:
             found = {}
             for one in self._contents().values():
@@ -185,7 +187,10 @@ class Reader:
             }
 
     def held_by(self, consumers: Collection[str], known: Mapping[str, Provider]) -> dict[str, Provider]:
-        """Return what Placement says, where nothing but these consumers' allocations has changed since it was read."""
+        """Return the resource providers after a change of only these consumers' allocations.
+
+        :param known: the resource providers before the change.
+        """
         if self._contents is not None:
             return self.providers()
         with self._uncounted():
@@ -212,10 +217,10 @@ class Reader:
         hypervisor = self.cloud.world.hypervisors[name]
         compute = self.cloud.computes.get(name)
         there = [*hypervisor.guests, *(uuid for uuid in hypervisor.residues if uuid not in hypervisor.guests)]
-        hand: dict[str, Any] = {}
+        service: dict[str, Any] = {}
         if compute is not None and _alive(compute.threads):
             records = compute._orders._records
-            hand = {
+            service = {
                 'alive': True,
                 'boot_id': compute.boot_id,
                 'waiting': tuple(compute._waiting_live_migrations),
@@ -234,7 +239,7 @@ class Reader:
             parts={uuid: parts for uuid in there if (parts := hypervisor.residue(uuid))},
             persistent=frozenset(uuid for uuid, guest in hypervisor.guests.items() if guest.persistent),
             jobs=tuple(hypervisor.jobs),
-            **hand,
+            **service,
         )
 
     def _leftovers(self) -> list[str]:
@@ -254,12 +259,12 @@ class Reader:
 
 
 def _alive(threads: object) -> bool:
-    """Return whether a process lives; real threads say nothing of it."""
+    """Return whether a process is alive; real threads have no such attribute and count as alive."""
     return bool(getattr(threads, 'alive', True))
 
 
 def _with_usage(provider: Provider, holders: Mapping[str, Mapping[str, int]]) -> Provider:
-    """Return a provider of which these consumers hold something."""
+    """Return a provider with the allocations of these consumers and the usage that follows from them."""
     used = dict.fromkeys(provider.inventory, 0)
     for held in holders.values():
         for name, amount in held.items():
@@ -268,7 +273,7 @@ def _with_usage(provider: Provider, holders: Mapping[str, Mapping[str, int]]) ->
 
 
 def marked(database: Database, instance_uuids: Collection[str]) -> frozenset[str]:
-    """Return the uuids of the migrations that are marked as the one in progress of their instance."""
+    """Return the uuids of the migrations that are marked as their instance's migration in progress."""
     found = database.migrations.list({'in_progress_instance_uuid': sorted(instance_uuids)})
     return frozenset(one.uuid for one in found)
 
