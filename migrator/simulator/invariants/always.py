@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be true of guests, books and rows after every event: from a world to what is wrong in it."""
+
+"""Invariants of guests, allocations and rows after every event.
+
+Each function yields the violations in a world.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from migrator.simulator.world import World
 from migrator.testing.rpc import Recorded
 from migrator.virt.fake import hypervisor
 
-#: What an instance's task_state is while a migration of a type is in progress.
+#: Type of a migration -> the instance's task_state while the migration is in progress.
 TASK_STATES = {
     MigrationType.LIVE_MIGRATION.value: 'migrating',
     MigrationType.EVACUATION.value: 'rebuilding',
@@ -27,9 +31,9 @@ ROLLBACK = ('rollback_live_migration_at_source', 'rollback_live_migration_at_des
 
 
 def one_runner(world: World) -> Iterator[str]:
-    """I1, always: at most one active copy of a guest.
+    """I1, always: a guest has at most one active copy.
 
-    Also whatever the fake world noted by itself: two active copies between two looks, and the loss of a last copy.
+    The fake world itself also notes two active copies between two looks, and the loss of the last copy.
     """
     for guest in sorted({uuid for host in world.hosts.values() for uuid in host.guests}):
         active = [
@@ -43,10 +47,10 @@ def one_runner(world: World) -> Iterator[str]:
 
 
 def location(world: World) -> Iterator[str]:
-    """I2, always: ``instance.host`` is not changed before cut-over.
+    """I2, always: ``instance.host`` is the source until the outcome is forward, and then the destination.
 
-    It is the source until the outcome is forward, and the destination from that very commit on; and when it is, the
-    source's copy does not run. What the instance's newest migration has come to says where it is after that.
+    Both change in the same commit. After it the source's copy does not run. After the end of a migration the outcome
+    of the instance's newest migration determines the host.
     """
     for instance in world.instances.values():
         migration = world.newest(instance.uuid)
@@ -56,15 +60,15 @@ def location(world: World) -> Iterator[str]:
         wanted = migration.dest_compute if forward else migration.source_compute
         if instance.host != wanted:
             yield (
-                f'instance {instance.uuid} is said to be at {instance.host}, though its migration {migration.uuid} '
-                f'({migration.status}, outcome {migration.outcome}) says {wanted}'
+                f'the host of instance {instance.uuid} is {instance.host}, but must be {wanted} after migration '
+                f'{migration.uuid} ({migration.status}, outcome {migration.outcome})'
             )
         source = world.hosts.get(migration.source_compute)
         guest = source.guests.get(instance.uuid) if source is not None else None
         if forward and migration.in_progress and guest is not None and guest.state in hypervisor.OWNING:
-            yield f'migration {migration.uuid} went forward, though {migration.source_compute} runs the guest'
+            yield f'migration {migration.uuid} went forward, but {migration.source_compute} runs the guest'
         if forward and migration.in_progress and not _had_a_job(world, migration):
-            yield f'migration {migration.uuid} went forward, and no job has ever moved the guest'
+            yield f'migration {migration.uuid} went forward, but no job has moved the guest'
 
 
 def _had_a_job(world: World, migration: Migration) -> bool:
@@ -76,12 +80,14 @@ def _had_a_job(world: World, migration: Migration) -> bool:
 
 
 def during(world: World) -> Iterator[str]:
-    """I4, always: between move and release each holds what is his, and never more.
+    """I4, always: between move and release the instance and the migration hold exactly their allocations.
 
-    Migration-owned: the migration holds the source's usage, the instance the destination's; doubled: the instance
-    holds both. Where the journal has an intent and no result, both what was before and what comes after are right.
-    An instance that was deleted meanwhile is left out. Abandoned: what was before may be anything (a pair that fits no
-    known case is a reason to be stuck); what comes after is the allocation of the host that was named.
+    - Strategy migration-owned: the migration holds the source's usage, and the instance the destination's.
+    - Strategy doubled: the instance holds both.
+    - If the journal has an intent without a result, the states before and after the step are both allowed.
+    - An abandoned migration may have any allocations before, since an unknown pair is a reason to be stuck. After it
+      the instance holds the allocation of the named host.
+    - An instance that was deleted meanwhile is not checked.
     """
     for migration in world.migrations.values():
         if not migration.in_progress or migration.instance_uuid not in world.instances:
@@ -93,7 +99,8 @@ def during(world: World) -> Iterator[str]:
             whole = {name: sum(one.get(name, 0) for one in instance.values()) for name in flavor.resources()}
             if mine or whole != flavor.resources():
                 yield (
-                    f'migration {migration.uuid} has moved nothing yet, but holds {mine}, and the instance {instance}'
+                    f'migration {migration.uuid} has not moved any allocation yet, but it holds {mine}, and the '
+                    f'instance holds {instance}'
                 )
             continue
         source, destination = moved.input['source'], moved.input['destination']
@@ -126,10 +133,10 @@ def _right_pairs(world: World, migration: Migration, moved: log.StepRecord) -> s
 
 
 def cover(world: World) -> Iterator[str]:
-    """I5, always: a guest known to us that is present on a host in any form is covered by an allocation there.
+    """I5, always: an allocation covers every known guest that has any part on a host.
 
-    By the instance's, or that of its migration in progress. A host that is down, or owes a debt for the instance, is
-    excepted; and a guest that is being taken out of the books is not known to us any more.
+    It is the instance's allocation, or that of its migration in progress. Exempt are hosts that are down or have a
+    deferred cleanup for the instance. An instance that is being deleted is not known any more.
     """
     for host in world.hosts.values():
         tree = world.tree(host.name)
@@ -137,15 +144,15 @@ def cover(world: World) -> Iterator[str]:
             instance = world.instances.get(uuid)
             if instance is None or instance.task_state == 'deleting':
                 continue
-            if world.is_down(host.name) or world.owes(host.name, uuid):
+            if world.is_down(host.name) or world.has_cleanup(host.name, uuid):
                 continue
             consumers = [uuid, *(migration.uuid for migration in world.in_progress(uuid))]
             if not any(tree & world.held(consumer).keys() for consumer in consumers):
-                yield f'{host.name} has {", ".join(parts)} of instance {uuid}, and no allocation there covers it'
+                yield f'{host.name} has {", ".join(parts)} of instance {uuid}, but no allocation there covers it'
 
 
 def capacity(world: World) -> Iterator[str]:
-    """I6, always: per provider and class, used <= capacity, and used = the sum of its consumers."""
+    """I6, always: per provider and class, used <= capacity, and used = the sum over the consumers."""
     for provider in world.providers.values():
         held: collections.Counter[str] = collections.Counter()
         for amounts in provider.holders.values():
@@ -155,18 +162,21 @@ def capacity(world: World) -> Iterator[str]:
             fields = provider.inventory.get(name, {})
             most = (fields.get('total', 0) - fields.get('reserved', 0)) * fields.get('allocation_ratio', 1.0)
             if used > most:
-                yield f'{provider.name}: {used} of {name} are used, {most:g} are there'
+                yield f'{provider.name}: {used} of {name} are used, but the capacity is {most:g}'
             if used != held[name]:
-                yield f'{provider.name}: {used} of {name} are used, its consumers hold {held[name]}'
+                yield f'{provider.name}: {used} of {name} are used, but its consumers hold {held[name]}'
 
 
 def one_way(world: World) -> Iterator[str]:
-    """I12, always: post and rollback never both, for one migration.
+    """I12, always: one migration never has both post steps and a rollback.
 
-    By the journal, per attempt, and by the messages: after a post step no rollback is sent. Not of one that was
-    abandoned: a person has said where its guest is, whatever had been decided. Nor is either sent too early: the
-    destination is not rolled back before it is settled where the guest is, and the source not tidied up while it has a
-    job. Left out: that a step done twice has the effect of once, which only running it twice can show.
+    - The journal has not both in one attempt.
+    - No rollback is sent after a post step.
+    - The destination is not rolled back before the conductor has settled where the guest is.
+    - The post step is not sent to the source while the source has a job.
+
+    An abandoned migration may have both, since an operator decides where its guest is, whatever was decided before. Not
+    checked: a step that runs twice has the effect of one run.
     """
     for uuid, records in world.journal.items():
         for attempt in sorted({record.attempt for record in records}):
@@ -195,11 +205,11 @@ def _too_early(world: World, message: Recorded) -> Iterator[str]:
         return
     unsettled = migration.in_progress and migration.outcome is None and migration.abandon_requested_at is None
     if message.method == ROLLBACK[1] and unsettled:
-        # Another candidate was told to when this one was not yet chosen.
+        # An earlier candidate is rolled back before the migration has its final destination.
         if host.name == migration.dest_compute and world.record(migration, 'live_migration') is not None:
-            yield f'migration {migration.uuid}: {message.method} was sent before it was settled'
+            yield f'migration {migration.uuid}: {message.method} was sent before the migration was settled'
     elif message.method == POST[0] and host.alive and migration.instance_uuid in host.jobs:
-        # One whose service is down is told nothing by what is sent to it.
+        # A message to a service that is down has no effect.
         yield f'migration {migration.uuid}: {message.method} was sent while {host.name} had a job'
 
 
@@ -209,9 +219,10 @@ def _abandoned(world: World, uuid: str) -> bool:
 
 
 def legal(world: World) -> Iterator[str]:
-    """I14, always: every status change is in the table, its writer is the owner in the current epoch; ends absorb.
+    """I14, always: every change of status is legal and written by the owner of the current epoch.
 
-    Stuck is not an end. Two rows in one epoch have one writer; neither time nor epoch goes back; an outcome stays.
+    An end is final. An ended migration is not stuck. All entries of one epoch have the same writer. Neither time nor
+    epoch decreases. An outcome never changes.
     """
     for migration in world.migrations.values():
         yield from (f'migration {migration.uuid}: {what}' for what in _illegal(migration))
@@ -223,45 +234,46 @@ def legal(world: World) -> Iterator[str]:
 def _illegal(migration: Migration) -> Iterator[str]:
     history = migration.history
     if not history:
-        return  # from before there was one
+        return  # the row is older than the column
     if history[0]['status'] != MigrationStatus.ACCEPTED:
         yield f'its first status was {history[0]["status"]}'
     if history[-1]['status'] != migration.status:
-        yield f'it is {migration.status}, but its last entry says {history[-1]["status"]}'
+        yield f'its status is {migration.status}, but its last entry is {history[-1]["status"]}'
     for old, new in itertools.pairwise(history):
         move = (old['status'], new['status'])
         if move not in LEGAL_MOVES:
-            yield f'{move[0]} -> {move[1]} is no legal move'
+            yield f'{move[0]} -> {move[1]} is not a legal move'
         if new['epoch'] < old['epoch']:
-            yield f'{move[0]} -> {move[1]}: the epoch went down from {old["epoch"]} to {new["epoch"]}'
+            yield f'{move[0]} -> {move[1]}: the epoch decreased from {old["epoch"]} to {new["epoch"]}'
         if new['epoch'] == old['epoch'] and new['owner'] != old['owner']:
             yield f'{move[0]} -> {move[1]}: two owners wrote in epoch {new["epoch"]}'
         if datetime.datetime.fromisoformat(new['at']) < datetime.datetime.fromisoformat(old['at']):
-            yield f'{move[0]} -> {move[1]}: time went back'
+            yield f'{move[0]} -> {move[1]}: the time decreased'
     if history[-1]['epoch'] > migration.epoch:
-        yield f'its last status was written in epoch {history[-1]["epoch"]}, and its epoch is {migration.epoch}'
+        yield f'its last status was written in epoch {history[-1]["epoch"]}, but its epoch is {migration.epoch}'
     if migration.ended and migration.stuck_reason is not None:
         yield 'it has ended and is stuck'
 
 
 def _illegal_since(before: Migration, migration: Migration) -> Iterator[str]:
     if migration.epoch < before.epoch:
-        yield f'its epoch went down from {before.epoch} to {migration.epoch}'
+        yield f'its epoch decreased from {before.epoch} to {migration.epoch}'
     if before.outcome is not None and migration.outcome != before.outcome:
-        yield f'its outcome was {before.outcome} and is {migration.outcome}'
+        yield f'its outcome changed from {before.outcome} to {migration.outcome}'
     if migration.history[: len(before.history)] != before.history:
         yield 'its history was rewritten'
     new = migration.history[len(before.history) :]
     if before.status != migration.status and not new:
         yield f'{before.status} -> {migration.status} is not in its history'
     if new and (new[-1]['owner'], new[-1]['epoch']) != (migration.owner, migration.epoch):
-        yield f'{migration.status} was written by {new[-1]["owner"]} in epoch {new[-1]["epoch"]}, not by its owner'
+        yield f'{new[-1]["owner"]} wrote {migration.status} in epoch {new[-1]["epoch"]}, and is not its owner'
 
 
 def task_state(world: World) -> Iterator[str]:
-    """I15, always: a task_state of migration exactly while one is in progress; at most one per instance.
+    """I15, always: an instance has a migration's task_state exactly while one is in progress.
 
-    ``migrating``, or ``rebuilding`` for an evacuation. The unique column says the same.
+    An instance has at most one migration in progress. The task_state is ``migrating``, or ``rebuilding`` for an
+    evacuation. The unique column agrees with it.
     """
     for instance in world.instances.values():
         open_ = world.in_progress(instance.uuid)
@@ -270,9 +282,9 @@ def task_state(world: World) -> Iterator[str]:
         wanted = TASK_STATES[open_[0].migration_type] if open_ else None
         wrong = instance.task_state != wanted if open_ else instance.task_state in TASK_STATES.values()
         if wrong:
-            yield f'instance {instance.uuid} has task_state {instance.task_state}, and {wanted} is right'
+            yield f'instance {instance.uuid} has task_state {instance.task_state}, but must have {wanted}'
     for migration in world.migrations.values():
-        # Whether one is marked is looked up by its instance.
+        # The reader looks up the marks by instance.
         known = migration.instance_uuid in world.instances
         if known and migration.in_progress != (migration.uuid in world.marked):
             marked = 'is' if migration.uuid in world.marked else 'is not'

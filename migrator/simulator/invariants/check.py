@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must always be true of a cloud: one table, and :func:`check`, which goes through it.
+
+"""The table of invariants, and the functions that check a cloud against it.
 
     assert_holds(World.of(cloud))
 
-*always* holds after every event (a :class:`~migrator.simulator.monitor.Watcher` looks then), *quiet* when faults have
-stopped and the bound has passed, *history* of what a client was answered and of what was logged.
+- *always* invariants hold after every event. A :class:`~migrator.simulator.monitor.Monitor` checks them then.
+- *quiet* invariants hold after faults have stopped and the time bound has passed.
+- *history* invariants are about the responses to clients and about logs.
 """
 
 from __future__ import annotations
@@ -13,15 +15,14 @@ import dataclasses
 import enum
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from migrator.simulator.invariants import always, history, hosts
-from migrator.simulator.invariants import quiet as quiet_ones
+from migrator.simulator.invariants import always, history, hosts, quiet
 from migrator.simulator.world import World
 
 __all__ = ['INVARIANTS', 'Broken', 'Invariant', 'Violation', 'When', 'World', 'assert_holds', 'check']
 
 
 class When(enum.StrEnum):
-    """When an invariant must hold."""
+    """The time at which an invariant must hold."""
 
     ALWAYS = 'always'
     QUIET = 'quiet'
@@ -30,10 +31,11 @@ class When(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Violation:
-    """Something that must never be, and was.
+    """A violation of an invariant.
 
-    :ivar id: of the invariant.
-    :ivar at: seconds of the world's monotonic clock at which it was seen.
+    :ivar id: the id of the invariant.
+    :ivar what: a sentence that describes the violation.
+    :ivar at: the time of the check on the world's monotonic clock, in seconds.
     """
 
     id: str
@@ -41,7 +43,7 @@ class Violation:
     at: float = dataclasses.field(default=0.0, compare=False)
 
     def __str__(self) -> str:
-        """Return it for a person."""
+        """Return the violation as a line of text."""
         return f'{self.id} at {self.at:.6f}: {self.what}'
 
 
@@ -49,7 +51,7 @@ class Violation:
 class Invariant:
     """One row of the table.
 
-    :ivar function: yields what is wrong in a world, a sentence each; its docstring states the invariant.
+    :ivar function: yields one sentence for each violation in a world. Its docstring states the invariant.
     """
 
     id: str
@@ -57,22 +59,22 @@ class Invariant:
     function: Callable[[World], Iterator[str]]
 
     def violations(self, world: World) -> Iterator[Violation]:
-        """Return what is wrong in a world."""
+        """Yield the violations in a world."""
         for what in self.function(world):
             yield Violation(self.id, what, world.at)
 
 
 INVARIANTS = (
     Invariant('I1', When.ALWAYS, always.one_runner),
-    Invariant('I1', When.QUIET, quiet_ones.power),
+    Invariant('I1', When.QUIET, quiet.power),
     Invariant('I2', When.ALWAYS, always.location),
-    Invariant('I2', When.QUIET, quiet_ones.where),
-    Invariant('I3', When.QUIET, quiet_ones.books),
+    Invariant('I2', When.QUIET, quiet.where),
+    Invariant('I3', When.QUIET, quiet.allocations),
     Invariant('I4', When.ALWAYS, always.during),
     Invariant('I5', When.ALWAYS, always.cover),
     Invariant('I6', When.ALWAYS, always.capacity),
-    Invariant('I7', When.QUIET, quiet_ones.ends),
-    Invariant('I8', When.HISTORY, history.promises),
+    Invariant('I7', When.QUIET, quiet.ends),
+    Invariant('I8', When.HISTORY, history.responses),
     Invariant('I9', When.HISTORY, history.aborts),
     Invariant('I10', When.ALWAYS, hosts.bound),
     Invariant('I11', When.ALWAYS, hosts.queue_keys),
@@ -84,7 +86,7 @@ INVARIANTS = (
     Invariant('I15', When.ALWAYS, always.task_state),
     Invariant('I16', When.ALWAYS, hosts.fencing),
     Invariant('I17', When.ALWAYS, hosts.topology),
-    Invariant('I18', When.QUIET, quiet_ones.no_debris),
+    Invariant('I18', When.QUIET, quiet.no_debris),
     Invariant('I19', When.HISTORY, history.readers),
     Invariant('I20', When.HISTORY, history.secrets),
     Invariant('I21', When.ALWAYS, hosts.one_hand),
@@ -93,21 +95,21 @@ INVARIANTS = (
 
 
 class Broken(AssertionError):
-    """An invariant does not hold.
+    """At least one invariant does not hold.
 
-    :ivar violations: all that was found.
+    :ivar violations: all violations that were found.
     """
 
     def __init__(self, violations: Iterable[Violation]) -> None:
         self.violations = list(violations)
         lines = '\n'.join(f'  {violation}' for violation in self.violations)
-        super().__init__(f'{len(self.violations)} violations of what must always be true:\n{lines}')
+        super().__init__(f'{len(self.violations)} violations of invariants:\n{lines}')
 
 
 def check(world: World, quiet: bool = True) -> list[Violation]:
-    """Return what is wrong in a world.
+    """Return all violations in a world.
 
-    :param quiet: whether faults have stopped and the bound has passed, so that everything must be in order again.
+    :param quiet: whether faults have stopped and the time bound has passed, so that the quiet invariants must hold.
     """
     return [
         violation
@@ -120,14 +122,14 @@ def check(world: World, quiet: bool = True) -> list[Violation]:
 def assert_holds(
     world: World, quiet: bool = True, seen: Iterable[Violation] = (), allowed: Collection[str] = ()
 ) -> None:
-    """Raise if anything is wrong in a world.
+    """Raise if an invariant does not hold in a world.
 
     :param quiet: see :func:`check`.
-    :param seen: what a :class:`~migrator.simulator.monitor.Watcher` has found on the way.
-    :param allowed: ids of invariants that the test itself has broken.
-    :raises Broken: something is.
+    :param seen: the violations that a :class:`~migrator.simulator.monitor.Monitor` has found before.
+    :param allowed: ids of invariants that the test breaks on purpose.
+    :raises Broken: there is a violation of another invariant.
     """
-    # In the order of their finding, each once.
+    # A dict keeps the order of the violations and removes duplicates.
     found = dict.fromkeys([*seen, *check(world, quiet)])
     wrong = [violation for violation in found if violation.id not in allowed]
     if wrong:

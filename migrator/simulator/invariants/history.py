@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be true of a client's requests and answers, and of what was logged: from a world to what is wrong in it."""
+
+"""Invariants of clients' requests, of their responses and of logs.
+
+Each function yields the violations in a world.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +17,23 @@ from migrator.objects import LEGAL_MOVES, Migration, MigrationStatus
 from migrator.simulator.world import World
 from migrator.virt.fake import hypervisor
 
-if TYPE_CHECKING:  # the cloud needs none of this to run
+if TYPE_CHECKING:  # the invariants need not import the cloud
     from migrator.testing.client import Exchange
 
 _S = MigrationStatus
 
 #: The microversion from which os-migrateLive does not wait for its checks.
 ASYNCHRONOUS = (2, 34)
-#: Seconds in which a wish reaches the driver, whatever is lost on the way: longer than two calls wait for an answer.
+#: Seconds within which a request reaches the driver, whatever messages are lost. Two calls time out in less.
 PATIENCE = 150.0
 _ABORT = re.compile(r'^/servers/(?P<server>[^/?]+)/migrations/(?P<id>\d+)$')
 
 
-def promises(world: World) -> Iterator[str]:
+def responses(world: World) -> Iterator[str]:
     """I8, history: a 202 is never lost; a 4xx leaves no migration in progress and the server unchanged.
 
-    Below 2.34 the ended row and its action tell why. Told apart by the request id. That the server's host and
-    task_state are as they were is what I2 and I15 say of one whose migration is not in progress.
+    Below 2.34 a 4xx may leave an ended row, which together with its action has the reason. The request id identifies
+    the migration. I2 and I15 check that the server's host and task_state are unchanged.
     """
     for exchange in world.history:
         if exchange.method != 'POST' or not isinstance(exchange.body, dict) or 'os-migrateLive' not in exchange.body:
@@ -37,21 +41,21 @@ def promises(world: World) -> Iterator[str]:
         made = [one for one in world.migrations.values() if one.request_id == exchange.request_id]
         name = f'{exchange.path} at {exchange.version} ({exchange.request_id})'
         if exchange.status == 202 and not made:
-            yield f'{name} was answered 202, and there is no such migration'
+            yield f'{name} returned 202, but its migration does not exist'
         if not 400 <= exchange.status < 500:
             continue
         for migration in made:
             if _version(exchange) >= ASYNCHRONOUS or migration.in_progress:
-                yield f'{name} was answered {exchange.status}, and has made {migration.uuid}, {migration.status}'
-            elif not (migration.failure and _told(world, migration)):
-                yield f'{name} was answered {exchange.status}, but {migration.uuid} or its action does not tell why'
+                yield f'{name} returned {exchange.status}, but created {migration.uuid}, {migration.status}'
+            elif not (migration.failure and _action_has_reason(world, migration)):
+                yield f'{name} returned {exchange.status}, but {migration.uuid} or its action has no reason'
 
 
 def _version(exchange: Exchange) -> tuple[int, ...]:
     return tuple(int(part) for part in exchange.version.split('.'))
 
 
-def _told(world: World, migration: Migration) -> bool:
+def _action_has_reason(world: World, migration: Migration) -> bool:
     return any(
         action.migration_uuid == migration.uuid and action.result == actions.ERROR and action.message
         for action in world.actions
@@ -59,11 +63,11 @@ def _told(world: World, migration: Migration) -> bool:
 
 
 def aborts(world: World) -> Iterator[str]:
-    """I9, history: after a 202 to an abort it ends ``cancelled``, or ``completed`` or ``failed`` by itself.
+    """I9, history: after a 202 to an abort the end is ``cancelled``, ``completed`` or ``failed``.
 
-    ``completed`` only if cut-over came before the driver got the abort, by the log of effects, and soon after it was
-    asked for; ``error`` is left to guests that were lost. The verdict says which. Left out: whether it was the queue
-    that cancelled it, and that its driver then was never called.
+    The verdict names the end. ``completed`` is allowed only if, in the log of effects, the switchover came before the
+    driver got the abort, and soon after the request. ``error`` is for lost guests. Not checked: whether the queue has
+    cancelled the migration, and that the driver was then never called.
     """
     for exchange in world.history:
         found = _ABORT.match(exchange.path)
@@ -76,18 +80,18 @@ def aborts(world: World) -> Iterator[str]:
 
 def _wrong_end(world: World, migration: Migration) -> Iterator[str]:
     if migration.abort_requested_at is None:
-        yield 'its abort was answered 202, and is not known'
+        yield 'its abort returned 202, but is not recorded'
     elif migration.ended and migration.status != _S.ERROR:
         if not (migration.abort_verdict or '').startswith(migration.status):
-            yield f'it was to be aborted and ended {migration.status}; the verdict is {migration.abort_verdict}'
+            yield f'its abort was requested and it ended {migration.status}; the verdict is {migration.abort_verdict}'
         if migration.status == _S.COMPLETED and _aborted_before_cut_over(world, migration):
-            yield 'its driver was told to abort before the destination ran the guest, and yet it is completed'
-        if migration.status == _S.COMPLETED and (lasted := _moved_after(world, migration)) > PATIENCE:
-            yield f'it was to be aborted, and the guest has moved {lasted:.0f} s later'
+            yield 'it is completed, although its driver got the abort before the destination ran the guest'
+        if migration.status == _S.COMPLETED and (lasted := _seconds_to_arrival(world, migration)) > PATIENCE:
+            yield f'its abort was requested, but the guest moved {lasted:.0f} s later'
 
 
-def _moved_after(world: World, migration: Migration) -> float:
-    """Return how many seconds after the wish to abort it the destination ran the guest."""
+def _seconds_to_arrival(world: World, migration: Migration) -> float:
+    """Return how many seconds after the request to abort the destination ran the guest, or 0."""
     arrived = [
         effect.time
         for effect in world.effects_of(migration)
@@ -109,16 +113,16 @@ def _aborted_before_cut_over(world: World, migration: Migration) -> bool:
 
 
 def readers(world: World) -> Iterator[str]:
-    """I19, history: one client sees only legal moves; never a 5xx while the database is up.
+    """I19, history: a client sees only legal moves, and never a 5xx while the database is up.
 
-    A move may leave out what lay between two looks. A 503 that names the database is taken at its word, and 501 says
-    what is not served at all. Left out: that pages neither skip nor repeat.
+    A client may miss statuses between two requests. A 503 that names the database is accepted, and so is a 501, which
+    means that the request is not supported. Not checked: pages neither skip nor repeat rows.
     """
     last: dict[tuple[str, int], str] = {}
     for exchange in world.history:
         if exchange.status >= 500 and exchange.status != 501:
             if exchange.status != 503 or 'database' not in json.dumps(exchange.answer):
-                yield f'{exchange.method} {exchange.path} was answered {exchange.status}: {exchange.answer}'
+                yield f'{exchange.method} {exchange.path} returned {exchange.status}: {exchange.answer}'
         if exchange.method != 'GET' or exchange.status != 200:
             continue
         for shown in _shown(exchange.answer):
@@ -130,7 +134,7 @@ def readers(world: World) -> Iterator[str]:
 
 
 def _shown(answer: Any) -> list[dict[str, Any]]:
-    """Return the migrations that an answer shows."""
+    """Return the migrations in a response."""
     if not isinstance(answer, dict):
         return []
     listed = answer.get('migrations')
@@ -139,7 +143,7 @@ def _shown(answer: Any) -> list[dict[str, Any]]:
 
 
 def _reachable() -> dict[str, set[str]]:
-    """Return what each status may have become later, over any number of moves."""
+    """Return status -> every status that follows it after any number of moves."""
     found: dict[str, set[str]] = {}
     for old, new in LEGAL_MOVES:
         found.setdefault(old.value, set()).add(new.value)
@@ -153,21 +157,21 @@ _REACHABLE = _reachable()
 
 
 def secrets(world: World) -> Iterator[str]:
-    """I20, always: logs, errors and notifications hold no token, DSN, or host name for those who may not see it.
+    """I20, always: logs and errors contain no token and no DSN, and users' errors contain no host name.
 
-    The logs that somebody has kept, for tokens and the DSN; errors to who is no administrator, for names of hosts
-    that the request did not name itself. Left out: notifications, of which there are none yet.
+    Errors to users who are not administrators are checked for names of hosts that the request does not name. Not
+    checked: notifications, which do not exist yet.
     """
     for line in world.logs:
-        yield from (f'a secret was logged: {line}' for secret in world.secrets if secret in line)
+        yield from (f'a log line contains a secret: {line}' for secret in world.secrets if secret in line)
     for exchange in world.history:
         answer = json.dumps(exchange.answer)
         for secret in world.secrets:
             if secret in answer:
-                yield f'{exchange.method} {exchange.path} ({exchange.status}) tells a secret'
+                yield f'the response to {exchange.method} {exchange.path} ({exchange.status}) contains a secret'
         if exchange.status < 400 or exchange.token.partition(':')[0] == 'admin':
             continue
         asked = f'{exchange.path} {json.dumps(exchange.body)}'
         for host in world.hosts:
             if re.search(rf'\b{re.escape(host)}\b', answer) and host not in asked:
-                yield f'{exchange.method} {exchange.path} ({exchange.status}) tells a user of {host}'
+                yield f'{exchange.method} {exchange.path} ({exchange.status}) shows host {host} to a user'

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two clouds, made once, to plant violations in; after each test all that it may have touched is put back."""
+
+"""Two clouds in which tests plant violations.
+
+They are made once. After each test everything that the test may have changed is restored.
+"""
 
 import pytest
 

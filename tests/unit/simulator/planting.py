@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planting violations in simulated clouds, and finding them."""
+
+"""Functions that plant violations in simulated clouds and find them."""
 
 import contextlib
 import copy
@@ -31,7 +32,7 @@ def simulated(directory, **what):
 
 @contextlib.contextmanager
 def put_back(cloud):
-    """Put back whatever a test may touch."""
+    """Restore everything that a test may change."""
     for name in DATABASES:
         backup(cloud.directory / f'{name}.sqlite', cloud.directory / f'{name}.kept')
     lists = [cloud.world.log, cloud.world.violations, cloud.recorder.messages, cloud.history]
@@ -77,11 +78,11 @@ def sql(cloud, statement, *values, database='migrator'):
 
 
 def write(cloud, consumer, host, generation, **amounts):
-    """Write what a consumer holds, as somebody would who means no good."""
+    """Write a wrong allocation of a consumer."""
     held = {driver.node_uuid(host): {'VCPU': 1, 'MEMORY_MB': 512, 'DISK_GB': 1, **amounts}} if host else {}
-    who = allocation_state.Consumer(uuid=consumer, consumer_type='INSTANCE', project_id='demo', user_id='demo')
+    holder = allocation_state.Consumer(uuid=consumer, consumer_type='INSTANCE', project_id='demo', user_id='demo')
     allocations.write_all(
-        cloud.placement_client, [allocations.Write(consumer=who, allocations=held, generation=generation)]
+        cloud.placement_client, [allocations.Write(consumer=holder, allocations=held, generation=generation)]
     )
 
 
@@ -90,13 +91,13 @@ def generation(cloud, consumer):
 
 
 def add_guest(cloud, host, state='running'):
-    """Have a host hold a guest of the instance, past everything."""
+    """Add a guest of the instance to a hypervisor, without any service."""
     hypervisor = cloud.world.hypervisors[host]
     hypervisor.guests[cloud.instance.uuid] = FakeGuest(cloud.instance.uuid, state=state)
 
 
 def leave(cloud, host, *parts):
-    """Have a host hold something of the instance."""
+    """Leave parts of the instance's guest on a host."""
     residues = cloud.world.hypervisors[host].residues
     residues[cloud.instance.uuid] = residues.get(cloud.instance.uuid, set()) | set(parts)
 
@@ -137,7 +138,7 @@ def shown(cloud, status, **fields):
 
 
 def accept(cloud):
-    """Accept a migration that no conductor hears of: no time passes."""
+    """Accept a migration without a message to a conductor; no time passes."""
     migration = Migration(
         uuid=UNKNOWN,
         instance_uuid=cloud.instance.uuid,

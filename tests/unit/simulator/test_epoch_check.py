@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fence of the computes, watched from outside."""
+
+"""The check of the epochs that compute services accept."""
 
 import collections
 import json
@@ -8,29 +9,29 @@ from migrator.objects import protocol
 from migrator.simulator.epoch_check import EpochCheck
 
 
-def told(fence, epoch, refusal=None, seen=None, pending=None, arrives=True):
-    """Have one call arrive at boot b and be answered; return what the fence says of it."""
+def violations(epochs, epoch, refusal=None, seen=None, pending=None, arrives=True):
+    """Deliver one call to boot b and its reply; return the violations that the check finds."""
     head = protocol.Command(
         migration_uuid='m', instance_uuid='i', step='live_migration', epoch=epoch, owner='o', reply_to='c', boot_id='b'
     )
     message = collections.namedtuple('Message', 'body')(json.dumps({'args': {'command': head.to_primitive()}}))
     pending = pending or object()
     if arrives:
-        fence.arrived(message, pending)
+        epochs.arrived(message, pending)
     answer = protocol.Answer(refusal=refusal, seen=epoch if seen is None else seen, boot_id='b')
-    return list(fence.answered(pending, answer.to_primitive()))
+    return list(epochs.answered(pending, answer.to_primitive()))
 
 
-def test_an_older_epoch_that_is_taken_in_is_found():
-    fence = EpochCheck()
-    assert told(fence, 2) == []
-    assert told(fence, 1) == ['boot b took in epoch 1 of migration m, having seen 2']
+def test_accepted_older_epoch_is_violation():
+    epochs = EpochCheck()
+    assert violations(epochs, 2) == []
+    assert violations(epochs, 1) == ['boot b accepted epoch 1 of migration m after epoch 2']
 
 
-def test_an_older_epoch_that_is_refused_is_right_and_so_is_one_that_came_before():
-    fence, early = EpochCheck(), object()
-    assert told(fence, 2, pending=early) == []
-    assert told(fence, 5) == []
-    assert told(fence, 4, refusal='epoch', seen=5) == []
-    # Its answer was late, or it came twice: it had arrived before 5 did.
-    assert told(fence, 2, seen=5, pending=early, arrives=False) == []
+def test_refused_older_epoch_and_earlier_call_are_no_violations():
+    epochs, early = EpochCheck(), object()
+    assert violations(epochs, 2, pending=early) == []
+    assert violations(epochs, 5) == []
+    assert violations(epochs, 4, refusal='epoch', seen=5) == []
+    # The reply was late, or the call came twice. It had first arrived before epoch 5.
+    assert violations(epochs, 2, seen=5, pending=early, arrives=False) == []

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The watcher sees what is over at the end, and is not seen itself."""
+
+"""The monitor finds violations that are over at the end of a run, and does not affect counts."""
 
 import pytest
 
@@ -22,7 +23,7 @@ def seen(cloud):
     return [violation.id for violation in cloud.monitor.violations]
 
 
-def test_the_watcher_looks_after_every_event_and_is_not_counted(watched):
+def test_monitor_looks_after_every_event_and_is_not_counted(watched):
     monitor = watched.monitor
     boot_requests = len(watched.placement.requests)
     assert watched.live_migrate(watched.instance).status_int == 202
@@ -30,12 +31,12 @@ def test_the_watcher_looks_after_every_event_and_is_not_counted(watched):
     events = len(watched.recorder.messages) + len(watched.world.log)
     assert monitor.looks > events
     assert monitor.violations == []
-    # What one migration costs: nothing of it is the watcher's.
+    # These are the requests of one migration. The monitor has added none.
     assert [one.method for one in watched.placement.requests[boot_requests:]] == ['GET', 'GET', 'POST', 'PUT']
     assert any('completed' in line for line in monitor.logs)
 
 
-def test_the_watcher_sees_what_is_over_at_the_end_and_says_when(watched):
+def test_violation_that_is_over_at_end_is_found_with_its_time(watched):
     watched.simulation.advance(2.5)
     other = watched.world.hypervisors['host3']
     other.spawn(watched.instance)
@@ -47,22 +48,22 @@ def test_the_watcher_sees_what_is_over_at_the_end_and_says_when(watched):
     assert {'I1', 'I5'} == set(seen(watched))
 
 
-def test_the_watcher_sees_an_outcome_that_is_taken_back(watched):
+def test_changed_outcome_is_found(watched):
     watched.world.hypervisors['host1'].faults.stall('post_live_migration_at_source')
     assert watched.live_migrate(watched.instance).status_int == 202
     watched.simulation.advance(5)
     assert watched.migrations()[0].outcome == 'forward'
     planting.sql(watched, "UPDATE migrations SET outcome = 'back'")
     watched.monitor.look()
-    assert seen(watched) == [], 'nobody has committed anything'
-    # What is read again is what somebody has written to.
+    assert seen(watched) == [], 'no service has committed anything'
+    # The monitor reads only tables to which a service has written.
     watched.database.instances.update(watched.instance.uuid, locked_by=None)
     assert seen(watched) == []
     watched.database.migrations.note_progress(watched.migrations()[0], {'memory_total': 1})
     assert {'I14', 'I2'} == set(seen(watched))
 
 
-def test_the_watcher_sees_a_queue_that_is_out_of_order(watched):
+def test_start_of_job_out_of_order_is_found(watched):
     watched.world.hypervisors['host1'].faults.stall('copying')
     others = [watched.boot(name, 'host1') for name in ('two', 'three')]
     for instance in (watched.instance, *others):
@@ -71,14 +72,14 @@ def test_the_watcher_sees_a_queue_that_is_out_of_order(watched):
     hypervisor = watched.world.hypervisors['host1']
     assert seen(watched) == []
     with watched.world.lock:
-        # The third starts in the place of the first, which is before the second.
+        # The third one gets the slot of the first, although the second arrived earlier.
         hypervisor.jobs[others[1].uuid] = hypervisor.jobs.pop(watched.instance.uuid)
         watched.world.record('host1', 'job started', others[1].uuid, 'host1/1')
     assert seen(watched) == ['I10']
-    assert 'which came first' in watched.monitor.violations[0].what
+    assert 'which arrived earlier' in watched.monitor.violations[0].what
 
 
-def test_who_has_a_slot_keeps_it_when_the_limit_is_lowered_and_nobody_gets_another(watched):
+def test_slot_is_kept_after_limit_is_lowered_and_further_job_is_found(watched):
     compute, hypervisor = watched.computes['host1'], watched.world.hypervisors['host1']
     watched.set_option('host1', 'max_concurrent_live_migrations', 2)
     for _each in range(3):
@@ -89,7 +90,7 @@ def test_who_has_a_slot_keeps_it_when_the_limit_is_lowered_and_nobody_gets_anoth
     live_migration = compute.driver.live_migration
 
     def lowered(*args, **kwargs):
-        # between the slot and the job
+        # At this point the migration has a slot and no job yet.
         watched.set_option('host1', 'max_concurrent_live_migrations', 1)
         return live_migration(*args, **kwargs)
 
@@ -106,7 +107,7 @@ def test_who_has_a_slot_keeps_it_when_the_limit_is_lowered_and_nobody_gets_anoth
     assert seen(watched) == ['I10']
 
 
-def test_the_watcher_sees_a_stop_that_takes_too_long(watched):
+def test_stop_that_takes_too_long_is_found(watched):
     compute = watched.computes['host1']
     compute.cleanup_host()
     assert seen(watched) == []
@@ -118,10 +119,10 @@ def test_the_watcher_sees_a_stop_that_takes_too_long(watched):
     assert seen(watched) == ['I13']
 
 
-def test_only_a_simulated_cloud_can_be_watched(cloud):
+def test_monitor_of_cloud_without_simulation_raises(cloud):
     simulation, cloud.simulation = cloud.simulation, None
     try:
-        with pytest.raises(ValueError, match='stands still'):
+        with pytest.raises(ValueError, match='is not simulated'):
             Monitor(cloud)
     finally:
         cloud.simulation = simulation

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be true of guests, books and rows after every event: planted, and found."""
+
+"""Planted violations of the invariants of guests, allocations and rows after every event."""
 
 import json
 
@@ -11,72 +12,72 @@ from migrator.virt.fake import driver
 from tests.unit.simulator import planting
 
 
-def test_i1_a_guest_that_is_active_twice(cloud):
+def test_i1_guest_active_twice(cloud):
     planting.add_guest(cloud, 'host3')
     planting.fence_off(cloud, 'host3')
     assert planting.found(cloud, quiet=False) == planting.found(cloud) == {'I1'}
 
 
-def test_i1_what_the_world_noted_by_itself(cloud):
+def test_i1_violation_noted_by_world(cloud):
     cloud.world.violations.append('guest was destroyed, its last copy')
     assert planting.found(cloud, quiet=False) == {'I1'}
 
 
-def test_i2_a_host_that_is_changed_before_cut_over(copying):
+def test_i2_host_changed_before_switchover(copying):
     planting.sql(copying, "UPDATE instances SET host = 'host2' WHERE uuid = ?", copying.instance.uuid)
     assert planting.found(copying, quiet=False) == {'I2'}
 
 
-def test_i2_a_host_that_is_changed_after_the_end(cloud):
+def test_i2_host_changed_after_end(cloud):
     planting.sql(cloud, "UPDATE instances SET host = 'host1'")
     assert planting.found(cloud, quiet=False) == {'I2'}
 
 
-def test_i2_a_migration_that_goes_forward_while_its_source_runs_the_guest(copying):
+def test_i2_outcome_forward_while_source_runs_guest(copying):
     planting.sql(copying, "UPDATE migrations SET outcome = 'forward' WHERE uuid = ?", copying.migration.uuid)
     planting.sql(copying, "UPDATE instances SET host = 'host2' WHERE uuid = ?", copying.instance.uuid)
     assert planting.found(copying, quiet=False) == {'I2'}
 
 
-def test_i4_a_migration_that_holds_more_than_the_source(copying):
+def test_i4_migration_holds_more_than_source(copying):
     planting.write(
         copying, copying.migration.uuid, 'host1', planting.generation(copying, copying.migration.uuid), MEMORY_MB=1024
     )
     assert planting.found(copying, quiet=False) == {'I4'}
 
 
-def test_i4_an_instance_that_does_not_hold_the_destination(copying):
-    # What waits at host2 is uncovered then: I5.
+def test_i4_instance_does_not_hold_destination(copying):
+    # The waiting guest on host2 is then not covered, which is I5.
     planting.write(copying, copying.instance.uuid, 'host3', planting.generation(copying, copying.instance.uuid))
     assert planting.found(copying, quiet=False) == {'I4', 'I5'}
 
 
-def test_i4_a_migration_that_holds_something_before_its_move(cloud):
+def test_i4_migration_holds_allocation_before_move(cloud):
     planting.accept(cloud)
     cloud.new = cloud.migrations()[-1]
     planting.write(cloud, cloud.new.uuid, 'host1', None)
     assert planting.found(cloud, quiet=False) == {'I4'}
 
 
-def test_i5_what_no_allocation_covers(cloud):
+def test_i5_part_without_allocation(cloud):
     planting.leave(cloud, 'host3', 'check file')
     assert planting.found(cloud, quiet=False) == planting.found(cloud) == {'I5'}
 
 
-@pytest.mark.parametrize('excuse', [planting.fence_off, planting.defer])
-def test_i5_a_host_that_is_down_or_owes_is_excused(cloud, excuse):
+@pytest.mark.parametrize('exempt', [planting.fence_off, planting.defer])
+def test_i5_host_that_is_down_or_has_deferred_cleanup_is_exempt(cloud, exempt):
     planting.leave(cloud, 'host3', 'check file')
-    excuse(cloud, 'host3')
+    exempt(cloud, 'host3')
     assert planting.found(cloud, quiet=False) == set()
 
 
-def test_i5_a_guest_that_is_being_taken_out_of_the_books_is_excused(cloud):
+def test_i5_instance_being_deleted_is_exempt(cloud):
     planting.leave(cloud, 'host3', 'check file')
     cloud.database.instances.begin_delete(cloud.instance.uuid)
     assert 'I5' not in planting.found(cloud, quiet=False)
 
 
-def test_i6_more_is_used_than_there_is(cloud):
+def test_i6_usage_above_capacity(cloud):
     provider = (
         'SELECT inventories.id FROM inventories JOIN resource_providers ON resource_provider_id = resource_providers.id'
     )
@@ -85,14 +86,14 @@ def test_i6_more_is_used_than_there_is(cloud):
     assert planting.found(cloud, quiet=False) == {'I6'}
 
 
-def test_i6_consumers_that_hold_more_than_is_used(cloud):
+def test_i6_consumers_hold_more_than_usage(cloud):
     world = World.of(cloud)
     provider = world.providers[driver.node_uuid('host2')]
     provider.holders[planting.UNKNOWN] = {'VCPU': 1}
     assert {one.id for one in check.check(world, quiet=False)} == {'I6'}
 
 
-def test_i12_a_rollback_in_the_journal_after_a_post_step(cloud):
+def test_i12_rollback_in_journal_after_post_step(cloud):
     planting.sql(
         cloud,
         'INSERT INTO saga_steps (saga, step, direction, state, epoch, attempt, tries, started_at)'
@@ -102,19 +103,19 @@ def test_i12_a_rollback_in_the_journal_after_a_post_step(cloud):
     assert planting.found(cloud, quiet=False) == {'I12'}
 
 
-def test_i12_a_rollback_that_is_sent_after_a_post_step(cloud):
+def test_i12_rollback_sent_after_post_step(cloud):
     planting.send(cloud, 'conductor:conductor1', 'compute.host2', 'rollback_live_migration_at_destination')
     assert planting.found(cloud, quiet=False) == {'I12'}
 
 
-def test_i12_a_destination_that_is_rolled_back_before_it_is_settled(copying):
+def test_i12_destination_rolled_back_before_settling(copying):
     planting.send(copying, 'conductor:conductor1', 'compute.host3', 'rollback_live_migration_at_destination')
-    assert planting.found(copying, quiet=False) == set(), 'a candidate that was tried before'
+    assert planting.found(copying, quiet=False) == set(), 'host3 may be an earlier candidate'
     planting.send(copying, 'conductor:conductor1', 'compute.host2', 'rollback_live_migration_at_destination')
     assert planting.found(copying, quiet=False) == {'I12'}
 
 
-def test_i12_a_source_that_is_tidied_up_while_it_has_a_job(copying):
+def test_i12_post_step_sent_to_source_with_job(copying):
     planting.send(copying, 'conductor:conductor1', 'compute.host2', 'post_live_migration_at_destination')
     assert planting.found(copying, quiet=False) == set()
     planting.send(copying, 'conductor:conductor1', 'compute.host1', 'post_live_migration_at_source')
@@ -137,7 +138,7 @@ def in_a_future_epoch(history):
     return [*history[:-1], {**history[-1], 'epoch': 7}]
 
 
-def earlier_than_it_began(history):
+def earlier_than_start(history):
     return [*history[:-1], {**history[-1], 'at': '2025-01-01T00:00:00+00:00'}]
 
 
@@ -148,38 +149,38 @@ def earlier_than_it_began(history):
         with_a_lower_epoch,
         with_another_owner,
         in_a_future_epoch,
-        earlier_than_it_began,
+        earlier_than_start,
         lambda history: history[1:],
         lambda history: history[:-1],
     ],
 )
-def test_i14_a_history_that_cannot_be(cloud, change):
+def test_i14_impossible_history(cloud, change):
     planting.sql(cloud, 'UPDATE migrations SET history = ?', json.dumps(change(cloud.migration.history)))
     assert planting.found(cloud, quiet=False) == planting.found(cloud) == {'I14'}
 
 
-def test_i14_an_end_that_is_left(cloud):
+def test_i14_status_changed_after_end(cloud):
     history = [*cloud.migration.history, {**cloud.migration.history[-1], 'status': 'failed'}]
     planting.sql(cloud, "UPDATE migrations SET status = 'failed', history = ?", json.dumps(history))
     assert planting.found(cloud) == {'I14'}
 
 
-def test_i14_stuck_is_not_an_end(cloud):
+def test_i14_ended_migration_is_stuck(cloud):
     planting.sql(cloud, "UPDATE migrations SET stuck_reason = 'planted'")
     assert planting.found(cloud) == {'I14'}
 
 
 @pytest.mark.parametrize('state', ['migrating', 'rebuilding'])
-def test_i15_a_task_state_without_a_migration(cloud, state):
+def test_i15_task_state_without_migration(cloud, state):
     planting.sql(cloud, 'UPDATE instances SET task_state = ?', state)
     assert planting.found(cloud, quiet=False) == {'I15'}
 
 
-def test_i15_a_migration_without_a_task_state(copying):
+def test_i15_migration_without_task_state(copying):
     planting.sql(copying, 'UPDATE instances SET task_state = NULL WHERE uuid = ?', copying.instance.uuid)
     assert planting.found(copying, quiet=False) == {'I15'}
 
 
-def test_i15_an_ended_migration_that_keeps_its_instance(cloud):
+def test_i15_ended_migration_marked_as_in_progress(cloud):
     planting.sql(cloud, 'UPDATE migrations SET in_progress_instance_uuid = instance_uuid')
     assert planting.found(cloud, quiet=False) == {'I15'}

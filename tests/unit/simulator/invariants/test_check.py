@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of invariants; and where there is nothing to find, nothing is found."""
+
+"""The table of invariants, and clouds without violations."""
 
 import collections
 
@@ -12,28 +13,28 @@ from migrator.simulator.world import World
 from tests.unit.simulator import planting
 
 
-def test_every_invariant_is_in_the_table_and_states_itself():
+def test_table_has_every_invariant_and_docstring_states_it():
     assert {one.id for one in check.INVARIANTS} == {f'I{number}' for number in range(1, 23)}
     assert max(collections.Counter((one.id, one.when) for one in check.INVARIANTS).values()) == 1
     for one in check.INVARIANTS:
         assert one.function.__doc__.startswith(f'{one.id}, ')
 
 
-def test_after_a_migration_that_completed_nothing_is_wrong(cloud):
+def test_completed_migration_has_no_violation(cloud):
     check.assert_holds(World.of(cloud))
 
 
-def test_while_a_migration_copies_nothing_is_wrong(copying):
+def test_copying_migration_has_no_violation(copying):
     check.assert_holds(World.of(copying), quiet=False)
 
 
-def test_what_was_planted_is_put_back(cloud, copying):
+def test_planted_violations_are_removed(cloud, copying):
     assert planting.found(cloud) == set()
     assert planting.found(copying, quiet=False) == set()
 
 
 @pytest.mark.parametrize('phase', ['check_can_live_migrate_source', 'pre_live_migration', 'copying', 'cutover'])
-def test_after_a_migration_that_was_rolled_back_nothing_is_wrong(tmp_path, phase):
+def test_rolled_back_migration_has_no_violation(tmp_path, phase):
     with planting.simulated(tmp_path) as cloud:
         monitor = Monitor(cloud)
         instance = cloud.boot('one', 'host1')
@@ -48,13 +49,13 @@ def test_after_a_migration_that_was_rolled_back_nothing_is_wrong(tmp_path, phase
         check.assert_holds(world, seen=monitor.violations)
 
 
-def test_reading_a_world_leaves_no_trace(cloud):
+def test_snapshot_does_not_change_counts(cloud):
     requests, messages, sent = list(cloud.placement.requests), list(cloud.recorder.messages), list(cloud.adapter.sent)
     World.of(cloud)
     assert (cloud.placement.requests, cloud.recorder.messages, cloud.adapter.sent) == (requests, messages, sent)
 
 
-def test_what_does_not_hold_is_told_with_its_time_and_what_is_allowed_is_not(cloud):
+def test_assert_holds_raises_with_time_unless_invariant_is_allowed(cloud):
     planting.sql(cloud, 'UPDATE instances SET power_state = 4')
     with pytest.raises(check.Broken, match=r'I1 at 100\d\.\d{6}: instance .* is running at host2') as raised:
         check.assert_holds(World.of(cloud))
@@ -62,13 +63,13 @@ def test_what_does_not_hold_is_told_with_its_time_and_what_is_allowed_is_not(clo
     check.assert_holds(World.of(cloud), allowed={'I1'})
 
 
-def test_every_request_of_a_client_is_kept_with_its_answer(cloud):
-    response = cloud.request('GET', f'/servers/{cloud.instance.uuid}', token='somebody:demo', version='2.1')
+def test_history_has_every_request_with_its_response(cloud):
+    response = cloud.request('GET', f'/servers/{cloud.instance.uuid}', token='user:demo', version='2.1')
     kept = cloud.history[-1]
-    assert (kept.method, kept.version, kept.token, kept.status) == ('GET', '2.1', 'somebody:demo', response.status_int)
+    assert (kept.method, kept.version, kept.token, kept.status) == ('GET', '2.1', 'user:demo', response.status_int)
     assert kept.answer['server']['id'] == cloud.instance.uuid
     assert kept.request_id == response.headers['X-OpenStack-Request-Id']
 
 
-def test_what_is_kept_for_the_end_and_what_is_always_watched_are_told_apart():
+def test_table_has_invariants_of_every_time():
     assert {one.when for one in check.INVARIANTS} == set(When)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be true of what a client was answered, and of what was logged: planted, and found."""
+
+"""Planted violations of the invariants of responses and logs."""
 
 import datetime
 
@@ -8,17 +9,17 @@ import pytest
 from tests.unit.simulator import planting
 
 
-def test_i8_a_202_that_is_lost(cloud):
+def test_i8_202_without_migration(cloud):
     planting.live_migrate(cloud, 202)
     assert planting.found(cloud, quiet=False) == {'I8'}
 
 
-def test_i8_a_4xx_that_made_a_migration(cloud):
+def test_i8_4xx_with_migration(cloud):
     planting.live_migrate(cloud, 409, request_id=cloud.migration.request_id)
     assert planting.found(cloud, quiet=False) == {'I8'}
 
 
-def test_i8_below_2_34_the_ended_row_tells_why_and_so_does_its_action(cloud):
+def test_i8_below_2_34_ended_row_and_action_must_have_reason(cloud):
     planting.live_migrate(cloud, 400, request_id=cloud.migration.request_id, version='2.30')
     assert planting.found(cloud, quiet=False) == {'I8'}
     planting.sql(cloud, "UPDATE migrations SET failure = 'no room'")
@@ -27,12 +28,12 @@ def test_i8_below_2_34_the_ended_row_tells_why_and_so_does_its_action(cloud):
     assert planting.found(cloud, quiet=False) == set()
 
 
-def test_i9_an_abort_that_is_lost(cloud):
+def test_i9_abort_not_recorded(cloud):
     planting.abort(cloud)
     assert planting.found(cloud, quiet=False) == {'I9'}
 
 
-def test_i9_the_verdict_says_how_it_ended(cloud):
+def test_i9_verdict_must_name_end(cloud):
     planting.abort(cloud)
     planting.sql(cloud, "UPDATE migrations SET abort_requested_at = '2026-01-01 00:00:00.000000'")
     assert planting.found(cloud, quiet=False) == {'I9'}
@@ -40,7 +41,7 @@ def test_i9_the_verdict_says_how_it_ended(cloud):
     assert planting.found(cloud, quiet=False) == set()
 
 
-def test_i9_completed_though_the_driver_was_told_before_cut_over(cloud):
+def test_i9_completed_although_driver_got_abort_before_switchover(cloud):
     planting.abort(cloud)
     planting.sql(
         cloud,
@@ -54,7 +55,7 @@ def test_i9_completed_though_the_driver_was_told_before_cut_over(cloud):
     assert planting.found(cloud, quiet=False) == {'I9'}
 
 
-def test_i9_completed_long_after_the_abort_was_asked_for(cloud):
+def test_i9_completed_long_after_abort_request(cloud):
     planting.abort(cloud)
     verdict = "UPDATE migrations SET abort_verdict = 'completed: too late', abort_requested_at = "
     moved = next(one for one in cloud.world.log if (one.host, one.effect) == ('host2', 'running'))
@@ -67,11 +68,11 @@ def test_i9_completed_long_after_the_abort_was_asked_for(cloud):
         assert planting.found(cloud, quiet=False) == expected
 
 
-def test_i19_a_client_that_sees_a_move_that_cannot_be(cloud):
+def test_i19_client_sees_illegal_move(cloud):
     for status in ('accepted', 'queued', 'completed'):
         planting.shown(cloud, status)
     assert planting.found(cloud) == set()
-    planting.shown(cloud, 'running', token='somebody')
+    planting.shown(cloud, 'running', token='other')
     assert planting.found(cloud) == set(), 'another client'
     planting.shown(cloud, 'running')
     assert planting.found(cloud, quiet=False) == {'I19'}
@@ -86,23 +87,23 @@ def test_i19_a_client_that_sees_a_move_that_cannot_be(cloud):
         (501, 'not served', set()),
     ],
 )
-def test_i19_a_5xx_while_the_database_is_up(cloud, status, answer, expected):
+def test_i19_5xx_while_database_is_up(cloud, status, answer, expected):
     planting.exchange(cloud, 'GET', '/servers', status, answer=answer)
     assert planting.found(cloud, quiet=False) == expected
 
 
-def test_i20_a_secret_in_the_log(cloud):
+def test_i20_secret_in_log(cloud):
     dsn = f'sqlite:///{cloud.directory}/migrator.sqlite'
     assert planting.found(cloud, logs=['all is well']) == set()
     assert planting.found(cloud, quiet=False, logs=[f'cannot open {dsn}']) == {'I20'}
     planting.exchange(cloud, 'GET', '/servers', 200, token='a-token-of-some-length')
-    assert planting.found(cloud, quiet=False, logs=['who came with a-token-of-some-length']) == {'I20'}
+    assert planting.found(cloud, quiet=False, logs=['request with a-token-of-some-length']) == {'I20'}
 
 
-def test_i20_a_host_that_a_user_should_not_hear_of(cloud):
-    told = {'badRequest': {'message': 'host2 has no room'}}
-    planting.exchange(cloud, 'POST', '/servers/x/action', 400, answer=told)
-    planting.exchange(cloud, 'POST', '/servers/x/action', 400, answer=told, token='somebody', body={'host': 'host2'})
-    assert planting.found(cloud) == set(), 'an administrator, and a user who named it'
-    planting.exchange(cloud, 'POST', '/servers/x/action', 400, answer=told, token='somebody')
+def test_i20_host_name_in_error_to_user(cloud):
+    error = {'badRequest': {'message': 'host2 has no room'}}
+    planting.exchange(cloud, 'POST', '/servers/x/action', 400, answer=error)
+    planting.exchange(cloud, 'POST', '/servers/x/action', 400, answer=error, token='user', body={'host': 'host2'})
+    assert planting.found(cloud) == set(), 'an administrator, and a user who named the host'
+    planting.exchange(cloud, 'POST', '/servers/x/action', 400, answer=error, token='user')
     assert planting.found(cloud, quiet=False) == {'I20'}
