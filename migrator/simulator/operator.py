@@ -148,7 +148,7 @@ class Operator:
             return
         with contextlib.suppress(ProcessKilled), process.acting():
             compute.cleanup_host()
-        if host in self._down:  # killed while it stopped
+        if host in self._down:  # a fault killed the process during the stop
             return
         self._down.add(host)
         self.cloud.kill(host)

@@ -73,7 +73,7 @@ class Face:
         self.world.hypervisors[host].spawn(stored, dirty_rate=dirty_rate)
         return stored
 
-    # --- as a user sees it -------------------------------------------------------------------------------------------
+    # --- requests of users -------------------------------------------------------------------------------------------
 
     def request(
         self,

@@ -128,7 +128,7 @@ class _RPC:
         self._rpc = rpc
 
     def serve(self, target: Target, endpoint: object) -> Served:
-        """Listen; see :meth:`migrator.rpc.RPC.serve`."""
+        """Serve an endpoint; see :meth:`migrator.rpc.RPC.serve`."""
         return self._rpc.serve(target, _Endpoint(endpoint))
 
 

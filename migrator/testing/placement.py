@@ -132,7 +132,7 @@ class InProcessPlacement:
             )
             found = {number: Contents(uuid, name, root, {}, {}) for number, uuid, name, root in database.execute(query)}
             columns = ('total', 'reserved', 'min_unit', 'max_unit', 'step_size', 'allocation_ratio')
-            query = f'SELECT resource_provider_id, resource_class_id, {", ".join(columns)} FROM inventories'  # noqa: S608 -- our words
+            query = f'SELECT resource_provider_id, resource_class_id, {", ".join(columns)} FROM inventories'  # noqa: S608 -- constant names
             for number, kind, *values in database.execute(query):
                 found[number].inventory[classes[kind]] = dict(zip(columns, values, strict=True))
             query = 'SELECT resource_provider_id, consumer_id, resource_class_id, used FROM allocations'
@@ -146,9 +146,9 @@ class InProcessPlacement:
         self.requests = []
         with self._lock, contextlib.closing(sqlite3.connect(self._file)) as database:
             for table in _WRITTEN:
-                database.execute(f'DELETE FROM {table}')  # noqa: S608 -- our words
+                database.execute(f'DELETE FROM {table}')  # noqa: S608 -- constant names
             for table in ('resource_classes', 'traits'):
-                database.execute(f"DELETE FROM {table} WHERE name LIKE 'CUSTOM!_%' ESCAPE '!'")  # noqa: S608 -- our words
+                database.execute(f"DELETE FROM {table} WHERE name LIKE 'CUSTOM!_%' ESCAPE '!'")  # noqa: S608 -- constant names
             database.commit()
 
     def close(self) -> None:

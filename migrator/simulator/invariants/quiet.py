@@ -44,7 +44,7 @@ def power(world: World) -> Iterator[str]:
         host = world.hosts.get(instance.host)
         guest = host.guests.get(instance.uuid) if host is not None else None
         if guest is None or guest.state in _NOT_HERE:
-            continue  # that is I2
+            continue  # I2 reports a missing guest
         wanted = _set_from_outside(world, instance) or POWER.get(instance.power_state, guest.state)
         # A guest on a host that is down cannot be restored before the host is back.
         waits = guest.state == GuestState.CUTOVER and world.is_down(instance.host)

@@ -48,7 +48,7 @@ class FakeWorldDriver(driver.ComputeDriver):
         reason = f'the world of fake hypervisors is not reachable: {error}'
         return exception.DriverError(host=self.host, phase=method, reason=reason)
 
-    # --- what there is -----------------------------------------------------------------------------------------------
+    # --- observation -------------------------------------------------------------------------------------------------
 
     def init_host(self, host: str) -> None:
         """See :meth:`driver.ComputeDriver.init_host`."""
@@ -159,7 +159,7 @@ class FakeWorldDriver(driver.ComputeDriver):
         found: dict[str, int] = self._ask('get_progress', instance_uuid)
         return found
 
-    # --- after -------------------------------------------------------------------------------------------------------
+    # --- post steps and rollbacks ------------------------------------------------------------------------------------
 
     def post_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
         """See :meth:`driver.ComputeDriver.post_live_migration_at_source`."""

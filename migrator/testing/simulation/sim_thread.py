@@ -49,7 +49,7 @@ class Process(Protocol):
 
 
 class SimThread:
-    """One thread of a simulated process: a greenlet from its first run to its end."""
+    """One thread of a simulated process, which is a greenlet from its first run to its end."""
 
     __slots__ = ('acting', 'background', 'deaths', 'greenlet', 'home', 'name', 'quiet_event', 'reaper', 'state',
                  'task', 'ticket', 'timer', 'waiters', 'wanted', 'where', 'woken')  # fmt: skip

@@ -77,11 +77,11 @@ class Both:
         """Put both into the state after some requests."""
         for table in reversed(TABLES):
             if self._rows(table) != content[table]:
-                self._file.execute(f'DELETE FROM {table}')  # noqa: S608 - a name of ours
+                self._file.execute(f'DELETE FROM {table}')  # noqa: S608 - a constant name
         for table in TABLES:
             if content[table] and self._rows(table) != content[table]:
                 places = ', '.join('?' * len(content[table][0]))
-                self._file.executemany(f'INSERT INTO {table} VALUES ({places})', content[table])  # noqa: S608 - ours
+                self._file.executemany(f'INSERT INTO {table} VALUES ({places})', content[table])  # noqa: S608 - constant names
         self._file.commit()
         self.fake = FakePlacement(hashed_as=text_itself)
         self._fake_adapter = self.fake.adapter()
@@ -108,7 +108,7 @@ class Both:
         return {table: self._rows(table) for table in TABLES}
 
     def _rows(self, table):
-        return self._file.execute(f'SELECT * FROM {table}').fetchall()  # noqa: S608 - a name of ours
+        return self._file.execute(f'SELECT * FROM {table}').fetchall()  # noqa: S608 - a constant name
 
     def ask(self, method, url, json=None):
         """Send a request to both, compare the responses, and return the status and the document."""
