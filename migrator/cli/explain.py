@@ -13,23 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrator.cli import command as manage_command
-from migrator.cli import timeline
 from migrator.cli.timeline import Story
-from migrator.conductor.migration import abandon, waiting
+from migrator.conductor.migration import abandon
 from migrator.conductor.tasks import live_migrate
-from migrator.objects import ENDS, MigrationStatus, Outcome
+from migrator.objects import MigrationStatus, Outcome
 from migrator.saga import log
 from migrator.saga.saga import Saga
 
 Status = MigrationStatus
 
 _STORY: Saga[Any] = live_migrate.story()
-#: Which step each status is committed with, and whether it is told before it.
-_WITH = {
-    Status.QUEUED.value: 'live_migration',
-    Status.RUNNING_POST_COPY.value: 'update_instance_host',
-    Status.POST_MIGRATING.value: 'update_instance_host',
-}
 #: What a row of the journal is that is no declared step.
 _NO_STEPS = {
     abandon.ABANDON: 'abandon: what was sent before is refused from now on',
@@ -56,13 +49,15 @@ class Line:
 
 
 def lines(story: Story) -> list[Line]:
-    """Return everything that the database knows to have happened, in order."""
-    told: list[tuple[tuple[datetime.datetime, int], Line]] = []
-    for number, step in enumerate(story.steps):
-        told += _of_step(story, number, step)
-    told += _of_statuses(story)
-    told += _of_requests(story)
-    return [*_with_takeovers(line for _, line in sorted(told, key=lambda one: one[0]))]
+    """Return everything that the log has of a migration, in its order, and the requests between by their times."""
+    found: list[Line] = []
+    requests = sorted(_of_requests(story), key=lambda line: line.at)
+    for entry in story.entries:
+        for line in _of_entry(story, entry):
+            while requests and entry.seq > 1 and requests[0].at <= line.at:
+                found.append(requests.pop(0))
+            found.append(line)
+    return [*_with_takeovers([*found, *requests])]
 
 
 def _with_takeovers(told: Iterable[Line]) -> Iterator[Line]:
@@ -77,54 +72,49 @@ def _with_takeovers(told: Iterable[Line]) -> Iterator[Line]:
         yield line
 
 
-_Told = Iterator[tuple[tuple[datetime.datetime, int], Line]]
-#: Places among what happens at one moment: the steps have those between, in the order of the journal.
-_FIRST, _LATE, _LAST = -1000, 10**6, 10**7
-#: From when on a step is told twice, as what was begun and as what came of it.
+#: From when on a step has two lines: that it was begun, and what came of it.
 _LONG = datetime.timedelta(seconds=1)
 
 
-def _of_step(story: Story, number: int, step: log.StepRecord) -> _Told:
-    at = step.started_at or story.now
-    server, epoch = story.server_of(step.owner), step.epoch
-    if step.step == waiting.STUCK:
-        for event in (step.result or {}).get('events', ()):
-            when = datetime.datetime.fromisoformat(event['at'])
-            if 'retried_by' in event:
-                yield (
-                    (when, _FIRST + 3),
-                    Line(when, None, None, f'{event["retried_by"] or "somebody"} asked for a retry'),
-                )
-            else:
-                what = f'stuck: {event["stuck"]}' if event['stuck'] else 'no longer stuck'
-                place = _LATE if event['stuck'] else _FIRST + 4
-                yield (when, place), Line(when, story.server_of(event['owner']), event['epoch'], what)
-        return
-    place = number * 10
-    if step.attempt > 1 and (step.step, step.direction) == ('move_allocation', log.DO):
-        what = f'attempt {step.attempt}: the next candidate is {story.host_of(step)}'
-        yield (at, place - 3), Line(at, server, epoch, what)
+def _of_entry(story: Story, entry: log.Entry) -> Iterator[Line]:
+    at, server = entry.at or story.now, story.server_of(entry.conductor)
+    if entry.direction is not None:
+        yield from (Line(at, server, entry.epoch, what) for what in _of_step(story, entry))
+    elif entry.kind == log.EntryKind.STATUS:
+        status = entry.payload['status']
+        asked = f': {_asked(story)}' if status == Status.ACCEPTED else ''
+        yield Line(at, server, entry.epoch, f'status {status}{asked}')
+    elif entry.kind == log.EntryKind.RETRY:
+        asked_at = datetime.datetime.fromisoformat(entry.payload['requested_at'])
+        yield Line(asked_at, None, None, f'{entry.payload["by"] or "somebody"} asked for a retry')
+    elif entry.kind == log.EntryKind.STUCK:
+        yield Line(at, server, entry.epoch, f'stuck: {entry.payload["reason"]}')
+    else:
+        yield Line(at, server, entry.epoch, 'no longer stuck')
+
+
+def _of_step(story: Story, entry: log.Entry) -> Iterator[str]:
+    step = log.Journal(story.steps).find(entry.attempt, entry.step or '', entry.direction or log.DO)
+    assert step is not None, 'the records are what the log adds up to'
+    same = [one for one in story.entries if (one.attempt, one.step, one.direction) == step.key]
+    first, last = entry is same[0], entry is same[-1]
+    if first and step.attempt > 1 and (step.step, step.direction) == ('move_allocation', log.DO):
+        yield f'attempt {step.attempt}: the next candidate is {story.host_of(step)}'
     name = name_of(step, story.host_of(step))
     if step.step == abandon.ABANDON:
-        yield (at, place), Line(at, server, epoch, name)
-        return
-    if _took_time(step):
-        # What came of it was written later, and perhaps by another.
-        by = story.server_of(step.first_owner or step.owner)
-        begun = epoch if step.first_epoch is None else step.first_epoch
-        yield (at, place), Line(at, by, begun, f'{name}: begun')
-        if step.ended_at is not None:
-            at = step.ended_at
-        elif step.result is None and step.tries == 1:
-            return
-    yield (at, place + 5), Line(at, server, epoch, f'{name}: {result_of(step)}')
+        if first:
+            yield name
+    elif first and not last and _took_time(step, same):
+        yield f'{name}: begun'
+    elif last:
+        yield f'{name}: {result_of(step)}'
 
 
-def _took_time(step: log.StepRecord) -> bool:
+def _took_time(step: log.StepRecord, same: Sequence[log.Entry]) -> bool:
     """Whether anything can have happened between the beginning of a step and what came of it."""
     if step.state == log.StepState.INTENT or (step.step, step.direction) == ('live_migration', log.DO):
         return True
-    if step.first_epoch is not None and step.first_epoch != step.epoch:
+    if same[0].epoch != same[-1].epoch:
         return True
     return step.started_at is not None and step.ended_at is not None and (step.ended_at - step.started_at) >= _LONG
 
@@ -147,8 +137,7 @@ def name_of(step: log.StepRecord, host: str | None = None) -> str:
 def result_of(step: log.StepRecord) -> str:
     """Return in words what a step came to: how long it took, where that is worth a word, and how often it was tried."""
     if step.state == log.StepState.INTENT and step.tries > 1:
-        words = f'failed {step.tries - 1} times so far' if step.tries > 2 else 'failed once so far'
-        return f'{words}; {_said(step)}' if _said(step) else f'begun, try {step.tries}'
+        return f'failed so far; {_said(step)}' if _said(step) else 'begun again'
     words = _state_of(step)
     if step.started_at and step.ended_at:
         seconds = (step.ended_at - step.started_at).total_seconds()
@@ -187,41 +176,6 @@ def _said(step: log.StepRecord) -> str:
     return ''
 
 
-def _of_statuses(story: Story) -> _Told:
-    for entry in timeline.statuses(story):
-        status, at = entry['status'], entry['at']
-        what = f'status {status}'
-        place = _FIRST + 1
-        key = (at, place)
-        if status == Status.ACCEPTED:
-            what, key = f'{what}: {_asked(story)}', (at, _FIRST)
-        elif status in ENDS:
-            key = (max([at, *(step.ended_at for step in story.steps if step.ended_at)]), _LAST)
-        elif status == Status.PREPARING and story.steps:
-            key = (story.steps[0].started_at or at, _FIRST + 1)
-        else:
-            key = _with_its_step(story, status, at) or key
-        yield key, Line(at, entry['server'], entry['epoch'], what)
-
-
-def _with_its_step(story: Story, status: str, at: datetime.datetime) -> tuple[datetime.datetime, int] | None:
-    """Return where a status stands among the steps: the clocks of conductor and database are two."""
-    name = _WITH.get(status, 'live_migration')
-    for number, step in reversed(list(enumerate(story.steps))):
-        if (step.step, step.direction) == (name, log.DO):
-            if status == Status.RUNNING:
-                return max(at, step.started_at or at), number * 10 + 3
-            later = status == Status.POST_MIGRATING and _post_copy(story)
-            if later:
-                return at, number * 10 + 3
-            return step.started_at or at, number * 10 - 3
-    return None
-
-
-def _post_copy(story: Story) -> bool:
-    return any(entry['status'] == Status.RUNNING_POST_COPY for entry in story.migration.history)
-
-
 def _asked(story: Story) -> str:
     migration = story.migration
     to = f'to {migration.requested_host}' if migration.requested_host else 'to any host that can take it'
@@ -233,7 +187,7 @@ def _user(story: Story, action: str) -> str:
     return found or 'somebody'
 
 
-def _of_requests(story: Story) -> _Told:
+def _of_requests(story: Story) -> Iterator[Line]:
     migration = story.migration
     who = migration.abort_requested_by or 'somebody'
     who = f'the planned stop of {migration.source_compute}' if who == 'host stop' else who
@@ -251,7 +205,7 @@ def _of_requests(story: Story) -> _Told:
     )
     for at, what in found:
         if at is not None:
-            yield (at, _FIRST + 2), Line(at, None, None, what)
+            yield Line(at, None, None, what)
 
 
 # --- what happens next -----------------------------------------------------------------------------------------------

@@ -43,14 +43,24 @@ def list_(asked: Asked) -> int:
     owed: dict[str, list[Cleanup]] = collections.defaultdict(list)
     for cleanup in database.cleanups.list():
         owed[cleanup.migration_uuid].append(cleanup)
+    from migrator.cli import timeline
+
+    logs = database.migrations.read_logs([one.uuid for one in shown] if asked.arguments.json else [])
     text = manage_command.table(COLUMNS, [_row(one, servers, owed[one.uuid]) for one in shown])
     if more:
         text += f'\nand more: --limit shows {given.limit} of them'
-    documents = [
-        dataclasses.asdict(one)
-        | {'server': servers.get(one.owner or ''), 'debts': [dataclasses.asdict(cleanup) for cleanup in owed[one.uuid]]}
-        for one in shown
-    ]
+    documents = (
+        []
+        if not asked.arguments.json
+        else [
+            timeline.migration_document(one, logs[one.uuid])
+            | {
+                'server': servers.get(one.owner or ''),
+                'debts': [dataclasses.asdict(cleanup) for cleanup in owed[one.uuid]],
+            }
+            for one in shown
+        ]
+    )
     asked.answer({'migrations': documents, 'more': more}, text)
     return manage_command.RIGHT
 
@@ -130,7 +140,8 @@ def purge(asked: Asked) -> int:
                 advance(now_gone.migrations)
     left = found - gone.migrations
     document = {'before': before, 'dry_run': given.dry_run, 'found': found, 'purged': gone.migrations, 'left': left}
-    rows = {'saga_steps': gone.saga_steps, 'instance_actions': gone.instance_actions}
+    # The second is the older name of the first.
+    rows = {'saga_log': gone.saga_log, 'saga_steps': gone.saga_log, 'instance_actions': gone.instance_actions}
     asked.answer(document | rows | {'kept': kept}, _purged(asked, before, wanted, document | rows, kept))
     return manage_command.RIGHT
 
@@ -144,7 +155,7 @@ def _purged(asked: Asked, before: datetime.datetime, wanted: int, document: dict
     if document['dry_run']:
         said += f'would be purged, with {"their journals" if count != 1 else "its journal"} and actions.'
     else:
-        said += f'purged, with {document["saga_steps"]} rows of journals and {document["instance_actions"]} actions.'
+        said += f'purged, with {document["saga_log"]} rows of journals and {document["instance_actions"]} actions.'
     if document['found'] > count:
         said += f' {document["found"] - count} more can be purged.'
     if kept:

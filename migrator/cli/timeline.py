@@ -14,7 +14,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.cli import command
-from migrator.db import actions, conductors
+from migrator.db import actions, conductors, saga_log
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service
@@ -27,8 +27,8 @@ _AT_SOURCE = frozenset({'check_can_live_migrate_source', 'live_migration', 'post
 _AT_DESTINATION = frozenset(
     {'check_can_live_migrate_destination', 'pre_live_migration', 'post_live_migration_at_destination'}
 )
-#: Rows of the journal that are no steps, and are told otherwise.
-_TOLD = frozenset({'stuck', 'abandon', 'abandon_clean', 'abandon_allocations'})
+#: Entries of the log that no declared step has made.
+_TOLD = frozenset({'abandon', 'abandon_clean', 'abandon_allocations'})
 #: What the column holds; a database has its own error for more.
 _LARGEST_ID = 2**31 - 1
 _RUNNING = (Status.RUNNING.value, Status.RUNNING_POST_COPY.value)
@@ -40,7 +40,8 @@ class Story:
 
     :ivar now: the database's time of all this.
     :ivar instance: None: it was deleted meanwhile.
-    :ivar steps: the journal, oldest first.
+    :ivar entries: its log, oldest first.
+    :ivar steps: the records that the log adds up to, oldest first.
     :ivar lives: every life of a conductor.
     :ivar before: how many wait at the source before this one, where it waits too.
     :ivar running: how many run at the source.
@@ -49,6 +50,7 @@ class Story:
     now: datetime.datetime
     migration: Migration
     instance: Instance | None
+    entries: Sequence[log.Entry]
     steps: Sequence[log.StepRecord]
     cleanups: Sequence[Cleanup]
     requests: Sequence[actions.Action]
@@ -129,6 +131,7 @@ def gather(database: Database, migration_id: str, lease: float) -> Story:
         instance = database.instances.get(migration.instance_uuid)
     except exception.InstanceNotFound:
         instance = None
+    entries = database.migrations.read_log(migration.uuid)
     leaving = database.migrations.list({'source_compute': migration.source_compute}, in_progress=True)
     mine = (migration.queued_at, migration.id)
     waiting = [one for one in leaving if one.status == Status.QUEUED]
@@ -136,7 +139,8 @@ def gather(database: Database, migration_id: str, lease: float) -> Story:
         now=database.services.now(),
         migration=migration,
         instance=instance,
-        steps=database.migrations.steps(migration.uuid),
+        entries=entries,
+        steps=log.records(entries),
         cleanups=[
             cleanup
             for cleanup in database.cleanups.list(instance_uuid=migration.instance_uuid)
@@ -193,7 +197,7 @@ def waits(story: Story) -> list[str]:
 
 def _end(story: Story) -> Iterator[str]:
     migration = story.migration
-    since = _since(story, migration.history[-1]['at'] if migration.history else None)
+    since = _since(story, next((one.at for one in reversed(story.entries) if one.kind == log.EntryKind.STATUS), None))
     source, destination = migration.source_compute, migration.dest_compute
     reason = f': {migration.failure}' if migration.failure else ''
     if migration.status == Status.COMPLETED:
@@ -247,14 +251,10 @@ def _is_begun(story: Story) -> bool:
 
 
 def _is_stuck_in_that(story: Story) -> bool:
-    """Whether what it is stuck for has come up while it is abandoned, and is not what it is abandoned for."""
-    journal, attempt = log.Journal(story.steps), story.migration.attempt
-    stuck, abandoned = journal.find(attempt, 'stuck'), journal.find(attempt, 'abandon')
-    if stuck is None or abandoned is None:
-        return False
-    # By the epochs, which abandoning begins with: those who write of it have not one clock.
-    said = [event['epoch'] for event in (stuck.result or {}).get('events', ()) if event.get('stuck') is not None]
-    return bool(said) and abandoned.first_epoch is not None and said[-1] >= abandoned.first_epoch
+    """Whether it has become stuck while it is abandoned, and not only before."""
+    stuck = [one.seq for one in story.entries if one.kind == log.EntryKind.STUCK]
+    abandoned = [one.seq for one in story.entries if one.step == 'abandon' and one.attempt == story.migration.attempt]
+    return bool(stuck and abandoned) and stuck[-1] > abandoned[0]
 
 
 def _hosts(story: Story) -> Iterator[str]:
@@ -322,9 +322,8 @@ def _open(story: Story) -> Iterator[str]:
         who = story.host_of(step) or 'The conductor'
         verb = 'is to do' if step.direction == log.DO else 'is to undo'
         failed = (step.result or {}).get('reason')
-        times = f', and tried {step.tries} times' if step.tries > 1 else ''
         last = f'; the last time it failed: {failed}' if failed else '.'
-        yield f'{who} {verb} {step.step}: begun{_since(story, step.started_at)}{times}{last}'
+        yield f'{who} {verb} {step.step}: begun{_since(story, step.started_at)}{last}'
     if given_up or migration.status not in _RUNNING:
         return
     if migration.memory_total and migration.memory_remaining is not None:
@@ -359,7 +358,7 @@ def document(story: Story) -> dict[str, Any]:
     migration, owner = story.migration, story.owner
     return {
         'now': story.now,
-        'migration': dataclasses.asdict(migration),
+        'migration': migration_document(migration, story.entries),
         'waits': waits(story),
         'instance': dataclasses.asdict(story.instance) if story.instance is not None else None,
         'owner': {
@@ -372,12 +371,27 @@ def document(story: Story) -> dict[str, Any]:
         'hosts': [_host(story, role, host) for role, host in story.hosts],
         'statuses': statuses(story),
         'steps': [
-            dataclasses.asdict(step) | {'host': story.host_of(step), 'server': story.server_of(step.owner)}
+            dataclasses.asdict(step)
+            | _begun_by(story, step)
+            | {'host': story.host_of(step), 'server': story.server_of(step.owner)}
             for step in story.steps
         ],
+        'log': [dataclasses.asdict(entry) for entry in story.entries],
         'debts': [dataclasses.asdict(cleanup) for cleanup in story.cleanups],
         'requests': [dataclasses.asdict(one) for one in story.requests],
     }
+
+
+def migration_document(migration: Migration, entries: Sequence[log.Entry]) -> dict[str, Any]:
+    """Return a migration as JSON, with the statuses that it has had."""
+    found = dataclasses.asdict(migration) | {'history': saga_log.history(entries)}
+    del found['log_seq']
+    return found
+
+
+def _begun_by(story: Story, step: log.StepRecord) -> dict[str, Any]:
+    first = next(one for one in story.entries if (one.attempt, one.step, one.direction) == step.key)
+    return {'first_owner': first.conductor, 'first_epoch': first.epoch}
 
 
 def _host(story: Story, role: str, host: str) -> dict[str, Any]:
@@ -394,7 +408,7 @@ def _host(story: Story, role: str, host: str) -> dict[str, Any]:
 def statuses(story: Story) -> list[dict[str, Any]]:
     """Return each status that a migration has had: since when, for how many seconds, and by which conductor."""
     found = []
-    history = story.migration.history
+    history = saga_log.history(story.entries)
     for number, entry in enumerate(history):
         at = datetime.datetime.fromisoformat(entry['at'])
         until = datetime.datetime.fromisoformat(history[number + 1]['at']) if number + 1 < len(history) else None

@@ -40,12 +40,12 @@ def reload(tools: Tools, uuid: str) -> MigrationContext | None:
 
 def _subject(tools: Tools, owned: Owned) -> MigrationContext:
     subject = MigrationContext(tools, owned, settling=owned.migration.epoch > 1)
-    if owned.records or owned.migration.epoch > 1:
+    if subject.journal.all() or owned.migration.epoch > 1:
         subject.reread_boots()
     if owned.migration.epoch > 1:
         subject.must_ask = set(subject.hosts)
         # Whatever was sent may have been heard: ask before it is sent again.
-        for record in owned.records:
+        for record in subject.journal.all():
             if record.state == log.StepState.INTENT:
                 subject.unsure |= {(host, record.step) for host in subject.hosts}
     return subject
@@ -100,7 +100,7 @@ def compute_started(
             boot_id=report.boot_id,
             tenure=migration.tenure,
         )
-        journal = log.Journal(owned.records)
+        journal = log.Journal(log.records(owned.entries))
         prepared = journal.find(migration.attempt, 'pre_live_migration')
         data = (prepared.result or {}).get('migrate_data') if prepared is not None else None
         assignments.append(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Migrations and their journal: accepted by the API, adopted by a conductor, written by their owner alone."""
+"""Migrations and their logs: accepted by the API, adopted by a conductor, written by their owner alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oslo_db import exception as db_exception
 
 from migrator import exception, executors
 from migrator.context import RequestContext
-from migrator.db import actions, cleanups, conductors, models, rows, standing, tenures, types
+from migrator.db import actions, cleanups, conductors, models, rows, saga_log, standing, tenures, types
 from migrator.db import engine as engines
 from migrator.db.cleanups import Cleanup
 from migrator.db.services import Services
@@ -25,7 +25,7 @@ from migrator.saga import log
 
 _T = models.MIGRATIONS
 _I = models.INSTANCES
-_J = models.SAGA_STEPS
+_L = models.SAGA_LOG
 #: Before the names of an instance's columns, in a row that is its migration's too.
 _OF_INSTANCE = 'of_instance_'
 #: The mark is written and taken away with the status, and there is an index of it.
@@ -41,7 +41,8 @@ class Write:
     """What one guarded transaction of an owner writes, beside the guard itself.
 
     :ivar fields: columns of the migration. A ``status`` must be a legal move; an end clears what an end clears.
-    :ivar records: rows of the journal, new or changed.
+    :ivar records: steps whose new state the log gets.
+    :ivar events: what the log gets besides, before these.
     :ivar instance: columns of the instance.
     :ivar debts: what hosts owe from now on; each takes the place of an older one of the same host and step.
     :ivar debts_held: why nothing that hosts owe for the instance is to be paid without a person any more.
@@ -53,6 +54,7 @@ class Write:
 
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     records: Sequence[log.StepRecord] = ()
+    events: Sequence[log.Entry] = ()
     instance: Mapping[str, Any] | None = None
     cleanups: Sequence[Cleanup] = ()
     cleanups_held: str | None = None
@@ -68,7 +70,7 @@ class Owned:
 
     migration: Migration
     instance: Instance | None
-    records: builtins.list[log.StepRecord]
+    entries: builtins.list[log.Entry]
     #: Whether earlier migrations of the instance have left a cleanup at its source. None comes later.
     has_source_cleanup: bool = True
 
@@ -82,7 +84,7 @@ class Named:
 
 
 class Migrations:
-    """The rows of ``migrations`` and ``saga_steps``."""
+    """The rows of ``migrations`` and ``saga_log``."""
 
     def __init__(self, engine: engines.Engine, threads: executors.Threads) -> None:
         self._engine = engine
@@ -108,7 +110,7 @@ class Migrations:
         values = {field.name: getattr(migration, field.name) for field in dataclasses.fields(migration)}
         for automatic in ('id', 'created_at', 'updated_at'):
             del values[automatic]
-        values['history'] = [self._entry(migration.status, None, 0)]
+        values['log_seq'] = 1
         values['tenure'] = tenures.of(migration.instance_uuid)
         try:
             self._accept(context, migration, values, action, task_state, vm_states)
@@ -141,6 +143,8 @@ class Migrations:
             if not taken.rowcount:
                 self._say_why_not(session, migration, action, vm_states)
             session.execute(sa.insert(_T).values(in_progress_instance_uuid=migration.instance_uuid, **values))
+            accepted = log.Entry(log.EntryKind.STATUS, payload={'status': migration.status})
+            saga_log.append(session, migration.replace(epoch=0, owner=None, log_seq=0), [accepted])
             actions.start(session, context, action, migration.instance_uuid, migration.uuid)
 
     @staticmethod
@@ -236,10 +240,18 @@ class Migrations:
             uuids = {row.id: row.uuid for row in session.execute(query)}
         return [rows.migration(row).replace(uuid=row.uuid or uuids[row.id]) for row in found]
 
-    def steps(self, uuid: str) -> builtins.list[log.StepRecord]:
-        """Return a migration's journal, oldest first."""
+    def read_log(self, uuid: str) -> builtins.list[log.Entry]:
+        """Return a migration's log, oldest first."""
+        return self.read_logs([uuid])[uuid]
+
+    def read_logs(self, uuids: Sequence[str]) -> dict[str, builtins.list[log.Entry]]:
+        """Return the logs of some migrations by their uuids, each oldest first."""
         with self._engine.reader() as session:
-            return _steps(session, uuid)
+            return saga_log.read(session, uuids)
+
+    def steps(self, uuid: str) -> builtins.list[log.StepRecord]:
+        """Return the records that a migration's log adds up to, oldest first."""
+        return log.records(self.read_log(uuid))
 
     def count_queued(self, host: str) -> int:
         """Return how many migrations wait to leave a host."""
@@ -323,7 +335,7 @@ class Migrations:
             )
             if not taken.rowcount:
                 return None
-            return self._owned(session, uuid, with_steps=epoch > 0)
+            return self._owned(session, uuid, with_log=epoch > 0)
 
     def load(self, uuid: str, owner: str) -> Owned | None:
         """Return what there is to know of a migration in progress that this conductor owns, or None: it does not."""
@@ -332,7 +344,7 @@ class Migrations:
             return owned if owned.migration.owner == owner and owned.migration.in_progress else None
 
     @staticmethod
-    def _owned(session: Any, uuid: str | None, with_steps: bool = True) -> Owned:
+    def _owned(session: Any, uuid: str, with_log: bool = True) -> Owned:
         instance = (column.label(_OF_INSTANCE + column.name) for column in _I.c)
         cleanup = models.HOST_DEBTS
         owes = sa.exists().where(cleanup.c.host == _T.c.source_compute, cleanup.c.instance_uuid == _T.c.instance_uuid)
@@ -345,7 +357,7 @@ class Migrations:
         return Owned(
             migration=rows.migration(row),
             instance=rows.instance(row, _OF_INSTANCE) if getattr(row, f'{_OF_INSTANCE}uuid') is not None else None,
-            records=_steps(session, uuid) if with_steps else [],
+            entries=saga_log.read(session, [uuid])[uuid] if with_log else [],
             has_source_cleanup=bool(row.has_source_cleanup),
         )
 
@@ -363,11 +375,13 @@ class Migrations:
         if write.raise_epoch is not None:
             fields['epoch'] = write.raise_epoch
         status = fields.get('status')
-        if status is not None and status != known.status:
-            migration_objects.check_move(known.uuid, known.status, status)
-            entry = self._entry(status, known.owner, fields.get('epoch', known.epoch))
-            fields['history'] = [*known.history, entry]
         ends = status in _ENDS
+        changes = status is not None and status != known.status
+        if status is not None and changes:
+            migration_objects.check_move(known.uuid, known.status, status)
+        entries = _entries(write, status if changes else None, fields.get('attempt', known.attempt))
+        if entries:
+            fields['log_seq'] = known.log_seq + len(entries)
         if ends:
             fields |= {'in_progress_instance_uuid': None, 'stuck_reason': None, 'waits_for': None}
         with self._engine.writer() as session:
@@ -391,8 +405,7 @@ class Migrations:
             written: Any = session.execute(guard.values(**fields or {'epoch': known.epoch}))
             if not written.rowcount:
                 raise exception.NotOwner(migration_uuid=known.uuid, owner=known.owner, epoch=known.epoch)
-            if write.records:
-                _write_records(session, known, fields.get('epoch', known.epoch), write.records)
+            saga_log.append(session, known, entries, fields.get('epoch', known.epoch))
             instance = dict(write.instance or {})
             if ends:
                 instance['task_state'] = None
@@ -423,10 +436,6 @@ class Migrations:
         kept.pop('in_progress_instance_uuid', None)
         return known.replace(**kept), boots
 
-    def _entry(self, status: str, owner: str | None, epoch: int) -> dict[str, Any]:
-        at = self._threads.clock.now().isoformat()
-        return {'status': str(status), 'at': at, 'owner': owner, 'epoch': epoch}
-
     @engines.retried
     def note_progress(self, known: Migration, figures: Mapping[str, Any]) -> bool:
         """Write what a poll told of the copy, or what it waits for; only while known is still the owner.
@@ -442,12 +451,12 @@ class Migrations:
 
     @engines.retried
     def note_try(self, known: Migration, record: log.StepRecord) -> bool:
-        """Write a row of the journal that is there, for readers only; only while known is still the owner."""
+        """Append to the log that a step has failed and is tried again; only while known is still the owner."""
         mine = (_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
         with self._engine.writer() as session:
-            locked: Any = session.execute(sa.update(_T).where(*mine).values(epoch=known.epoch))
+            locked: Any = session.execute(sa.update(_T).where(*mine).values(log_seq=known.log_seq + 1))
             if locked.rowcount:
-                _write_records(session, known, known.epoch, [record])
+                saga_log.append(session, known, [record.entry()])
             return bool(locked.rowcount)
 
     @engines.retried
@@ -475,7 +484,7 @@ class Migrations:
                 .order_by(_T.c.queued_at, _T.c.id)
             )
             found = session.execute(query).all()
-            return [Named(self._owned(session, uuid), server) for uuid, server in found]
+            return [Named(self._owned(session, uuid), server) for uuid, server in found if uuid is not None]
 
     def last_at(self, host: str) -> builtins.list[Migration]:
         """Return, for each instance that is at a host or has a cleanup pending there, the migration that had it in hand
@@ -534,13 +543,24 @@ class Migrations:
 
 
 def _told_in_boot(session: Any, uuids: Sequence[str], boot_id: str) -> list[str]:
-    """Return which migrations a boot of their source was the first to be told of."""
-    query = sa.select(_J.c.saga, _J.c.input).where(_J.c.saga.in_(list(uuids)), _J.c.direction == log.DO)
-    return [saga for saga, input_ in session.execute(query) if (input_ or {}).get('source_boot_id') == boot_id]
+    """Return which migrations a boot of their source was the first to be sent."""
+    query = sa.select(_L.c.migration, _L.c.payload)
+    query = query.where(_L.c.migration.in_(list(uuids)), _L.c.kind == log.EntryKind.INTENT)
+    found = ((uuid, payload.get('input') or {}) for uuid, payload in session.execute(query))
+    return [uuid for uuid, input_ in found if input_.get('source_boot_id') == boot_id]
 
 
-def _steps(session: Any, uuid: str | None) -> list[log.StepRecord]:
-    return [rows.step(row) for row in session.execute(sa.select(_J).where(_J.c.saga == uuid).order_by(_J.c.id))]
+def _entries(write: Write, status: str | None, attempt: int) -> list[log.Entry]:
+    """Return what a write appends to the log, in order.
+
+    An end comes last; any other status, before the first step that begins with it.
+    """
+    steps = [record.entry() for record in write.records]
+    if status is not None:
+        entry = log.Entry(log.EntryKind.STATUS, attempt, payload={'status': str(status)})
+        begins = (number for number, record in enumerate(write.records) if not record.stored)
+        steps.insert(len(steps) if status in _ENDS else next(begins, 0), entry)
+    return [*write.events, *steps]
 
 
 def _boots(session: Any, hosts: Sequence[str]) -> dict[str, str | None]:
@@ -551,29 +571,3 @@ def _boots(session: Any, hosts: Sequence[str]) -> dict[str, str | None]:
         table.c.host.in_(list(hosts)), table.c.binary == COMPUTE_BINARY
     )
     return {row.host: row.boot_id for row in session.execute(query)}
-
-
-def _write_records(session: Any, known: Migration, epoch: int, records: Sequence[log.StepRecord]) -> None:
-    """Write journal rows: what is new is inserted, what is known is changed, one statement each."""
-    common = {'saga': known.uuid, 'epoch': epoch, 'owner': known.owner}
-    new: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    changed: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    for record in records:
-        ended = types.now() if record.state != log.StepState.INTENT else None
-        values = {
-            'state': record.state,
-            'tries': record.tries,
-            'input': dict(record.input) if record.input is not None else None,
-            'result': dict(record.result) if record.result is not None else None,
-            'ended_at': ended,
-        }
-        key = {'step': record.step, 'direction': record.direction, 'attempt': record.attempt}
-        (changed if record.stored else new).append((key, values))
-    if new:
-        first = {'first_owner': known.owner, 'first_epoch': epoch}
-        written = [common | first | key | values for key, values in new]
-        # Of a single row SQLAlchemy keeps what it has made of the statement.
-        session.execute(sa.insert(_J).values(written if len(written) > 1 else written[0]))
-    for key, values in changed:
-        where = [_J.c[column] == value for column, value in key.items()]
-        session.execute(sa.update(_J).where(_J.c.saga == known.uuid, *where).values(**common | values))

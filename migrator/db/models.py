@@ -98,8 +98,8 @@ class Migration(Times, Base):
     failure: orm.Mapped[str | None] = orm.mapped_column(types.Text())
     stuck_reason: orm.Mapped[str | None] = orm.mapped_column(types.Text())
     waits_for: orm.Mapped[str | None] = orm.mapped_column(types.Text())
-    #: Each status it has had: status, time, owner and epoch of the writer; for readers only.
-    history: orm.Mapped[list[Any]] = orm.mapped_column()
+    #: The place of its newest entry in the log. Its owner appends at the next one.
+    log_seq: orm.Mapped[int] = orm.mapped_column(default=0, server_default='0')
 
     abort_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     abort_requested_by: orm.Mapped[str | None] = orm.mapped_column(types.Text(255))
@@ -119,28 +119,20 @@ class Migration(Times, Base):
     disk_remaining: orm.Mapped[int | None] = orm.mapped_column(types.Whole(64))
 
 
-class SagaStep(Base):
-    """The journal: one row per step, direction and attempt; the intent is committed before the act."""
+class SagaLog(Base):
+    """The log of each migration's saga: rows are added, and none is changed. An intent is committed before the act."""
 
-    __tablename__ = 'saga_steps'
-    __table_args__ = (sa.UniqueConstraint('saga', 'attempt', 'step', 'direction', name='uniq_saga_steps'),)
+    __tablename__ = 'saga_log'
 
-    id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
-    saga: orm.Mapped[str] = _uuid()
-    step: orm.Mapped[str] = orm.mapped_column(types.Text(64))
-    direction: orm.Mapped[str] = orm.mapped_column(types.Text(8))
-    state: orm.Mapped[str] = orm.mapped_column(types.Text(16))
+    migration: orm.Mapped[str] = _uuid(primary_key=True)
+    seq: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=False)
+    at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=types.now())
+    conductor: orm.Mapped[str | None] = _uuid()
     epoch: orm.Mapped[int] = orm.mapped_column()
-    owner: orm.Mapped[str | None] = _uuid()
     attempt: orm.Mapped[int] = orm.mapped_column()
-    tries: orm.Mapped[int] = orm.mapped_column(default=1)
-    input: orm.Mapped[dict[str, Any] | None] = orm.mapped_column()
-    result: orm.Mapped[dict[str, Any] | None] = orm.mapped_column()
-    started_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=types.now())
-    ended_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    #: Who began it, where another has gone on with it since; for readers only.
-    first_owner: orm.Mapped[str | None] = _uuid()
-    first_epoch: orm.Mapped[int | None] = orm.mapped_column()
+    kind: orm.Mapped[str] = orm.mapped_column(types.Text(16))
+    step: orm.Mapped[str | None] = orm.mapped_column(types.Text(64))
+    payload: orm.Mapped[dict[str, Any]] = orm.mapped_column()
 
 
 class Conductor(Base):
@@ -234,7 +226,7 @@ class InstanceAction(Base):
 #: What the queries are made of: no session keeps objects of rows, nor looks for what has changed in them.
 INSTANCES: Any = Instance.__table__
 MIGRATIONS: Any = Migration.__table__
-SAGA_STEPS: Any = SagaStep.__table__
+SAGA_LOG: Any = SagaLog.__table__
 CONDUCTORS: Any = Conductor.__table__
 SERVICES: Any = Service.__table__
 COMPUTE_NODES: Any = ComputeNode.__table__

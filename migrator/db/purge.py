@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deletion of migrations that ended long ago, with their journals and instance actions.
+"""The deletion of migrations that ended long ago, with their logs and instance actions.
 
 A migration stays while it is in progress, while a pending cleanup names it, and while it has the highest tenure of its
 instance. A host that starts is sent that tenure, and :func:`migrator.db.tenures.after_all` counts on from it when a
@@ -19,7 +19,7 @@ from migrator.db import engine as engines
 from migrator.db import models
 from migrator.objects import ENDS
 
-_T, _J = models.MIGRATIONS, models.SAGA_STEPS
+_T, _L = models.MIGRATIONS, models.SAGA_LOG
 _A, _D = models.INSTANCE_ACTIONS, models.HOST_DEBTS
 _ENDS = [status.value for status in ENDS]
 
@@ -29,7 +29,7 @@ class Purged:
     """How many rows of each table were deleted."""
 
     migrations: int = 0
-    saga_steps: int = 0
+    saga_log: int = 0
     instance_actions: int = 0
 
     def __add__(self, other: Purged) -> Purged:
@@ -85,6 +85,6 @@ class Purge:
             # In one order, so that of two purges neither waits for what the other holds.
             found = session.execute(query.order_by(_T.c.id).with_for_update()).all()
             uuids = [row.uuid for row in found if row.uuid is not None]
-            which = (_T.c.id.in_([row.id for row in found]), _J.c.saga.in_(uuids), _A.c.migration_uuid.in_(uuids))
+            which = (_T.c.id.in_([row.id for row in found]), _L.c.migration.in_(uuids), _A.c.migration_uuid.in_(uuids))
             gone: list[Any] = [session.execute(sa.delete(each.left.table).where(each)) for each in which]
             return Purged(*(each.rowcount for each in gone))

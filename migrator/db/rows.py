@@ -46,6 +46,6 @@ def node(row: Any) -> compute_node.ComputeNode:
     return _fields(compute_node.ComputeNode, row, providers=base.from_primitive(row.providers))
 
 
-def step(row: Any) -> log.StepRecord:
-    """Return the journal's record of a row of ``saga_steps``."""
-    return _fields(log.StepRecord, row, stored=True)
+def entry(row: Any) -> log.Entry:
+    """Return the entry of a row of ``saga_log``."""
+    return _fields(log.Entry, row)

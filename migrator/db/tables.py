@@ -20,7 +20,7 @@ from migrator.db import cleanups, models, rows
 TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
     'migrations': (models.Migration, rows.migration),
     'instances': (models.Instance, rows.instance),
-    'saga_steps': (models.SagaStep, rows.step),
+    'saga_log': (models.SagaLog, rows.entry),
     'host_debts': (models.HostCleanup, cleanups.cleanup),
     'services': (models.Service, rows.service),
     'compute_nodes': (models.ComputeNode, rows.node),
@@ -52,7 +52,7 @@ class Tables:
         self._tables = {name: _Table(*found) for name, found in TABLES.items()}
 
     def read(self, table: str) -> list[Row]:
-        """Return every row of a table, in the order of their ids."""
+        """Return every row of a table, in the order in which they were inserted."""
         if self._connection is None:
             self._connection = sqlite3.connect(f'file:{self._file}?mode=ro', uri=True, isolation_level=None)
         return list(self._tables[table].read(self._connection))
@@ -72,7 +72,7 @@ class _Table:
             (column.name, column.type.dialect_impl(dialect).result_processor(dialect, None)) for column in columns
         ]
         names = ', '.join(f'"{column.name}"' for column in columns)
-        self._query = f'SELECT id, {names} FROM "{model.__tablename__}" ORDER BY id'  # noqa: S608 -- the schema's own names
+        self._query = f'SELECT rowid, {names} FROM "{model.__tablename__}" ORDER BY rowid'  # noqa: S608 -- the schema's own names
         self._made = made
         self._known: dict[int, tuple[tuple[Any, ...], Row]] = {}
 

@@ -81,12 +81,12 @@ def make(cloud: DemoCloud, refused: Sequence[Refusal]) -> Report:
     # Before anything is looked at: the audit talks to Placement too.
     costs, asides = cloud.costs(), cloud.asides()
     with counting.aside():
-        migrations = cloud.migrations()
+        migrations, histories = cloud.migrations(), cloud.histories()
         findings, looked_at = audit(cloud)
     names = {guest.uuid: guest.name for guest in cloud.guests}
     described = []
     for migration in migrations:
-        trace = trace_of(cloud, migration)
+        trace = trace_of(cloud, migration, histories[migration.uuid])
         described.append(
             {
                 'uuid': migration.uuid,
@@ -95,13 +95,13 @@ def make(cloud: DemoCloud, refused: Sequence[Refusal]) -> Report:
                 'source': migration.source_compute,
                 'destination': migration.dest_compute,
                 'status': migration.status,
-                'history': [{'status': one['status'], 'at': one['at']} for one in migration.history],
+                'history': [{'status': one['status'], 'at': one['at']} for one in histories[migration.uuid]],
                 'failure': migration.failure or migration.stuck_reason,
                 'noticed_after': noticed_after(trace),
                 'trace': trace,
             }
         )
-    moments = [_at(entry) for one in migrations for entry in one.history]
+    moments = [_at(entry) for history in histories.values() for entry in history]
     return Report(
         migrations=described,
         refused=refused,
@@ -138,16 +138,16 @@ def audit(cloud: DemoCloud) -> tuple[list[dict[str, Any]], dict[str, int]]:
 # --- the trace -------------------------------------------------------------------------------------------------------
 
 
-def trace_of(cloud: DemoCloud, migration: Migration) -> list[dict[str, Any]]:
+def trace_of(cloud: DemoCloud, migration: Migration, history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return all that happened to a migration, in order: its statuses, its messages, its hypervisors' doings.
 
     ``at`` counts seconds from its acceptance.
     """
     clock = cloud.world_threads.clock
-    start = _at(migration.history[0])
+    start = _at(history[0])
     # Statuses are on the wall clock, the others on the monotonic one.
     offset = clock.monotonic() - (clock.now() - start).total_seconds()
-    events = [((_at(one) - start).total_seconds(), 'status', str(one['status'])) for one in migration.history]
+    events = [((_at(one) - start).total_seconds(), 'status', str(one['status'])) for one in history]
     for moment, message in zip(list(cloud.messages.times), list(cloud.messages), strict=False):
         if message.migration_uuid == migration.uuid:
             said = f'{message.kind} {message.method}: {message.sender} to {message.target}'

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
 import rich.box
@@ -47,11 +47,13 @@ _AROUND = 9
 class Look:
     """One look at the cloud.
 
+    :ivar histories: the uuid of a migration -> each status that it has had.
     :ivar population: host -> how many guests it runs.
     :ivar asked: how many migrations are to be asked for, in all.
     """
 
     migrations: Sequence[Migration]
+    histories: Mapping[str, Sequence[dict[str, Any]]]
     names: dict[str, str]
     population: dict[str, int]
     asked: int
@@ -60,7 +62,7 @@ class Look:
     def position(self, migration: Migration) -> int:
         """Return a queued migration's place in the queue of its source, from 1."""
         waiting = [one for one in self.migrations if one.status == _S.QUEUED]
-        waiting.sort(key=lambda one: (_moment(one, _S.QUEUED) or self.now, one.id))
+        waiting.sort(key=lambda one: (_moment(self.histories[one.uuid], _S.QUEUED) or self.now, one.id))
         return waiting.index(migration) + 1
 
     def counts(self) -> dict[str, int]:
@@ -75,8 +77,11 @@ def look(cloud: DemoCloud) -> Look:
     """Look at the cloud; it counts as an aside."""
     with counting.aside():
         migrations = cloud.migrations()
+        histories = cloud.histories()
     names = {guest.uuid: guest.name for guest in cloud.guests}
-    return Look(migrations, names, cloud.population(), cloud.settings.leaving, cloud.world_threads.clock.now())
+    return Look(
+        migrations, histories, names, cloud.population(), cloud.settings.leaving, cloud.world_threads.clock.now()
+    )
 
 
 class View(Protocol):
@@ -112,7 +117,7 @@ class Lines:
         news = [
             (entry['at'], migration, entry['status'])
             for migration in seen.migrations
-            for entry in migration.history[self._told.get(migration.uuid, 0) :]
+            for entry in seen.histories[migration.uuid][self._told.get(migration.uuid, 0) :]
         ]
         for at, migration, status in sorted(news, key=lambda one: str(one[0])):
             moment = datetime.datetime.fromisoformat(at)
@@ -124,7 +129,7 @@ class Lines:
             name = seen.names.get(migration.instance_uuid, migration.instance_uuid)
             seconds = (moment - self._began).total_seconds()
             print(f'{seconds:8.3f} s  {name}  {route:<16}  {status}', file=self._out, flush=True)
-        self._told = {migration.uuid: len(migration.history) for migration in seen.migrations}
+        self._told = {uuid: len(history) for uuid, history in seen.histories.items()}
 
 
 class Screen:
@@ -190,6 +195,7 @@ class Screen:
         arrow = '\N{RIGHTWARDS ARROW}' if self._unicode else '->'
         style = _STYLES.get(status, _BAD)
         said = 'stuck' if migration.stuck_reason else status.value
+        history = seen.histories[migration.uuid]
         return [
             seen.names.get(migration.instance_uuid, '?'),
             f'{migration.source_compute} {arrow} {migration.dest_compute or "..."}',
@@ -197,7 +203,7 @@ class Screen:
             self._bar(migration, style),
             _copied(migration),
             self._queue(migration, seen),
-            _seconds(_moment(migration, _S.ACCEPTED), _end(migration) or seen.now),
+            _seconds(_moment(history, _S.ACCEPTED), _end(migration, history) or seen.now),
         ]
 
     def _bar(self, migration: Migration, style: str) -> rich.table.Table:
@@ -214,10 +220,11 @@ class Screen:
         return cell
 
     def _queue(self, migration: Migration, seen: Look) -> rich.text.Text:
-        queued = _moment(migration, _S.QUEUED)
+        history = seen.histories[migration.uuid]
+        queued = _moment(history, _S.QUEUED)
         if migration.status == _S.QUEUED:
             return rich.text.Text(f'no. {seen.position(migration)}', style='yellow')
-        started = next((_at(one) for one in migration.history if _at(one) > queued), seen.now) if queued else None
+        started = next((_at(one) for one in history if _at(one) > queued), seen.now) if queued else None
         return rich.text.Text(_seconds(queued, started) if queued and started else '', style='dim')
 
     def _foot(self, seen: Look) -> rich.text.Text:
@@ -253,12 +260,12 @@ def _at(entry: dict[str, Any]) -> datetime.datetime:
     return datetime.datetime.fromisoformat(str(entry['at']))
 
 
-def _moment(migration: Migration, status: str) -> datetime.datetime | None:
-    return next((_at(one) for one in migration.history if one['status'] == status), None)
+def _moment(history: Sequence[dict[str, Any]], status: str) -> datetime.datetime | None:
+    return next((_at(one) for one in history if one['status'] == status), None)
 
 
-def _end(migration: Migration) -> datetime.datetime | None:
-    return _at(migration.history[-1]) if migration.ended else None
+def _end(migration: Migration, history: Sequence[dict[str, Any]]) -> datetime.datetime | None:
+    return _at(history[-1]) if migration.ended else None
 
 
 def _seconds(since: datetime.datetime | None, until: datetime.datetime) -> str:

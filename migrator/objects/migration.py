@@ -105,7 +105,7 @@ def check_move(migration_uuid: str, old: str, new: str) -> None:
 class Migration(base.Versioned):
     """One row of ``migrations``. Times are UTC; memory and disk figures are bytes."""
 
-    VERSION = '1.2'  # 1.1: the requests to retry and to abandon; 1.2: the tenure
+    VERSION = '1.3'  # 1.1: the requests to retry and to abandon; 1.2: the tenure; 1.3: the log in place of the history
 
     id: int = 0
     uuid: str
@@ -143,8 +143,8 @@ class Migration(base.Versioned):
     failure: str | None = None
     stuck_reason: str | None = None
     waits_for: str | None = None
-    #: Each status it has had: {status, at, owner, epoch}.
-    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    #: The place of the newest entry in its log.
+    log_seq: int = 0
 
     #: Wishes: written by the API, by a stopping host and by migrator-manage, read by the owner.
     abort_requested_at: datetime.datetime | None = None

@@ -319,8 +319,7 @@ def _name(host: str | None) -> str:
 
 
 def _ended_at(migration: Migration) -> str | None:
-    if migration.history:
-        return str(migration.history[-1]['at'])
+    # Nothing changes it any more after the end.
     changed: datetime.datetime | None = migration.updated_at
     return changed.isoformat() if changed else None
 

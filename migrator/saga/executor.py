@@ -47,6 +47,9 @@ class Subject(Protocol):
     def turn_against(self, reason: str) -> None:
         """Note a failure as the wish to turn back."""
 
+    def enter(self, status: str) -> None:
+        """Have a status written with the next commit."""
+
     def commit(self, records: Sequence[StepRecord], outcome: str | None = None) -> None:
         """Write records and outcome in one guarded transaction, and take them into the journal.
 
@@ -134,6 +137,8 @@ class SagaExecutor(Generic[T]):
         if step.intent is None or self._find(step) is not None:
             return None
         intent = step.intent(self.subject)
+        if isinstance(intent, (Mapping, Failed)):
+            self._enter(step)
         if not isinstance(intent, Mapping):
             return intent
         self._flush([self._record(step, DO, StepState.INTENT, input_=intent)])
@@ -142,6 +147,8 @@ class SagaExecutor(Generic[T]):
     def _take(self, step: Step[T], verdict: Verdict) -> Parked | Stuck | None:
         match verdict:
             case Done(result):
+                if self._find(step) is None:
+                    self._enter(step)
                 record = self._record(step, DO, StepState.DONE, result)
                 self._buffer.records.append(record)
                 self.subject.journal.put([record])
@@ -197,6 +204,7 @@ class SagaExecutor(Generic[T]):
                 intent = step.intent(self.subject)
                 if not isinstance(intent, Mapping):
                     return self._wait(intent)
+                self._enter(step)
                 intents.append(self._record(step, DO, StepState.INTENT, input_=intent))
         if intents:
             self._flush(intents)
@@ -242,6 +250,11 @@ class SagaExecutor(Generic[T]):
             case verdict:
                 return verdict
         return None
+
+    def _enter(self, step: Step[T]) -> None:
+        status = step.status_for(self.subject)
+        if status is not None:
+            self.subject.enter(status)
 
     # --- the journal -------------------------------------------------------------------------------------------------
 

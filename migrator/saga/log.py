@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The journal: what was intended, and what came of it."""
+"""The log of a saga: what was intended and what came of it, in the order in which it was written."""
 
 from __future__ import annotations
 
@@ -15,23 +15,83 @@ UNDO = 'undo'
 
 
 class StepState(enum.StrEnum):
-    """Where one step stands in one direction."""
+    """The state of a step in one direction."""
 
     INTENT = 'intent'
     DONE = 'done'
     FAILED = 'failed'
 
 
+class EntryKind(enum.StrEnum):
+    """What an entry of the log records. Rows are only added; none is changed."""
+
+    #: The subject has a new status.
+    STATUS = 'status'
+    #: A step is about to be done or undone.
+    INTENT = 'intent'
+    UNDO_INTENT = 'undo_intent'
+    #: A step has failed, for another reason than before, and is tried again.
+    TRIED = 'tried'
+    UNDO_TRIED = 'undo_tried'
+    #: A step is done or undone, or has failed for good.
+    DONE = 'done'
+    FAILED = 'failed'
+    UNDO_DONE = 'undo_done'
+    #: The subject is stuck, for the reason in the payload.
+    STUCK = 'stuck'
+    #: The subject is no longer stuck.
+    UNSTUCK = 'unstuck'
+    #: An operator has asked for a retry.
+    RETRY = 'retry'
+
+
+_K, _S = EntryKind, StepState
+#: Kind -> the direction and the state of the step that it records.
+_STEPS: Mapping[str, tuple[str, StepState]] = {
+    _K.INTENT: (DO, _S.INTENT),
+    _K.TRIED: (DO, _S.INTENT),
+    _K.DONE: (DO, _S.DONE),
+    _K.FAILED: (DO, _S.FAILED),
+    _K.UNDO_INTENT: (UNDO, _S.INTENT),
+    _K.UNDO_TRIED: (UNDO, _S.INTENT),
+    _K.UNDO_DONE: (UNDO, _S.DONE),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One row of the log.
+
+    :ivar seq: its place in the log of its saga; the first is 1. The database refuses a place that is taken.
+    :ivar at: when it was written, by the database's clock; None: it has not been written yet.
+    :ivar conductor: the incarnation that wrote it; None: no conductor did.
+    :ivar step: the name of the step; None where it is not about a step.
+    :ivar payload: what the kind has: ``status``, ``input``, ``result``, ``tries``, ``reason``, ``by``, ...
+    """
+
+    kind: str
+    attempt: int = 1
+    step: str | None = None
+    payload: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    epoch: int = 0
+    conductor: str | None = None
+    seq: int = 0
+    at: datetime.datetime | None = None
+
+    @property
+    def direction(self) -> str | None:
+        """``do`` or ``undo``; None where the entry is not about a step."""
+        return _STEPS[self.kind][0] if self.kind in _STEPS else None
+
+
 @dataclasses.dataclass(frozen=True)
 class StepRecord:
-    """One row of the journal: a step, in one direction, in one attempt.
+    """A step in one direction and attempt, as the log's entries of it add up.
 
     :ivar epoch: the epoch in which it was last written.
     :ivar input: what the intent fixed.
     :ivar result: what came of it; for a failure, ``{'reason': ...}``.
-    :ivar first_owner: who has written it first; for readers only.
-    :ivar first_epoch: in which epoch that was.
-    :ivar stored: whether the database has the row already.
+    :ivar stored: whether the log has an entry of it already.
     """
 
     step: str
@@ -45,18 +105,58 @@ class StepRecord:
     result: Mapping[str, Any] | None = None
     started_at: datetime.datetime | None = None
     ended_at: datetime.datetime | None = None
-    first_owner: str | None = None
-    first_epoch: int | None = None
     stored: bool = False
 
     @property
     def key(self) -> tuple[int, str, str]:
-        """What makes it one row."""
+        """The attempt, step and direction, of which there is one record."""
         return (self.attempt, self.step, self.direction)
+
+    def entry(self) -> Entry:
+        """Return the entry by which the log gets this record."""
+        tried = self.stored and self.state == StepState.INTENT and self.result is not None
+        kind = next(
+            kind
+            for kind, found in _STEPS.items()
+            if found == (self.direction, self.state) and kind.endswith('tried') == tried
+        )
+        payload: dict[str, Any] = {}
+        if self.input is not None and not tried and (self.state == StepState.INTENT or not self.stored):
+            payload['input'] = dict(self.input)
+        if self.result is not None:
+            payload['result'] = dict(self.result)
+        if self.tries != 1:
+            payload['tries'] = self.tries
+        return Entry(kind, self.attempt, self.step, payload)
+
+
+def records(entries: Iterable[Entry]) -> list[StepRecord]:
+    """Return the records that the entries of one log add up to, in the order in which they began.
+
+    :param entries: in the order of ``seq``.
+    """
+    found: dict[tuple[int, str, str], StepRecord] = {}
+    for entry in entries:
+        if entry.kind not in _STEPS or entry.step is None:
+            continue
+        direction, state = _STEPS[entry.kind]
+        known = StepRecord(entry.step, direction, state, entry.attempt, started_at=entry.at, stored=True)
+        known = found.get(known.key, known)
+        found[known.key] = dataclasses.replace(
+            known,
+            state=state.value,
+            epoch=entry.epoch,
+            owner=entry.conductor,
+            tries=entry.payload.get('tries', known.tries),
+            input=entry.payload.get('input', known.input),
+            result=entry.payload.get('result'),
+            ended_at=entry.at if state != StepState.INTENT else None,
+        )
+    return list(found.values())
 
 
 class Journal:
-    """What has been committed of one saga, as its owner holds it in memory; the database has the same rows."""
+    """The records of one saga, as its owner holds them in memory; the log in the database adds up to the same."""
 
     def __init__(self, records: Iterable[StepRecord] = ()) -> None:
         self._records: dict[tuple[int, str, str], StepRecord] = {record.key: record for record in records}

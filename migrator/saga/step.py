@@ -110,6 +110,8 @@ class Step(Generic[S]):
         one undo, which then runs once for both.
     :ivar intent: returns what the journal must hold before ``do`` may act (JSON-safe), or a verdict if that cannot be
         had now. None: the step changes nothing that its predecessor's record does not lead back to.
+    :ivar status: the status that the subject has from the step's first record on: its intent, where it has one. Or a
+        function that returns it; None: the step leaves the status as it is.
     :ivar undo_after: the name of an earlier step whose undo must be finished before this one's begins; by default the
         undo column is read strictly upwards.
     """
@@ -120,3 +122,13 @@ class Step(Generic[S]):
     undo: Callable[[S], Verdict] | None = None
     intent: Callable[[S], Mapping[str, Any] | Verdict] | None = None
     undo_after: str | None = None
+    status: str | Callable[[S], str] | None = None
+
+    @property
+    def writes_ahead(self) -> bool:
+        """Whether the log has the step's intent before ``do`` may act."""
+        return self.intent is not None
+
+    def status_for(self, subject: S) -> str | None:
+        """Return the status that a subject has from the step's first record on."""
+        return self.status(subject) if callable(self.status) else self.status

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from migrator.compute import rpcapi, work
-from migrator.db import tables
+from migrator.db import saga_log, tables
 from migrator.objects import Migration, MigrationStatus, protocol
 from migrator.saga import log
 from migrator.simulator import reader
@@ -66,6 +66,9 @@ class Monitor:
         self._tables: dict[str, list[tables.Row]] = {}
         self._rows: dict[str, Any] = {}
         self._before: dict[str, Migration] = {}
+        self._histories_before: dict[str, list[dict[str, Any]]] = {}
+        #: uuid -> how many entries its log had, and what they added up to.
+        self._added_up: dict[str, tuple[int, list[log.StepRecord], list[dict[str, Any]]]] = {}
         self._providers: dict[str, Any] = {}
         self._changed = set(ROWS)
         self._read_at: dict[str, int] = {}
@@ -259,7 +262,13 @@ class Monitor:
             self._providers = self._reader.providers()
         elif self._consumers:
             self._providers = self._reader.held_by(self._consumers, self._providers)
-        world = World(providers=self._providers, before=self._before, **self._rows, **outside)
+        world = World(
+            providers=self._providers,
+            before=self._before,
+            histories_before=self._histories_before,
+            **self._rows,
+            **outside,
+        )
         everything = self._changed or placement_changed or self._effects != len(world.effects)
         self._effects = len(world.effects)
         for invariant in check.INVARIANTS:
@@ -269,7 +278,7 @@ class Monitor:
                 for what in invariant.function(world):
                     self._note(invariant.id, what)
         self._note_silence(world)
-        self._before = self._rows['migrations']
+        self._before, self._histories_before = self._rows['migrations'], self._rows['histories']
         self._changed.clear()
         self._consumers.clear()
         self._trees_changed = False
@@ -297,10 +306,18 @@ class Monitor:
             self._tables[table] = self.cloud.backend.tables.read(table)
         found = {table: [row.object for row in rows] for table, rows in self._tables.items()}
         concerned = {one.uuid for one in found['migrations'] if one.in_progress} | self._before.keys()
-        journal: dict[str, list[log.StepRecord]] = {uuid: [] for uuid in concerned}
-        for row in self._tables['saga_steps']:
-            if row.saga in journal:
-                journal[row.saga].append(row.object)
+        logs: dict[str, list[log.Entry]] = {uuid: [] for uuid in concerned}
+        for row in self._tables['saga_log']:
+            if row.migration in logs:
+                logs[row.migration].append(row.object)
+        known, self._added_up = self._added_up, {}
+        for uuid, entries in logs.items():
+            before = known.get(uuid)
+            self._added_up[uuid] = (
+                before
+                if before is not None and before[0] == len(entries)
+                else (len(entries), log.records(entries), saga_log.history(entries))
+            )
         self._rows = {
             'services': found['services'],
             'nodes': {one.host: one for one in found['compute_nodes']},
@@ -308,7 +325,8 @@ class Monitor:
             'instances': {one.uuid: one for one in reversed(found['instances'])},
             'migrations': {one.uuid: one for one in found['migrations'] if one.uuid in concerned},
             'marked': frozenset(row.uuid for row in self._tables['migrations'] if row.in_progress_instance_uuid),
-            'journal': journal,
+            'journal': {uuid: found[1] for uuid, found in self._added_up.items()},
+            'histories': {uuid: found[2] for uuid, found in self._added_up.items()},
         }
 
     def _now(self) -> float:

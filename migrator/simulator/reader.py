@@ -15,10 +15,12 @@ import datetime
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from migrator.db import saga_log
 from migrator.db.api import Database
 from migrator.objects import protocol
 from migrator.placement_client import allocations, providers
 from migrator.placement_client.client import PlacementClient
+from migrator.saga import log
 from migrator.testing.simulation import primitives
 
 if TYPE_CHECKING:  # a reader need not import the cloud
@@ -101,12 +103,14 @@ class Reader:
         with self.database() as database:
             migrations = {one.uuid: one for one in reversed(database.migrations.list())}
             instances = {one.uuid: one for one in reversed(database.instances.list())}
+            logs_of = database.migrations.read_logs([*migrations])
             known = {*instances, *(one.instance_uuid for one in migrations.values())}
             found = {
                 'instances': instances,
                 'migrations': migrations,
                 'marked': marked(database, known),
-                'journal': {uuid: database.migrations.steps(uuid) for uuid in migrations},
+                'journal': {uuid: log.records(entries) for uuid, entries in logs_of.items()},
+                'histories': {uuid: saga_log.history(entries) for uuid, entries in logs_of.items()},
                 'cleanups': database.cleanups.list(),
                 'services': database.services.list(),
                 'nodes': {node.host: node for node in database.services.list_nodes()},

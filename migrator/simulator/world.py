@@ -8,7 +8,7 @@ import dataclasses
 import datetime
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from migrator.db.actions import Action
 from migrator.db.cleanups import Cleanup
@@ -33,6 +33,8 @@ class World:
     :ivar migrations: uuid -> migration, the oldest first. A :class:`~migrator.simulator.monitor.Monitor` passes only
         those that are in progress or have ended since its last look.
     :ivar before: the migrations at the last look. It is empty in a single snapshot.
+    :ivar histories: uuid -> each status that the migration has had.
+    :ivar histories_before: the histories at the last look. It is empty in a single snapshot.
     :ivar marked: uuids of the migrations with a value in the unique column that allows one per instance.
     :ivar logs: the log lines, formatted.
     :ivar secrets: texts that no log and no error may contain.
@@ -48,6 +50,8 @@ class World:
     before: Mapping[str, Migration] = dataclasses.field(default_factory=dict)
     marked: frozenset[str]
     journal: Mapping[str, Sequence[log.StepRecord]]
+    histories: Mapping[str, Sequence[Mapping[str, Any]]]
+    histories_before: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
     cleanups: Sequence[Cleanup]
     services: Sequence[Service]
     nodes: Mapping[str, compute_node.ComputeNode]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import webob
 
 from migrator.conductor import instances
+from migrator.db import saga_log
 from migrator.db.api import Database
 from migrator.objects import Flavor, Instance, Migration
 from migrator.placement_client import client as placement_client
@@ -109,6 +110,15 @@ class Face:
         """Return the migrations of one instance, or of all, the oldest first."""
         filters = {'instance_uuid': instance.uuid} if instance is not None else None
         return list(reversed(self.database.migrations.list(filters)))
+
+    def histories(self) -> dict[str, list[dict[str, Any]]]:
+        """Return each status that each migration has had, by the migration's uuid."""
+        uuids = [migration.uuid for migration in self.migrations()]
+        return {uuid: saga_log.history(entries) for uuid, entries in self.database.migrations.read_logs(uuids).items()}
+
+    def history_of(self, migration: Migration) -> list[dict[str, Any]]:
+        """Return each status that a migration has had."""
+        return saga_log.history(self.database.migrations.read_log(migration.uuid))
 
     def idle(self) -> bool:
         """Return whether no migration is in progress."""

@@ -154,7 +154,7 @@ def failed(cloud, instance, before, why, status='failed'):
 
 def history(cloud, instance):
     """Return the statuses that a server's newest migration has had, in order."""
-    return [entry['status'] for entry in cloud.migrations(instance)[-1].history]
+    return [entry['status'] for entry in cloud.history_of(cloud.migrations(instance)[-1])]
 
 
 def when(cloud, instance, *statuses, within=60):

@@ -178,7 +178,7 @@ def test_a_conductor_that_was_paused_past_its_lease_writes_nothing_when_it_wakes
     cloud.simulation.resume(cloud.processes['conductor1'])
     cloud.wait(LONG)
     seen.completed(cloud, instance, 'host2')
-    entries = cloud.migrations(instance)[0].history
+    entries = cloud.history_of(cloud.migrations(instance)[0])
     assert [entry['epoch'] for entry in entries] == sorted(entry['epoch'] for entry in entries)
 
 

@@ -107,7 +107,7 @@ def test_the_statuses_come_in_the_order_of_the_story(cloud):
     cloud.wait()
     story = ['accepted', 'preparing', 'queued', 'running', 'post-migrating', 'completed']
     assert seen.history(cloud, instance) == story
-    times = [entry['at'] for entry in cloud.migrations(instance)[0].history]
+    times = [entry['at'] for entry in cloud.history_of(cloud.migrations(instance)[0])]
     assert times == sorted(times)
 
 

@@ -20,7 +20,6 @@ from migrator import exception, executors
 from migrator.conductor import broker, outage
 from migrator.conductor.compute_client import Hosts
 from migrator.conductor.migration import waiting
-from migrator.conductor.migration.waiting import STUCK
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Owned, Write
@@ -34,8 +33,7 @@ LOG = logging.getLogger(__name__)
 Status = MigrationStatus
 #: Whether a host answers -> how what it waits for begins while that host does not tell of its guest.
 _SILENCES = {False: '{} has not answered ', True: '{} answers, but its hypervisor has not told of the guest '}
-#: So many of what happened to one that is stuck are kept, the newest.
-_STUCK_EVENTS = 20
+_STUCK_KINDS = (log.EntryKind.STUCK, log.EntryKind.UNSTUCK)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +84,10 @@ class MigrationContext:
         self.tools = tools
         self.row = owned.migration
         self.instance: instance.Instance | None = owned.instance
-        self.journal = log.Journal(owned.records)
+        self.journal = log.Journal(log.records(owned.entries))
+        #: The newest entry of its being stuck, or no longer.
+        self.stuck = next((one for one in reversed(owned.entries) if one.kind in _STUCK_KINDS), None)
+        self._events: list[log.Entry] = []
         self.settling = settling
         #: Whether earlier migrations of the instance may have left a cleanup at its source.
         self.has_source_cleanup = owned.has_source_cleanup
@@ -144,23 +145,22 @@ class MigrationContext:
         self.will(stuck_reason=reason)
         if reason is None:
             self.will(waits_for=self.row.waits_for)
-        self.commit([self._stuck_record(reason)])
+        self._note_stuck(reason)
+        self.commit()
 
-    def _stuck_record(self, reason: str | None) -> log.StepRecord:
-        """Return the journal's row of this attempt's being stuck: what was said of it, and who has had it retried."""
-        known = self.record(STUCK) or log.StepRecord(STUCK, log.DO, log.StepState.INTENT, self.attempt, tries=0)
-        events = list((known.result or {}).get('events', ()))
-        row, now = self.row, self.now().isoformat()
+    def _note_stuck(self, reason: str | None) -> None:
+        """Have the log get why it is stuck, or that it is no longer; and before that who has had it retried."""
+        row = self.row
         if row.retry_requested_at is not None:
-            events.append({'at': row.retry_requested_at.isoformat(), 'retried_by': row.retry_requested_by})
+            asked = {'by': row.retry_requested_by, 'requested_at': row.retry_requested_at.isoformat()}
+            self._events.append(log.Entry(log.EntryKind.RETRY, self.attempt, payload=asked))
             self._fields['retry_requested_at'] = None
-        if row.abandon_requested_at is None or reason is not None:
+        if reason is not None:
             boots = {host: self.boots.get(host) for host in sorted(self.waits_on)}
-            events.append({'at': now, 'stuck': reason, 'owner': row.owner, 'epoch': row.epoch, 'boots': boots})
-        state = log.StepState.DONE if reason is None else log.StepState.INTENT
-        begins = reason is not None and row.stuck_reason is None
-        result = {'events': events[-_STUCK_EVENTS:]}
-        return dataclasses.replace(known, state=state.value, result=result, tries=known.tries + begins)
+            payload = {'reason': reason, 'boots': boots}
+            self._events.append(log.Entry(log.EntryKind.STUCK, self.attempt, payload=payload))
+        elif row.abandon_requested_at is None:
+            self._events.append(log.Entry(log.EntryKind.UNSTUCK, self.attempt))
 
     def forget_tries(self) -> None:
         """Have everything that has failed be tried again at once, and the hosts asked before anything is decided."""
@@ -169,13 +169,17 @@ class MigrationContext:
         self.must_ask = set(self.hosts)
 
     def note_try(self, record: log.StepRecord, reason: str) -> None:
-        """Write that a step which is never given up has failed once more, for whoever asks.
+        """Write that a step which is never given up has failed for another reason than before.
 
         What bodies have collected is not written with it: that belongs to the commit of what is done.
         """
         tried = dataclasses.replace(record, tries=record.tries + 1, result={'reason': reason})
-        if self.tools.database.migrations.note_try(self.row, tried):
-            self.journal.put([tried])
+        known = (self.record(record.step, record.direction) or record).result
+        if known is None or known.get('reason') != reason:
+            if not self.tools.database.migrations.note_try(self.row, tried):
+                return
+            self.row = self.row.replace(log_seq=self.row.log_seq + 1)
+        self.journal.put([tried])
 
     def wait_for(self, pause: Parked) -> Parked | Stuck:
         """Note what a run has ended with; see :func:`migrator.conductor.migration.waiting.wait_for`."""
@@ -184,7 +188,7 @@ class MigrationContext:
     def forget_writes(self) -> None:
         """Forget what bodies have collected for the next commit."""
         self._fields, self._instance_fields, self._cleanups, self._will_call = {}, {}, [], False
-        self._cleanups_held, self._cleanups_run = None, []
+        self._cleanups_held, self._cleanups_run, self._events = None, [], []
 
     def note_waiting(self, why: str | None) -> None:
         """Write what it waits for, for whoever asks; the next commit takes it away.
@@ -275,6 +279,10 @@ class MigrationContext:
         """Note a failure as the wish to turn back."""
         self._against = reason
 
+    def enter(self, status: str) -> None:
+        """Have a status written with the next commit."""
+        self.will(status=status)
+
     def commit(self, records: Sequence[log.StepRecord] = (), outcome: str | None = None) -> None:
         """Write records, outcome, and what bodies have collected by :meth:`will`, in one guarded transaction.
 
@@ -291,7 +299,7 @@ class MigrationContext:
         if self.row.stuck_reason is not None and 'stuck_reason' not in fields:
             if outcome or ends or any(record.state == log.StepState.DONE for record in records):
                 fields['stuck_reason'] = None
-                records = [*records, self._stuck_record(None)]
+                self._note_stuck(None)
         if self.row.waits_for is not None or ends:
             fields.setdefault('waits_for', None)
         undoes = any((record.direction, record.state) == (log.UNDO, log.StepState.INTENT) for record in records)
@@ -299,6 +307,7 @@ class MigrationContext:
         write = Write(
             fields=fields,
             records=records,
+            events=self._events,
             instance=self._instance_fields or None,
             cleanups=self._cleanups,
             cleanups_held=self._cleanups_held,
@@ -307,6 +316,7 @@ class MigrationContext:
         )
         self.row, boots = self.tools.database.migrations.commit(self.row, write)
         self.boots |= boots
+        self.stuck = next((one for one in reversed(self._events) if one.kind in _STUCK_KINDS), self.stuck)
         if self._instance_fields and self.instance is not None:
             self.instance = self.instance.replace(**self._instance_fields)
         for record in records:

@@ -17,8 +17,6 @@ from migrator.objects import MigrationStatus, Outcome
 from migrator.saga import log
 from migrator.saga.step import Parked, Stuck
 
-#: The journal's row of an attempt's being stuck, which is no step.
-STUCK = 'stuck'
 #: How many times as long as a host may be silent a migration may wait without getting any further.
 PATIENCE = 5
 #: The statuses that say enough of a wait that may last.
@@ -147,7 +145,7 @@ def _have_begun_anew(m: Any, boots: Mapping[str, str | None], whom: Sequence[str
 
 def _got(m: Any) -> Any:
     """Return what changes when a migration gets any further."""
-    done = [one for one in m.journal.all() if one.state != log.StepState.INTENT and one.step != STUCK]
+    done = [one for one in m.journal.all() if one.state != log.StepState.INTENT]
     row, seen = m.row, m.seen.get(m.source)
     # Of a copy that is to be aborted its progress is none.
     figures = seen.progress if seen is not None and row.outcome == Outcome.FORWARD else None
@@ -157,9 +155,9 @@ def _got(m: Any) -> Any:
 
 def _is_kept_stuck(m: Any, pause: Parked) -> bool:
     """Whether another conductor has written that it is stuck in this, and no host of those has begun anew since."""
-    reason, known = m.row.stuck_reason, m.record(STUCK)
+    reason, known = m.row.stuck_reason, m.stuck
     if reason is None or known is None or not reason.startswith(f'{_LONG}{pause.why}'):
         return False
-    boots = ((known.result or {}).get('events') or [{}])[-1].get('boots', {})
+    boots = known.payload.get('boots', {})
     asked = m.row.retry_requested_at is not None or m.row.abandon_requested_at is not None
     return not asked and not _have_begun_anew(m, boots, sorted(m.waits_on))

@@ -29,7 +29,7 @@ def story() -> Saga[MigrationContext]:
     # fmt: off
     return Saga(
         # The books first: what is prepared at the destination is covered by an allocation there from the beginning.
-        Step('move_allocation', compensatable,
+        Step('move_allocation', compensatable, status=Status.PREPARING,
              intent=choose_destination, do=move_allocation,
              undo=return_allocation),
         # The checks only look; what the destination's leaves behind, the rollback there removes.
@@ -43,20 +43,20 @@ def story() -> Saga[MigrationContext]:
              undo=rollback_live_migration_at_destination),
         # The guest moves, and only both hosts together can say whether it has: settle asks them. The destination is
         # cleaned before the source is restored: a guest paused for cut-over resumes when nothing else can run it.
-        Step('live_migration', pivot,
+        Step('live_migration', pivot, status=Status.QUEUED,
              intent=may_move, do=live_migration,
              undo=rollback_live_migration_at_source, undo_after='pre_live_migration'),
         # From here on only forward; the outcome and the new host are one commit.
-        Step('update_instance_host', retriable,
+        Step('update_instance_host', retriable, status=has_moved,
              do=update_instance_host),
-        (Step('post_live_migration_at_source', retriable,
+        (Step('post_live_migration_at_source', retriable, status=Status.POST_MIGRATING,
               intent=job_has_ended, do=post_live_migration_at_source),
-         Step('post_live_migration_at_destination', retriable,
+         Step('post_live_migration_at_destination', retriable, status=Status.POST_MIGRATING,
               intent=job_has_ended, do=post_live_migration_at_destination)),
         # The source stays covered until nothing of the guest is left there.
         Step('release_source_allocation', retriable,
              intent=may_release, do=release_source_allocation),
-        Step('complete', retriable,
+        Step('complete', retriable, status=Status.COMPLETED,
              do=complete),
         settle=settle, abandon=abandon.abandon,
     )
@@ -73,7 +73,6 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     pause = cleanups.run_at_source(m)
     if pause is not None:
         return pause
-    m.will(status=Status.PREPARING.value)
     tools = m.tools
     listened = tools.broker.unbroken_for() >= tools.options.service_down_time
     try:
@@ -170,7 +169,7 @@ def rollback_live_migration_at_destination(m: MigrationContext) -> Verdict:
 
 def may_move(m: MigrationContext) -> Mapping[str, Any]:
     """From this commit on the guest may move at any moment, and only the hosts know whether it has."""
-    m.will(status=Status.QUEUED.value, queued_at=types.now())
+    m.will(queued_at=types.now())
     m.will_call()
     # A planned stop has the last word on what its own life was told; of a later one's it is but a wish.
     return {'source_boot_id': m.boots.get(m.source)}
@@ -258,8 +257,7 @@ def _without_asking(m: MigrationContext) -> Settlement | None:
         return None
     started = bool((report.result or {}).get('started'))
     if started and m.row.status == Status.QUEUED:
-        m.will(status=Status.RUNNING.value, running_at=types.now())
-        m.commit()
+        _note_running(m)
     if started:
         _force_complete(m)
     m.waits_on = {m.source}
@@ -292,6 +290,11 @@ def _observe_source(m: MigrationContext) -> settling.Host:
 
 def _cancelled_by_stop(m: MigrationContext) -> bool:
     return m.row.abort_verdict == CANCELLED_BY_STOP
+
+
+def _note_running(m: MigrationContext) -> None:
+    m.will(status=Status.RUNNING.value, running_at=types.now())
+    m.commit()
 
 
 def _column(m: MigrationContext) -> settling.Column:
@@ -342,8 +345,7 @@ def _settled(
         return _abort(m, runs=source.observed in (settling.Observed.JOB, settling.Observed.CUTOVER_JOB))
     if act is settling.Act.SEE_RUNNING:
         if m.row.status == Status.QUEUED:
-            m.will(status=Status.RUNNING.value, running_at=types.now())
-            m.commit()
+            _note_running(m)
         _force_complete(m)
     # Whoever has not given an answer that counts is asked again; otherwise the source is listened to.
     m.waits_on = {m.source}
@@ -416,8 +418,7 @@ def _abort(m: MigrationContext, runs: bool) -> Settlement:
     request = 'live_migration_abort'
     if runs and m.row.status == Status.QUEUED:
         # What may be asked of a host depends on it: one that cannot let go of what waits can abort what runs.
-        m.will(status=Status.RUNNING.value, running_at=types.now())
-        m.commit()
+        _note_running(m)
     pause = Parked(f'{m.source} to abort the job')
     try:
         # What was told while there was no job yet is no longer known for certain to count for the job.
@@ -433,10 +434,13 @@ def _abort(m: MigrationContext, runs: bool) -> Settlement:
 
 def update_instance_host(m: MigrationContext) -> Verdict:
     """The guest is the destination's from now on, whatever the clean-up takes; committed with the outcome."""
-    post_copy = bool(m.result('live_migration').get('post_copy'))
-    m.will(status=(Status.RUNNING_POST_COPY if post_copy else Status.POST_MIGRATING).value)
     m.change_instance(host=m.row.dest_compute, node=m.row.dest_node)
     return Done()
+
+
+def has_moved(m: MigrationContext) -> str:
+    """Return the status of a guest that the destination runs: in post-copy its memory still follows."""
+    return Status.RUNNING_POST_COPY if m.result('live_migration').get('post_copy') else Status.POST_MIGRATING
 
 
 # --- 7 the post steps, side by side ----------------------------------------------------------------------------------
@@ -466,7 +470,6 @@ def job_has_ended(m: MigrationContext) -> Mapping[str, Any] | Verdict:
                 return Parked(f'the last pages to leave {m.source}, which is down', whom=(m.source,))
         if broken:
             return Stuck(f'Post-copy broke off: neither {m.source} nor {m.destination} has all of the memory.')
-        m.will(status=Status.POST_MIGRATING.value)
     m.will_call()
     return {}
 
@@ -497,7 +500,8 @@ def release_source_allocation(m: MigrationContext) -> Verdict:
 def complete(m: MigrationContext) -> Verdict:
     """The end, with the instance free for the next task."""
     verdict = 'completed: the guest had moved before the abort could be done' if m.row.abort_requested_at else None
-    m.will(status=Status.COMPLETED.value, **({'abort_verdict': verdict} if verdict else {}))
+    if verdict is not None:
+        m.will(abort_verdict=verdict)
     return Done()
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import collections
 import datetime
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from migrator.conductor.migration import abandon
 from migrator.objects import LEGAL_MOVES, Migration, MigrationStatus, MigrationType, Outcome
@@ -225,14 +226,16 @@ def legal(world: World) -> Iterator[str]:
     epoch decreases. An outcome never changes.
     """
     for migration in world.migrations.values():
-        yield from (f'migration {migration.uuid}: {what}' for what in _illegal(migration))
+        history = world.histories[migration.uuid]
+        yield from (f'migration {migration.uuid}: {what}' for what in _illegal(migration, history))
         before = world.before.get(migration.uuid)
         if before is not None:
-            yield from (f'migration {migration.uuid}: {what}' for what in _illegal_since(before, migration))
+            known = world.histories_before.get(migration.uuid, ())
+            changes = _illegal_since(before, migration, known, history)
+            yield from (f'migration {migration.uuid}: {what}' for what in changes)
 
 
-def _illegal(migration: Migration) -> Iterator[str]:
-    history = migration.history
+def _illegal(migration: Migration, history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if not history:
         return  # the row is older than the column
     if history[0]['status'] != MigrationStatus.ACCEPTED:
@@ -255,14 +258,16 @@ def _illegal(migration: Migration) -> Iterator[str]:
         yield 'it has ended and is stuck'
 
 
-def _illegal_since(before: Migration, migration: Migration) -> Iterator[str]:
+def _illegal_since(
+    before: Migration, migration: Migration, known: Sequence[Mapping[str, Any]], history: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
     if migration.epoch < before.epoch:
         yield f'its epoch decreased from {before.epoch} to {migration.epoch}'
     if before.outcome is not None and migration.outcome != before.outcome:
         yield f'its outcome changed from {before.outcome} to {migration.outcome}'
-    if migration.history[: len(before.history)] != before.history:
+    if list(history[: len(known)]) != list(known):
         yield 'its history was rewritten'
-    new = migration.history[len(before.history) :]
+    new = history[len(known) :]
     if before.status != migration.status and not new:
         yield f'{before.status} -> {migration.status} is not in its history'
     if new and (new[-1]['owner'], new[-1]['epoch']) != (migration.owner, migration.epoch):

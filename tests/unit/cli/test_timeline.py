@@ -35,17 +35,60 @@ def step(name, state='intent', direction='do', tries=1, **fields):
     )
 
 
+ACCEPTED = {'status': 'accepted', 'at': back(60).isoformat(), 'owner': None, 'epoch': 0}
+
+
+def logged(steps=(), history=(ACCEPTED,)):
+    """Return the log that adds up to these steps and statuses."""
+    entries = [
+        log.Entry(
+            'status', payload={'status': one['status']}, conductor=one['owner'], epoch=one['epoch'],
+            at=datetime.datetime.fromisoformat(one['at']),
+        )
+        for one in history
+    ]  # fmt: skip
+    for record in steps:
+        undo = 'undo_' if record.direction == log.UNDO else ''
+        ended_at = record.ended_at or record.started_at
+        common = {'attempt': record.attempt, 'step': record.step, 'conductor': record.owner, 'epoch': record.epoch}
+        input_ = {'input': record.input} if record.input else {}
+        result = {'result': record.result} if record.result else {}
+        tries = {'tries': record.tries} if record.tries != 1 else {}
+        if record.state == 'intent' or ended_at != record.started_at:
+            at_first = tries if record.state == 'intent' and not result else {}
+            entries.append(log.Entry(f'{undo}intent', payload=input_ | at_first, at=record.started_at, **common))
+        if record.state != 'intent':
+            entries.append(log.Entry(f'{undo}{record.state}', payload=input_ | result | tries, at=ended_at, **common))
+        elif result:
+            entries.append(log.Entry(f'{undo}tried', payload=result | tries, at=record.started_at, **common))
+    entries.sort(key=lambda one: one.at)
+    return [dataclasses.replace(one, seq=number) for number, one in enumerate(entries, 1)]
+
+
 BOTH_UP = (service('src'), service('dst'))
 
 
-def story(steps=(), cleanups=(), lives=(LIFE,), services=BOTH_UP, before=0, running=0, **fields):
+def story(
+    steps=(),
+    history=(ACCEPTED,),
+    entries=(),
+    cleanups=(),
+    lives=(LIFE,),
+    services=BOTH_UP,
+    before=0,
+    running=0,
+    **fields,
+):
     values = {
         'uuid': 'm', 'instance_uuid': 'i', 'project_id': 'p', 'user_id': 'u', 'source_compute': 'src',
         'source_node': 'src', 'dest_compute': 'dst', 'status': 'running', 'owner': 'life-1', 'epoch': 1,
-        'history': [{'status': 'accepted', 'at': back(60).isoformat(), 'owner': None, 'epoch': 0}], **fields,
+        **fields,
     }  # fmt: skip
+    found = [*logged(steps, history), *entries]
+    entries = [dataclasses.replace(one, seq=number) for number, one in enumerate(found, 1)]
     return timeline.Story(
-        now=NOW, migration=Migration(**values), instance=None, steps=steps, cleanups=cleanups,
+        now=NOW, migration=Migration(**values), instance=None, entries=entries, steps=log.records(entries),
+        cleanups=cleanups,
         requests=(), services=services, lives=lives, lease=60, before=before, running=running,
     )  # fmt: skip
 
@@ -137,22 +180,20 @@ class TestWhatItWaitsFor:
 
     def test_one_that_is_being_abandoned_does_not_go_on_with_anything_else(self):
         request = {'abandon_requested_at': back(5), 'abandon_requested_by': 'ada', 'abandon_guest_on': 'src'}
-        first = {'at': back(40).isoformat(), 'stuck': 'split brain.', 'owner': 'life-1', 'epoch': 1}
-        steps = [step('live_migration'), step('stuck', result={'events': [first]})]
-        assert waits(stuck_reason='split brain.', steps=steps, **request) == [
+        entries = [log.Entry('stuck', payload={'reason': 'split brain.'}, conductor='life-1', epoch=1, at=back(40))]
+        steps = [step('live_migration')]
+        assert waits(stuck_reason='split brain.', steps=steps, entries=entries, **request) == [
             'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
             'That has not begun yet. It is stuck: split brain.',
         ]
-        steps.append(step('abandon', first_epoch=2))
-        assert waits(stuck_reason='split brain.', steps=steps, **request) == [
+        entries.append(log.Entry('intent', step='abandon', conductor='life-1', epoch=2, at=back(4)))
+        assert waits(stuck_reason='split brain.', steps=steps, entries=entries, **request) == [
             'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
             'It was stuck: split brain.',
         ]
-        later = {'at': back(3).isoformat(), 'stuck': 'no room.', 'owner': 'life-1', 'epoch': 2}
-        # By the epochs: those who write of it have not one clock.
-        later['at'] = back(6).isoformat()
-        steps[1] = step('stuck', result={'events': [first, later]})
-        assert waits(stuck_reason='no room.', steps=steps, **request) == [
+        # By its place in the log: conductors need not have one clock.
+        entries.append(log.Entry('stuck', payload={'reason': 'no room.'}, conductor='life-1', epoch=2, at=back(6)))
+        assert waits(stuck_reason='no room.', steps=steps, entries=entries, **request) == [
             'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
             'It is stuck in that, and somebody is needed: no room.',
             'It is tried again with each sweep, and ends as soon as that is mended.',
@@ -174,7 +215,7 @@ class TestWhatItWaitsFor:
             'dst is to do pre_live_migration: begun 30 s ago.'
         ]
         assert waits(steps=[step('post_live_migration_at_source', tries=4)], status='post-migrating') == [
-            'src is to do post_live_migration_at_source: begun 30 s ago, and tried 4 times.'
+            'src is to do post_live_migration_at_source: begun 30 s ago.'
         ]
         assert waits(steps=[step('release_source_allocation')], status='post-migrating') == [
             'The conductor is to do release_source_allocation: begun 30 s ago.'
@@ -226,8 +267,7 @@ class TestWhatItWaitsFor:
         failing = step('post_live_migration_at_source', tries=10, result={'reason': 'busy'})
         lines = waits(steps=[failing], status='post-migrating', outcome='forward', stuck_reason='10 failures')
         assert lines[-1] == (
-            'src is to do post_live_migration_at_source: begun 30 s ago, and tried 10 times; '
-            'the last time it failed: busy'
+            'src is to do post_live_migration_at_source: begun 30 s ago; the last time it failed: busy'
         )
 
 

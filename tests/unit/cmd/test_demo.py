@@ -102,8 +102,12 @@ def test_every_option_of_the_readme_is_there(capsys):
 # --- what it shows ---------------------------------------------------------------------------------------------------
 
 
+#: What each migration of a test has been, by its uuid.
+HISTORIES = {}
+
+
 def migration(number, *statuses, **fields):
-    history = [
+    HISTORIES[f'migration-{number}'] = [
         {'status': status, 'at': (START + datetime.timedelta(seconds=number + 0.5 * later)).isoformat()}
         for later, status in enumerate(statuses)
     ]
@@ -117,7 +121,6 @@ def migration(number, *statuses, **fields):
         source_compute='host1',
         source_node='host1',
         dest_compute='host2',
-        history=history,
         **fields,
     )
 
@@ -125,6 +128,7 @@ def migration(number, *statuses, **fields):
 def look(*migrations):
     return screen.Look(
         migrations=migrations,
+        histories={one.uuid: HISTORIES[one.uuid] for one in migrations},
         names={one.instance_uuid: f'vm-{one.id}' for one in migrations},
         population={'host1': 2, 'host2': 1},
         asked=len(migrations),

@@ -143,7 +143,7 @@ class Stage:
 
     def statuses(self, migration: Migration) -> list[str]:
         """Return the statuses that a migration has had, in order."""
-        return [entry['status'] for entry in self.row(migration).history]
+        return [entry['status'] for entry in self.cloud.history_of(self.row(migration))]
 
     def steps(self, migration: Migration, direction: str = 'do') -> list[tuple[int, str, str]]:
         """Return a migration's journal: attempt, step, state."""

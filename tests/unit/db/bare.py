@@ -22,7 +22,6 @@ COLUMNS = {
     'strategy': "'migration-owned'",
     'epoch': '1',
     'attempt': '1',
-    'history': "'[]'",
     'created_at': "'2026-01-01 00:00:00.000000'",
 }
 

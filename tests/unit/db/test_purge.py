@@ -46,7 +46,7 @@ def left(scene: Scene) -> list[int]:
 def of_migrations(scene: Scene) -> set[str]:
     """Return of which migrations there is a row in the journal, or an action."""
     with scene.database.engine.reader() as session:
-        steps = session.execute(sa.select(models.SAGA_STEPS.c.saga)).scalars()
+        steps = session.execute(sa.select(models.SAGA_LOG.c.migration)).scalars()
         return {*steps, *session.execute(sa.select(models.INSTANCE_ACTIONS.c.migration_uuid)).scalars()}
 
 
@@ -148,4 +148,4 @@ def test_what_went_is_counted(scene: Scene) -> None:
         ended(scene, instance)
     scene.clock.seconds += 60
     gone = scene.database.purge.delete(at(60), scene.database.purge.next(at(60), 0, 100))
-    assert (gone.migrations, gone.saga_steps, gone.instance_actions) == (2, 2, 2)
+    assert (gone.migrations, gone.saga_log, gone.instance_actions) == (2, 6, 2)

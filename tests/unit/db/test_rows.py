@@ -32,8 +32,6 @@ def test_a_row_becomes_its_object() -> None:
     }
     row = models.Instance(uuid='u', name='n', project_id='p', user_id='u', host='h', node='h', flavor=flavor)
     assert rows.instance(row).flavor == Flavor(**flavor)
-    step = models.SagaStep(saga='m', step='s', direction='do', state='done', epoch=2, attempt=1, result={'a': 1})
-    found = rows.step(step)
-    assert found == log.StepRecord(
-        step='s', direction='do', state='done', epoch=2, attempt=1, tries=None, result={'a': 1}, stored=True
-    )
+    stored = {'step': 's', 'kind': 'done', 'epoch': 2, 'attempt': 1, 'payload': {'result': {'a': 1}}}
+    found = rows.entry(models.SagaLog(migration='m', seq=3, **stored))
+    assert found == log.Entry(seq=3, **stored)

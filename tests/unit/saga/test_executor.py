@@ -422,3 +422,19 @@ def test_an_executor_keeps_nothing_between_two_runs_but_what_the_journal_keeps()
     assert other.run() == Parked('the leap')
     assert toy.run_once(world) is None
     assert world.effects == ALL_DONE
+
+
+class TestStatuses:
+    """A step names the status that its subject has from its first record on."""
+
+    def test_a_step_is_entered_once_with_its_intent_or_where_it_has_none_when_it_is_done(self) -> None:
+        world = toy.run(World())
+        assert world.statuses == ['booking', 'leaping', 'flipped 1']
+
+    def test_a_step_whose_intent_fails_is_entered_and_one_that_waits_is_not(self) -> None:
+        world = World()
+        world.scripts['intent book'] = [Parked('room'), Failed('no room')]
+        assert toy.run_once(world) == Parked('room')
+        assert world.statuses == []
+        toy.run(world)
+        assert world.statuses == ['booking']

@@ -44,3 +44,39 @@ def test_states_compare_with_what_the_database_holds() -> None:
         'done': True,
         'failed': True,
     }
+
+
+def add_up(*entries: log.Entry) -> list[log.StepRecord]:
+    return log.records(dataclasses.replace(entry, seq=number) for number, entry in enumerate(entries, 1))
+
+
+def test_a_record_and_the_entries_that_the_log_gets_of_it_add_up_to_the_same() -> None:
+    begun = record(input={'a': 1})
+    tried = dataclasses.replace(begun, stored=True, tries=2, result={'reason': 'busy'})
+    done = dataclasses.replace(tried, state='done', result={'b': 2})
+    entries = [one.entry() for one in (begun, tried, done)]
+    assert [one.kind for one in entries] == ['intent', 'tried', 'done']
+    for number, one in enumerate((begun, tried, done), 1):
+        assert add_up(*entries[:number]) == [dataclasses.replace(one, stored=True)]
+
+
+def test_a_step_that_writes_nothing_ahead_has_its_input_in_its_only_entry() -> None:
+    done = record(state='done', input={'a': 1}, result={'b': 2})
+    assert add_up(done.entry()) == [dataclasses.replace(done, stored=True)]
+
+
+def test_an_intent_that_is_written_again_replaces_its_input() -> None:
+    first, second = record(input={'a': 1}), record(input={'a': 2}, stored=True, tries=2)
+    assert add_up(first.entry(), second.entry()) == [second]
+
+
+def test_undoing_a_step_has_a_record_of_its_own() -> None:
+    begun = record(direction=log.UNDO)
+    done = dataclasses.replace(begun, state='done', stored=True)
+    assert [one.entry().kind for one in (begun, done)] == ['undo_intent', 'undo_done']
+    assert [one.state for one in add_up(record().entry(), begun.entry(), done.entry())] == ['intent', 'done']
+
+
+def test_entries_that_are_about_no_step_add_nothing() -> None:
+    stuck = log.Entry(log.EntryKind.STUCK, payload={'reason': 'odd'})
+    assert add_up(log.Entry(log.EntryKind.STATUS, payload={'status': 'queued'}), stuck) == []

@@ -44,6 +44,7 @@ class World:
     def __init__(self, crash_at: int | None = None) -> None:
         self.effects: dict[str, int] = {}
         self.log: list[str] = []
+        self.statuses: list[str] = []
         self.stored = Stored()
         self.scripts: dict[str, list[Any]] = {}
         self.refuse_commits = 0
@@ -104,6 +105,9 @@ class Subject:
 
     def turn_against(self, reason: str) -> None:
         self.failure = reason
+
+    def enter(self, status: str) -> None:
+        self.world.statuses.append(status)
 
     def commit(self, records: Sequence[log.StepRecord], outcome: str | None = None) -> None:
         world, stored = self.world, self.world.stored
@@ -222,12 +226,20 @@ def toy() -> Saga[Subject]:
     """Return a saga with one of everything: a check, a shared undo, an undo that waits for another, and a pair."""
     clear = undo('look', 'prepare')
     return Saga(
-        Step('book', Kind.COMPENSATABLE, do=do('book'), undo=undo('book'), intent=intent('book')),
+        Step('book', Kind.COMPENSATABLE, do=do('book'), undo=undo('book'), intent=intent('book'), status='booking'),
         Step('look', Kind.COMPENSATABLE, do=do('look', result={'seen': 1}), undo=clear),
         Step('ask', Kind.COMPENSATABLE, do=do('ask', effect=False)),
         Step('prepare', Kind.COMPENSATABLE, do=do('prepare'), undo=clear, intent=intent('prepare')),
-        Step('leap', Kind.PIVOT, do=leap, undo=undo('leap'), intent=intent('leap'), undo_after='prepare'),
-        Step('flip', Kind.RETRIABLE, do=do('flip')),
+        Step(
+            'leap',
+            Kind.PIVOT,
+            do=leap,
+            undo=undo('leap'),
+            intent=intent('leap'),
+            undo_after='prepare',
+            status='leaping',
+        ),
+        Step('flip', Kind.RETRIABLE, do=do('flip'), status=lambda subject: f'flipped {subject.attempt}'),
         (
             Step('left', Kind.RETRIABLE, do=do('left'), intent=intent('left')),
             Step('right', Kind.RETRIABLE, do=do('right'), intent=intent('right')),

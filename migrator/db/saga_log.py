@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The log of each migration's saga: read in order, and appended to behind the owner's guard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from migrator import exception
+from migrator.db import models, rows
+from migrator.objects import Migration
+from migrator.saga.log import Entry, EntryKind
+
+_L = models.SAGA_LOG
+
+
+def read(session: Any, uuids: Sequence[str]) -> dict[str, list[Entry]]:
+    """Return the logs of some migrations by their uuids, each in the order of ``seq``."""
+    found: dict[str, list[Entry]] = {uuid: [] for uuid in uuids}
+    query = sa.select(_L).where(_L.c.migration.in_(list(uuids))).order_by(_L.c.migration, _L.c.seq)
+    for row in session.execute(query):
+        found[row.migration].append(rows.entry(row))
+    return found
+
+
+def append(session: Any, known: Migration, entries: Sequence[Entry], epoch: int | None = None) -> None:
+    """Append entries to a migration's log, in the transaction of the guard that has written its new ``log_seq``.
+
+    :param known: the migration as its owner knows it: the entries come after its ``log_seq``.
+    :param epoch: the epoch in which they are written; None: the one that is known.
+    :raises migrator.exception.NotOwner: the log has grown since ``known`` was read.
+    """
+    if not entries:
+        return
+    values = [
+        {
+            'migration': known.uuid,
+            'seq': known.log_seq + number,
+            'conductor': known.owner,
+            'epoch': known.epoch if epoch is None else epoch,
+            'attempt': entry.attempt,
+            'kind': str(entry.kind),
+            'step': entry.step,
+            'payload': dict(entry.payload),
+        }
+        for number, entry in enumerate(entries, 1)
+    ]
+    try:
+        # SQLAlchemy caches the statement of a single row, and compiles one of several rows each time.
+        session.execute(sa.insert(_L).values(values if len(values) > 1 else values[0]))
+    except db_exception.DBDuplicateEntry:
+        raise exception.NotOwner(migration_uuid=known.uuid, owner=known.owner, epoch=known.epoch) from None
+
+
+def history(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    """Return each status that a migration has had, as JSON: ``status``, ``at``, and the ``owner`` and ``epoch``."""
+    return [
+        {
+            'status': entry.payload['status'],
+            'at': entry.at.isoformat() if entry.at is not None else None,
+            'owner': entry.conductor,
+            'epoch': entry.epoch,
+        }
+        for entry in entries
+        if entry.kind == EntryKind.STATUS
+    ]

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The schema is upgraded while migrations are in progress and every conductor is stopped."""
+
+import json
+import sqlite3
+
+import pytest
+
+from migrator import executors
+from migrator.db import sync
+from migrator.db.engine import Engine
+from tests.functional import actions, seen
+from tests.functional.trouble import LONG, faults, migrate
+
+pytestmark = pytest.mark.simulated(reason='it rewrites the database between two conductors')
+
+STEPS = """
+CREATE TABLE saga_steps (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, saga VARCHAR(36) NOT NULL, step VARCHAR(64) NOT NULL,
+    direction VARCHAR(8) NOT NULL, state VARCHAR(16) NOT NULL, epoch INTEGER NOT NULL, owner VARCHAR(36),
+    attempt INTEGER NOT NULL, tries INTEGER NOT NULL, input JSON, result JSON, started_at DATETIME NOT NULL,
+    ended_at DATETIME, first_owner VARCHAR(36), first_epoch INTEGER,
+    CONSTRAINT uniq_saga_steps UNIQUE (saga, attempt, step, direction)
+)
+"""
+
+
+def stored(moment):
+    return None if moment is None else moment.strftime('%Y-%m-%d %H:%M:%S.%f')
+
+
+def downgrade(cloud):
+    """Write the rows as the release before the log has them; return the file of the database."""
+    file = cloud.backend.directory / 'migrator.sqlite'
+    connection = sqlite3.connect(file)
+    connection.execute(STEPS)
+    connection.execute("ALTER TABLE migrations ADD COLUMN history JSON NOT NULL DEFAULT '[]'")
+    for migration in cloud.migrations():
+        history = json.dumps(cloud.history_of(migration))
+        connection.execute('UPDATE migrations SET history = ? WHERE uuid = ?', (history, migration.uuid))
+        for step in cloud.database.migrations.steps(migration.uuid):
+            connection.execute(
+                'INSERT INTO saga_steps (saga, step, direction, state, epoch, owner, attempt, tries, input, result,'
+                ' started_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)',
+                (
+                    migration.uuid, step.step, step.direction, step.state, step.epoch, step.owner, step.attempt,
+                    step.tries, json.dumps(step.input), json.dumps(step.result), stored(step.started_at),
+                    stored(step.ended_at),
+                ),
+            )  # fmt: skip
+    connection.execute('DROP TABLE saga_log')
+    connection.execute('ALTER TABLE migrations DROP COLUMN log_seq')
+    connection.execute("UPDATE alembic_version SET version_num = '0004'")
+    connection.commit()
+    connection.close()
+    return file
+
+
+@pytest.mark.parametrize('status', ['queued', 'running', 'post-migrating'])
+def test_a_migration_in_progress_goes_on_after_the_upgrade(cloud, status):
+    if status == 'queued':
+        ahead = cloud.boot('ahead', 'host1')
+        faults(cloud, 'host1').stall('copying', instance_uuid=ahead.uuid, sticky=True)
+        migrate(cloud, ahead, 'host2')
+        seen.when(cloud, ahead, 'running')
+    instance = cloud.boot('one', 'host1')
+    phase = 'post_live_migration_at_source' if status == 'post-migrating' else 'copying'
+    faults(cloud, 'host1').stall(phase, instance_uuid=instance.uuid, sticky=True)
+    migrate(cloud, instance, 'host2')
+    seen.when(cloud, instance, status)
+    seen.kill(cloud, 'conductor1')
+    (migration,) = cloud.migrations(instance)
+    steps, history = cloud.database.migrations.steps(migration.uuid), cloud.history_of(migration)
+
+    file = downgrade(cloud)
+    assert sync.sync(Engine(f'sqlite:///{file}', executors.NativeThreads())) == sync.head()
+
+    assert cloud.database.migrations.steps(migration.uuid) == steps
+    assert cloud.history_of(migration) == history
+    cloud.start_conductor('conductor2')
+    actions.go_on(cloud)
+    cloud.wait(LONG)
+    seen.completed(cloud, instance, 'host2')
+    seqs = [entry.seq for entry in cloud.database.migrations.read_log(migration.uuid)]
+    assert seqs == list(range(1, len(seqs) + 1))
