@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Placement: the only package that talks to it."""
+"""The client of Placement; no other package sends requests to it."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the two allocations of a migration, seen together, mean: pure data and pure functions, no request.
+"""The state that the two allocations of a migration show together: pure data and pure functions, no requests.
 
-The observed pair decides what a conductor does; :func:`observe_pair` is the table of it.
+The observed pair decides what a conductor does. :func:`observe_pair` holds the table of states.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 from migrator import exception
 from migrator.objects import Strategy
 
-#: Resource provider uuid -> resource class -> amount, in the class's own unit. Survives JSON as it is.
+#: Resource provider uuid -> resource class -> amount, in the class's own unit. JSON stores it without conversion.
 Allocations: TypeAlias = Mapping[str, Mapping[str, int]]
 
 INSTANCE = 'INSTANCE'
@@ -23,22 +23,22 @@ MIGRATION = 'MIGRATION'
 
 
 class PairState(enum.StrEnum):
-    """What the two allocations of a migration, seen together, mean."""
+    """The state that the two allocations of a migration show together."""
 
-    #: The instance holds the source, the migration nothing: not moved yet, or reverted.
+    #: The instance holds the source allocation, and the migration holds nothing: not moved yet, or reverted.
     NOT_MOVED = 'not moved'
     MOVED = 'moved'
     RELEASED = 'released'
-    #: The migration holds the source and the instance nothing: the first half of nova's two requests. migrator itself
-    #: never leaves this, so it may also be an instance that was deleted meanwhile.
+    #: The migration holds the source allocation, and the instance holds nothing. Nova's first of two requests leaves
+    #: this state. migrator never leaves it, so the instance may also have been deleted meanwhile.
     CLAIM_MISSING = 'claim missing'
-    #: Anything else: nobody may guess.
+    #: Anything else. No caller may guess what happened.
     UNKNOWN = 'unknown'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """Who holds an allocation."""
+    """The holder of an allocation."""
 
     uuid: str
     consumer_type: str
@@ -48,7 +48,10 @@ class Consumer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumerAllocations:
-    """What Placement says of one consumer. One that does not exist holds nothing and has no generation."""
+    """The allocations of one consumer as Placement reports them.
+
+    A consumer that does not exist holds nothing and has no generation.
+    """
 
     uuid: str
     generation: int | None = None
@@ -60,9 +63,9 @@ class ConsumerAllocations:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pair:
-    """One migration's two consumers and the two allocations that it is about, as the journal has them.
+    """The two consumers of one migration, and its source and destination allocations from the journal.
 
-    ``destination`` is that of the newest intent; None before there is one.
+    ``destination`` comes from the newest intent. It is None before the first intent.
     """
 
     instance: Consumer
@@ -72,7 +75,7 @@ class Pair:
 
 
 def normal(allocations: Allocations | None) -> dict[str, dict[str, int]]:
-    """Return a copy without zero amounts and empty providers, fit to compare."""
+    """Return a copy without zero amounts and empty providers, for comparisons."""
     kept = {uuid: {name: int(n) for name, n in held.items() if n} for uuid, held in (allocations or {}).items()}
     return {uuid: held for uuid, held in kept.items() if held}
 
@@ -91,15 +94,17 @@ def total(parts: Iterable[Allocations]) -> dict[str, dict[str, int]]:
 def observe_pair(
     instance: Allocations, migration: Allocations, source: Allocations, destination: Allocations | None, strategy: str
 ) -> PairState:
-    """Return what a pair means: pure and total.
+    """Return the state that a pair shows.
+
+    The function is pure and total.
 
     :param instance: what the instance holds.
     :param migration: what the migration holds.
     :param source: the source allocation, from the journal.
-    :param destination: that of the newest intent; None before there is one.
+    :param destination: the destination allocation of the newest intent; None before the first intent.
     :param strategy: a :class:`~migrator.objects.migration.Strategy`, from the migration's row.
-    :returns: UNKNOWN for everything that no row of the table names, and for a source that is empty or equals the
-        destination, where the rows could not be told apart.
+    :returns: UNKNOWN for everything that is not in the table. Also UNKNOWN for a source that is empty or equals the
+        destination, because several rows of the table would then be equal.
     """
     origin, target = normal(source), normal(destination)
     if not origin or origin == target:
@@ -118,12 +123,14 @@ def observe_pair(
 
 
 def forced_claim(source: Allocations, destination_root: str) -> dict[str, dict[str, int]]:
-    """Return what a forced move (a named host, no candidates asked for) claims: the same, at the destination's root.
+    """Return the claim of a forced migration: the source's amounts at the destination's root provider.
+
+    A forced migration names its host and requests no candidates from Placement.
 
     :param source: what the instance holds now.
     :param destination_root: uuid of the root resource provider of the destination.
-    :raises ForcedWithNestedAllocations: the source allocation is on more than one provider, a sharing one counted.
-    :raises NoValidHost: it is empty.
+    :raises ForcedWithNestedAllocations: the source allocation is on more than one provider. Sharing providers count.
+    :raises NoValidHost: the source allocation is empty.
     """
     held = normal(source)
     if not held:

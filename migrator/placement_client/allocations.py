@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Allocations of an instance and of its migration: reading the pair, and writing it in one request.
+"""Reads and writes of the allocations of an instance and its migration, each write in one request.
 
-Every body and every generation that is written is given, never "whatever the consumer holds" and never read by the
-writer itself. A generation is what makes a write that comes late harmless, so it has to be the one that the decision
-was made on. What a pair means is in :mod:`migrator.placement_client.allocation_state`.
+The caller gives every amount and every generation. A function that writes never reads them itself. A write with a stale
+generation has no effect, so the generation must be the one on which the caller decided. The states of a pair are in
+:mod:`migrator.placement_client.allocation_state`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from migrator.objects import Strategy
 from migrator.placement_client import allocation_state
 from migrator.placement_client.client import PlacementClient
 
-#: What a consumer has after the first write that gave it an allocation; each further write adds one.
+#: The generation of a consumer after the write that first gave it an allocation. Each further write adds one.
 FIRST_GENERATION = 1
-#: What a consumer has that Placement was killed over while creating: it is there, shows no allocation (so it reads as
-#: None) and refuses a null generation for ever. Writing with this generation takes it over, and is refused with a
-#: conflict if there is no such thing; it can never hit a consumer that has an allocation.
+#: The generation of an orphan consumer, which is left when Placement is killed while it creates a consumer. An orphan
+#: shows no allocation, so its generation reads as None, and Placement refuses every write with a null generation. A
+#: write with this generation takes the orphan over. Without an orphan, Placement refuses the write with a conflict, so
+#: the write never changes a consumer that has an allocation.
 ORPHAN_GENERATION = 0
 
-#: How often a pair that changes while it is read is read again.
+#: Reads of a pair that changes while it is read, before the read fails.
 _READ_ATTEMPTS = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairReading:
-    """A consistent look at both consumers, and what it means."""
+    """A consistent reading of both consumers, and the state that it shows."""
 
     instance: allocation_state.ConsumerAllocations
     migration: allocation_state.ConsumerAllocations
@@ -41,14 +42,14 @@ class PairReading:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Write:
-    """What one consumer shall hold; ``generation`` None says that it must not exist yet."""
+    """The allocations that one consumer gets; with ``generation`` None the consumer must not exist yet."""
 
     consumer: allocation_state.Consumer
     allocations: allocation_state.Allocations
     generation: int | None
 
     def body(self) -> dict[str, Any]:
-        """Return it as Placement wants it."""
+        """Return the body of the request to Placement."""
         return {
             'allocations': {
                 uuid: {'resources': held} for uuid, held in allocation_state.normal(self.allocations).items()
@@ -63,7 +64,7 @@ class Write:
 def read(client: PlacementClient, consumer: str) -> allocation_state.ConsumerAllocations:
     """Return what a consumer holds.
 
-    :param consumer: its uuid; one that Placement does not know holds nothing.
+    :param consumer: the consumer's uuid. A consumer that Placement does not know holds nothing.
     :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
     """
     found = client.read(f'/allocations/{consumer}')
@@ -78,17 +79,17 @@ def read(client: PlacementClient, consumer: str) -> allocation_state.ConsumerAll
 
 
 def write_all(client: PlacementClient, writes: Iterable[Write]) -> None:
-    """Write several consumers in one request: all of it, or nothing.
+    """Write several consumers in one request: Placement writes all of them or none.
 
-    :raises ValueError: a consumer that must not exist is given nothing, which would leave an empty one behind.
+    :raises ValueError: a write without a generation has no allocations; it would leave an empty consumer behind.
     :raises PlacementConflict: a generation is stale; observe again.
     :raises PlacementRefused: no room, or no such provider or resource class.
-    :raises PlacementUnreachable: it may or may not have been done; observe again.
+    :raises PlacementUnreachable: the write may or may not have been done; observe again.
     """
     bodies = {}
     for write in writes:
         if write.generation is None and not allocation_state.normal(write.allocations):
-            raise ValueError(f'consumer {write.consumer.uuid}: to hold nothing it needs the generation that was read')
+            raise ValueError(f'consumer {write.consumer.uuid}: an empty write needs the generation that was read')
         bodies[write.consumer.uuid] = write.body()
     client.post('/allocations', bodies)
 
@@ -100,23 +101,25 @@ def claim(
     *,
     generation: int | None,
 ) -> None:
-    """Give one consumer an allocation: an instance's first, or the second half of nova's two-request move.
+    """Give one consumer an allocation.
 
-    :param generation: None only where the caller knows from the database that the instance is alive, for None makes
-        a consumer that is gone.
-    :raises ValueError: the allocation is empty; else as :func:`write_all`.
+    This is an instance's first allocation, or the second half of nova's two-request move.
+
+    :param generation: None creates the consumer, even one that was deleted. Give None only if the database shows that
+        the instance exists.
+    :raises ValueError: the allocation is empty; otherwise as :func:`write_all`.
     """
     if not allocation_state.normal(allocations):
-        raise ValueError(f'consumer {consumer.uuid}: an empty allocation is not a claim')
+        raise ValueError(f'consumer {consumer.uuid}: a claim needs an allocation that is not empty')
     _put(client, Write(consumer=consumer, allocations=allocations, generation=generation))
 
 
 def remove(client: PlacementClient, consumer: allocation_state.Consumer, *, generation: int) -> None:
-    """Take everything from a consumer, which then is gone.
+    """Remove every allocation of a consumer, which deletes the consumer.
 
-    A PUT of nothing and not a DELETE, since a DELETE carries no generation.
+    The request is a PUT without allocations, because a DELETE carries no generation.
 
-    :raises ValueError: no generation is given, that is, there is nothing to remove; else as :func:`write_all`.
+    :raises ValueError: the generation is None, so there is nothing to remove; otherwise as :func:`write_all`.
     """
     _put(client, Write(consumer=consumer, allocations={}, generation=_known(generation, consumer)))
 
@@ -126,14 +129,17 @@ def _put(client: PlacementClient, write: Write) -> None:
 
 
 def _known(generation: int | None, consumer: allocation_state.Consumer) -> int:
-    """Return the generation, which must not be null: null would bring a consumer back that was deleted."""
+    """Return the generation, or raise if it is None: a null generation would recreate a deleted consumer."""
     if generation is None:
         raise ValueError(f'consumer {consumer.uuid}: this write needs the generation that was read, not null')
     return generation
 
 
 class AllocationStrategy(abc.ABC):
-    """Who holds the source's allocation while the guest moves. Each method is one atomic request."""
+    """The rule for which consumer holds the source allocation during a migration.
+
+    Each method that writes sends one atomic request.
+    """
 
     name: Strategy
 
@@ -141,12 +147,12 @@ class AllocationStrategy(abc.ABC):
         self.client = client
 
     def observe(self, pair: allocation_state.Pair) -> PairReading:
-        """Read both consumers and judge them.
+        """Read both consumers and return their state.
 
-        :raises PlacementConflict: they would not hold still; observe again later.
+        :raises PlacementConflict: the allocations changed during every read; observe again later.
         """
-        # Two GETs are not one look: a late write between them would show a pair that never was (released, say, when
-        # it was moved and then reverted). Whatever writes both consumers changes the instance's generation.
+        # A write between the two GETs would show a pair that never existed: "released", for example, for a pair that
+        # was moved and then reverted. Every write of both consumers changes the instance's generation.
         before = read(self.client, pair.instance.uuid)
         for _attempt in range(_READ_ATTEMPTS):
             migration = read(self.client, pair.migration.uuid)
@@ -161,30 +167,30 @@ class AllocationStrategy(abc.ABC):
             method='GET',
             url=f'/allocations/{pair.instance.uuid}',
             status=200,
-            reason='its allocations change all the time',
+            reason='its allocations changed during every read',
             placement_code=None,
         )
 
     def check(self, pair: allocation_state.Pair) -> None:
-        """Raise unless this strategy can tell such a pair apart.
+        """Raise unless this strategy can distinguish the states of a pair.
 
-        :raises NoValidHost: source and destination claim the same, or lie in one provider where that cannot be.
+        :raises NoValidHost: source and destination claim the same, or the strategy cannot move within one provider.
         """
         if allocation_state.normal(pair.source) == allocation_state.normal(pair.destination):
             raise exception.NoValidHost(
-                reason='Source and destination would hold the same resources of the same '
-                'resource providers, so the move could not be told from its end.'
+                reason='Source and destination would hold the same resources of the same resource providers, '
+                'so the state before the move could not be distinguished from the state after it.'
             )
 
     @abc.abstractmethod
     def move(
         self, pair: allocation_state.Pair, *, instance_generation: int, migration_generation: int | None = None
     ) -> None:
-        """Hold source and destination, the instance's consumer never being empty.
+        """Allocate both source and destination, without a moment at which the instance holds nothing.
 
-        :param instance_generation: the one that the decision was made on.
-        :param migration_generation: None, for it is new; :data:`GHOST_GENERATION` to take over a leftover.
-        :raises ValueError: a generation or the destination is missing; else as :meth:`check`, :func:`write_all`.
+        :param instance_generation: the generation on which the caller decided.
+        :param migration_generation: None for a new consumer, :data:`ORPHAN_GENERATION` to take over an orphan.
+        :raises ValueError: a generation or the destination is missing; otherwise as :meth:`check`, :func:`write_all`.
         """
 
     @abc.abstractmethod
@@ -196,27 +202,28 @@ class AllocationStrategy(abc.ABC):
         migration_generation: int | None,
         recreate: bool = False,
     ) -> None:
-        """Hold the source only, by the instance.
+        """Leave the instance with the source allocation, and the migration with nothing.
 
-        :param recreate: with ``instance_generation`` None, make the instance's consumer anew (CLAIM_MISSING): only for
-            an instance that the database still has.
-        :raises ValueError: a generation is missing; else as :func:`write_all`.
+        :param recreate: with ``instance_generation`` None, create the instance's consumer again (CLAIM_MISSING). Only
+            for an instance that is still in the database.
+        :raises ValueError: a generation is missing; otherwise as :func:`write_all`.
         """
 
     @abc.abstractmethod
     def release(
         self, pair: allocation_state.Pair, *, instance_generation: int | None, migration_generation: int | None
     ) -> None:
-        """Hold the destination only, by the instance.
+        """Leave the instance with the destination allocation, and the migration with nothing.
 
-        :raises ValueError: the generation that this strategy needs is missing; else as :func:`write_all`.
+        :raises ValueError: the generation that this strategy needs is missing; otherwise as :func:`write_all`.
         """
 
     def rewrite_source(self, pair: allocation_state.Pair, *, instance_generation: int) -> None:
-        """Write the instance's source allocation once more, so that no move that is still on its way can succeed.
+        """Write the instance's source allocation again, so that a late move request fails.
 
-        :param instance_generation: the one just read.
-        :raises ValueError: it is None, which would bring a deleted instance back; else as :func:`write_all`.
+        :param instance_generation: the generation that was just read.
+        :raises ValueError: the generation is None, which would recreate a deleted consumer; otherwise as
+            :func:`write_all`.
         """
         _put(self.client, self._instance_holds(pair, pair.source, instance_generation))
 
@@ -225,7 +232,7 @@ class AllocationStrategy(abc.ABC):
         pair: allocation_state.Pair, allocations: allocation_state.Allocations | None, generation: int | None
     ) -> Write:
         if not allocation_state.normal(allocations):
-            raise ValueError(f'instance {pair.instance.uuid}: the pair does not say what it shall hold')
+            raise ValueError(f'instance {pair.instance.uuid}: the pair has no allocation for it to hold')
         return Write(
             consumer=pair.instance,
             allocations=allocation_state.normal(allocations),
@@ -234,14 +241,20 @@ class AllocationStrategy(abc.ABC):
 
 
 class MigrationOwned(AllocationStrategy):
-    """The migration's uuid takes the source allocation; what the instance holds is always one host's."""
+    """The strategy by which the migration holds the source allocation.
+
+    The instance always holds the allocation of one host.
+    """
 
     name = Strategy.MIGRATION_OWNED
 
     def move(
         self, pair: allocation_state.Pair, *, instance_generation: int, migration_generation: int | None = None
     ) -> None:
-        """One POST: with two, the instance's consumer would be empty in between, and a late duplicate would succeed."""
+        """Write both consumers in one POST.
+
+        With two requests the instance's consumer would be empty in between, and a late duplicate would succeed.
+        """
         self.check(pair)
         write_all(
             self.client,
@@ -259,7 +272,7 @@ class MigrationOwned(AllocationStrategy):
         migration_generation: int | None,
         recreate: bool = False,
     ) -> None:
-        """One POST back."""
+        """Write both consumers back in one POST."""
         generation = instance_generation if recreate else _known(instance_generation, pair.instance)
         write_all(
             self.client,
@@ -272,17 +285,26 @@ class MigrationOwned(AllocationStrategy):
     def release(
         self, pair: allocation_state.Pair, *, instance_generation: int | None, migration_generation: int | None
     ) -> None:
-        """Take the source allocation from the migration; the instance is not written, so its generation is not used."""
+        """Remove the source allocation from the migration.
+
+        The instance is not written, so its generation is not used.
+        """
         remove(self.client, pair.migration, generation=_known(migration_generation, pair.migration))
 
 
 class Doubled(AllocationStrategy):
-    """The instance holds both; the migration's uuid is no consumer. For computes from before service version 2."""
+    """The strategy by which the instance holds both allocations, for compute services older than version 2.
+
+    The migration's uuid is not a consumer.
+    """
 
     name = Strategy.DOUBLED
 
     def check(self, pair: allocation_state.Pair) -> None:
-        """Also refuse a move within the same providers: the sum would have to fit into one consumer's max_unit."""
+        """Refuse what the base class refuses, and a move within the same providers.
+
+        The sum would have to fit into the max_unit of each provider.
+        """
         super().check(pair)
         if allocation_state.normal(pair.source).keys() == allocation_state.normal(pair.destination).keys():
             raise exception.NoValidHost(
@@ -293,10 +315,10 @@ class Doubled(AllocationStrategy):
     def move(
         self, pair: allocation_state.Pair, *, instance_generation: int, migration_generation: int | None = None
     ) -> None:
-        """Write the sum."""
+        """Write the sum of both allocations to the instance."""
         self.check(pair)
         if not allocation_state.normal(pair.destination):
-            raise ValueError(f'instance {pair.instance.uuid}: the pair names no destination')
+            raise ValueError(f'instance {pair.instance.uuid}: the pair has no destination allocation')
         both = allocation_state.total([pair.source, pair.destination or {}])
         _put(self.client, self._instance_holds(pair, both, instance_generation))
 
@@ -308,20 +330,20 @@ class Doubled(AllocationStrategy):
         migration_generation: int | None,
         recreate: bool = False,
     ) -> None:
-        """Write the source only."""
+        """Write the source allocation to the instance."""
         _put(self.client, self._instance_holds(pair, pair.source, instance_generation))
 
     def release(
         self, pair: allocation_state.Pair, *, instance_generation: int | None, migration_generation: int | None
     ) -> None:
-        """Write the destination only."""
+        """Write the destination allocation to the instance."""
         _put(self.client, self._instance_holds(pair, pair.destination, instance_generation))
 
 
 def strategy_for(client: PlacementClient, name: str) -> AllocationStrategy:
-    """Return the writer of the strategy that a migration's row names.
+    """Return the strategy that a migration's row names.
 
-    :raises ValueError: there is no such strategy.
+    :raises ValueError: no strategy has this name.
     """
     chosen = Strategy(name)
     return {cls.name: cls for cls in (MigrationOwned, Doubled)}[chosen](client)

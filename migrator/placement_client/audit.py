@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which allocation has no living reason: every consumer in Placement, held against instances and migrations.
+"""The audit of Placement: it compares every consumer with the instances and migrations of the database.
 
-:func:`read` looks at Placement; the caller looks at the database; :func:`audit` compares the two and touches nothing.
-On a cloud that is at work the two looks are not one, and what moved in between may look wrong: believe what two
-audits agree on.
+:func:`read` reads Placement, the caller reads the database, and :func:`audit` compares the two and changes nothing.
+While migrations run, the two readings are not of the same moment, so an allocation that moved in between may look
+wrong. Trust only a finding that two audits agree on.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from migrator.objects import Instance, Migration, Strategy
 from migrator.placement_client import allocation_state, allocations, providers
 from migrator.placement_client.client import MICROVERSION, PlacementClient
 
-#: The verdicts.
+#: The verdicts of a finding.
 LEAKED = 'leaked'
 UNKNOWN_CONSUMER = 'unknown consumer'
 MISSING = 'missing'
 WRONG_HOST = 'wrong host'
 WRONG_AMOUNT = 'wrong amount'
 DOUBLED = 'doubled'
-#: All of them.
+#: All verdicts.
 VERDICTS = (LEAKED, UNKNOWN_CONSUMER, MISSING, WRONG_HOST, WRONG_AMOUNT, DOUBLED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Books:
-    """What Placement holds.
+    """The providers and allocations that Placement has.
 
     :ivar providers: every resource provider, by uuid.
     :ivar held: consumer uuid -> resource provider uuid -> resource class -> amount.
-    :ivar types: consumer uuid -> consumer type, of the consumers that the database did not know.
+    :ivar types: consumer uuid -> consumer type, for each consumer that the database does not know.
     """
 
     providers: Mapping[str, providers.Provider]
@@ -46,12 +46,12 @@ class Books:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One allocation that is there and should not be, or is not and should.
+    """One allocation that is wrong or missing.
 
-    :ivar provider: uuid of the resource provider on which it is, or should be.
-    :ivar resources: resource class -> amount: what is held there; of one that is missing, what should be.
-    :ivar since: when it became wrong, ISO 8601, where the database can tell.
-    :ivar remedy: what puts it right.
+    :ivar provider: uuid of the resource provider that has the allocation, or should have it.
+    :ivar resources: resource class -> amount: the wrong allocation, or the missing one.
+    :ivar since: when the allocation became wrong, ISO 8601. None if the database does not show it.
+    :ivar remedy: what the operator does to correct it.
     """
 
     consumer: str
@@ -64,12 +64,14 @@ class Finding:
     remedy: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the finding as a JSON object."""
         return dataclasses.asdict(self)
 
 
 def read(client: PlacementClient, known: Collection[str]) -> Books:
-    """Read every allocation: one request for the providers, one for each of them, one for each unknown consumer.
+    """Read every allocation and the types of the unknown consumers.
+
+    The function sends one request for the providers, one for each provider, and one for each unknown consumer.
 
     :param known: uuids of the instances and migrations of the database.
     :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
@@ -78,7 +80,7 @@ def read(client: PlacementClient, known: Collection[str]) -> Books:
 
 
 def read_held(client: PlacementClient) -> Books:
-    """Read every allocation, and of no consumer what it is; see :func:`with_types`."""
+    """Read every allocation without the types of consumers; :func:`with_types` adds those."""
     found = {one.uuid: one for one in providers.list_providers(client)}
     held: dict[str, dict[str, Mapping[str, int]]] = {}
     for provider in list(found):
@@ -87,7 +89,7 @@ def read_held(client: PlacementClient) -> Books:
         except exception.PlacementRefused as error:
             if error.kwargs.get('status') != 404:
                 raise
-            # Deleted since it was listed, for which it had to be empty.
+            # The provider was deleted after it was listed. Placement deletes only an empty provider.
             del found[provider]
             continue
         for consumer, resources in there.items():
@@ -95,59 +97,59 @@ def read_held(client: PlacementClient) -> Books:
     return Books(providers=found, held=held)
 
 
-def with_types(client: PlacementClient, books: Books, known: Collection[str]) -> Books:
-    """Return the books with the types of the consumers that are not known: one request for each of them."""
-    types = {one: allocations.read(client, one).consumer_type or '' for one in books.held if one not in known}
-    return dataclasses.replace(books, types=types)
+def with_types(client: PlacementClient, observed: Books, known: Collection[str]) -> Books:
+    """Return the allocations with the types of the unknown consumers: one request for each of them."""
+    types = {one: allocations.read(client, one).consumer_type or '' for one in observed.held if one not in known}
+    return dataclasses.replace(observed, types=types)
 
 
 def audit(
-    books: Books,
+    observed: Books,
     roots: Mapping[str, str],
     instances: Iterable[Instance],
     migrations: Iterable[Migration],
 ) -> list[Finding]:
-    """Compare Placement with the database: pure.
+    """Compare the allocations with the database, as a pure function.
 
     :param roots: compute host -> uuid of the root of its tree.
-    :param instances: all of them.
-    :param migrations: those in progress, all of them, and those that have ended, as far as anybody wants to be told
-        of a leaked allocation whose it was.
-    :returns: what is wrong, in a fixed order.
+    :param instances: all instances.
+    :param migrations: all migrations in progress, and those ended migrations whose leaked allocations the audit must
+        attribute.
+    :returns: the findings, in a fixed order.
     """
-    return _Audit(books, roots, instances, migrations).run()
+    return _Audit(observed, roots, instances, migrations).run()
 
 
-#: What a consumer holds by host; None is a provider in no host's tree, such as one that hosts share.
+#: The amounts of a consumer by host. None stands for the providers outside every host's tree, such as shared ones.
 _ByHost = Mapping[str | None, Mapping[str, int]]
 
 
 class _Audit:
     def __init__(
         self,
-        books: Books,
+        observed: Books,
         roots: Mapping[str, str],
         instances: Iterable[Instance],
         migrations: Iterable[Migration],
     ) -> None:
-        self._books = books
+        self._observed = observed
         self._roots = roots
         self._instances = {one.uuid: one for one in instances}
         self._migrations = {one.uuid: one for one in migrations}
         self._moving = {one.instance_uuid: one for one in self._migrations.values() if one.in_progress}
         host_of_root = {root: host for host, root in roots.items()}
-        self._host_of = {uuid: host_of_root.get(one.root_uuid) for uuid, one in books.providers.items()}
+        self._host_of = {uuid: host_of_root.get(one.root_uuid) for uuid, one in observed.providers.items()}
         self._findings: list[Finding] = []
 
     def run(self) -> list[Finding]:
         for instance in self._instances.values():
             self._judge_instance(instance)
-        for consumer in self._books.held:
+        for consumer in self._observed.held:
             if consumer in self._instances:
                 continue
             migration = self._migrations.get(consumer)
             if migration is None:
-                self._strange(consumer)
+                self._unknown_consumer(consumer)
             elif migration.ended:
                 self._leaked(migration)
             else:
@@ -162,7 +164,7 @@ class _Audit:
         legal = self._legal(instance)
         if any(_matches(held, hosts, flavor) for hosts in legal):
             return
-        # Held against what it comes nearest to: of a guest under way, the side on which it has something.
+        # Compare with the nearest legal state: during a migration, the side on which the instance holds something.
         wanted = max(legal, key=lambda hosts: len(set(hosts) & set(held)))
         if not held:
             self._missing(instance, wanted[0])
@@ -174,7 +176,7 @@ class _Audit:
             self._amount(instance, wanted)
 
     def _legal(self, instance: Instance) -> list[tuple[str, ...]]:
-        """Return what the instance may hold, each as the hosts on which it holds its flavor."""
+        """Return the legal states of an instance, each as the hosts on which it holds its flavor."""
         migration = self._moving.get(instance.uuid)
         if migration is None:
             return [(instance.host,)]
@@ -193,36 +195,36 @@ class _Audit:
                 provider=self._roots.get(host, ''),
                 resources=instance.flavor.resources(),
                 verdict=MISSING,
-                reason=f'instance {instance.name} is on {host} and holds nothing at all',
+                reason=f'instance {instance.name} is on {host} and has no allocation',
                 since=None,
                 remedy=self._set(instance, host),
             )
         )
 
     def _elsewhere(self, instance: Instance, held: _ByHost, wanted: Sequence[str], verdict: str) -> None:
-        besides = f'where it holds {_say(held[wanted[0]])} too' if wanted[0] in held else 'where it holds nothing'
-        for provider in self._books.held[instance.uuid]:
+        besides = f'where it holds {_amounts(held[wanted[0]])} too' if wanted[0] in held else 'where it holds nothing'
+        for provider in self._observed.held[instance.uuid]:
             host = self._host_of.get(provider)
-            # A sharing provider is nobody's: it is wrong only where there is nothing that it belongs to.
+            # A sharing provider belongs to no host. Its part is wrong only if no legal host has the rest.
             if host in wanted or (host is None and verdict == DOUBLED):
                 continue
             why = f'instance {instance.name} holds this on {_name(host)}, and is on {" and ".join(wanted)}, {besides}'
             self._find(instance.uuid, provider, verdict, why, self._set(instance, wanted[0]))
 
     def _amount(self, instance: Instance, wanted: Sequence[str]) -> None:
-        flavor = _say(instance.flavor.resources())
-        why = f'instance {instance.name} is to hold {flavor}, the amounts of its flavor, on {" and ".join(wanted)}'
-        for provider in self._books.held[instance.uuid]:
+        flavor = _amounts(instance.flavor.resources())
+        why = f'instance {instance.name} must hold {flavor}, the amounts of its flavor, on {" and ".join(wanted)}'
+        for provider in self._observed.held[instance.uuid]:
             self._find(instance.uuid, provider, WRONG_AMOUNT, why, self._set(instance, wanted[0]))
 
     def _set(self, instance: Instance, host: str) -> str:
-        """Return what gives an instance its flavor on its host and nothing else."""
+        """Return the remedy that gives an instance the allocation of its flavor on its host, and nothing else."""
         if instance.uuid in self._moving:
-            return f'let the migration of instance {instance.uuid} end, or abort it, and audit again'
+            return f'wait until the migration of instance {instance.uuid} ends, or abort it, then audit again'
         root = self._roots.get(host)
-        tree = [one for one in self._books.providers.values() if one.root_uuid == root]
+        tree = [one for one in self._observed.providers.values() if one.root_uuid == root]
         if root is None or not tree:
-            return f'have the compute service of {host} report, and audit again'
+            return f'start the compute service of {host}, so that it reports its providers, then audit again'
         if len(tree) > 1:
             return f'set the allocation of {instance.uuid} to its flavor on the tree of {root}, and to nothing else'
         amounts = [f'--allocation rp={root},{name}={n}' for name, n in instance.flavor.resources().items()]
@@ -230,7 +232,7 @@ class _Audit:
         owner = f'--project-id {instance.project_id} --user-id {instance.user_id} --consumer-type {kind}'
         return _command('set', *amounts, owner, instance.uuid)
 
-    # --- a migration, or nobody --------------------------------------------------------------------------------------
+    # --- a migration, or an unknown consumer -------------------------------------------------------------------------
 
     def _judge_claim(self, migration: Migration) -> None:
         instance = self._instances.get(migration.instance_uuid)
@@ -241,36 +243,35 @@ class _Audit:
         is_owner = migration.strategy == Strategy.MIGRATION_OWNED
         if is_owner and not both and _matches(self._by_host(migration.uuid), (source,), flavor):
             return
-        for provider in self._books.held[migration.uuid]:
+        for provider in self._observed.held[migration.uuid]:
             host = self._host_of.get(provider)
             if host != source:
-                verdict, why = WRONG_HOST, f'this on {_name(host)}, and its guest comes from {source}'
+                verdict, why = WRONG_HOST, f'this on {_name(host)}, and the source of its guest is {source}'
             elif both:
                 verdict, why = DOUBLED, f'this on {source}, where instance {instance.name} holds its own'
             else:
-                verdict, why = WRONG_AMOUNT, f'other amounts than those of its guest, {_say(flavor)}'
+                verdict, why = WRONG_AMOUNT, f'other amounts than those of its guest, {_amounts(flavor)}'
             why = f'migration {migration.id} ({migration.status}) holds {why}'
-            self._find(
-                migration.uuid, provider, verdict, why, f'let migration {migration.uuid} end, or abort it; audit again'
-            )
+            remedy = f'wait until migration {migration.uuid} ends, or abort it, then audit again'
+            self._find(migration.uuid, provider, verdict, why, remedy)
 
     def _leaked(self, migration: Migration) -> None:
-        for provider in self._books.held[migration.uuid]:
+        for provider in self._observed.held[migration.uuid]:
             where = _name(self._host_of.get(provider))
             why = f'migration {migration.id} has ended ({migration.status}) and holds this on {where}'
             self._find(migration.uuid, provider, LEAKED, why, _command('delete', migration.uuid), _ended_at(migration))
 
-    def _strange(self, consumer: str) -> None:
+    def _unknown_consumer(self, consumer: str) -> None:
         why = 'it is neither an instance nor a migration that migrator knows'
-        for provider in self._books.held[consumer]:
-            remedy = f'find out whose it is; if nobody wants it: {_command("delete", consumer)}'
+        for provider in self._observed.held[consumer]:
+            remedy = f'find out which service uses it; if none does: {_command("delete", consumer)}'
             self._find(consumer, provider, UNKNOWN_CONSUMER, why, remedy)
 
-    # --- below -------------------------------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------------------------------
 
     def _by_host(self, consumer: str) -> _ByHost:
         parts: dict[str | None, list[allocation_state.Allocations]] = {}
-        for provider, resources in self._books.held.get(consumer, {}).items():
+        for provider, resources in self._observed.held.get(consumer, {}).items():
             parts.setdefault(self._host_of.get(provider), []).append({'': resources})
         return {host: allocation_state.total(found).get('', {}) for host, found in parts.items()}
 
@@ -278,7 +279,9 @@ class _Audit:
         if consumer in self._instances:
             return allocation_state.INSTANCE
         return (
-            allocation_state.MIGRATION if consumer in self._migrations else self._books.types.get(consumer) or 'unknown'
+            allocation_state.MIGRATION
+            if consumer in self._migrations
+            else self._observed.types.get(consumer) or 'unknown'
         )
 
     def _find(
@@ -289,7 +292,7 @@ class _Audit:
                 consumer=consumer,
                 consumer_type=self._type_of(consumer),
                 provider=provider,
-                resources=dict(self._books.held[consumer][provider]),
+                resources=dict(self._observed.held[consumer][provider]),
                 verdict=verdict,
                 reason=reason,
                 since=since,
@@ -299,7 +302,10 @@ class _Audit:
 
 
 def _matches(held: _ByHost, hosts: Sequence[str], flavor: Mapping[str, int]) -> bool:
-    """Whether it is the flavor on each of these hosts and nothing else; sharing providers may carry a part of it."""
+    """Return whether a consumer holds exactly the flavor on each of these hosts.
+
+    Sharing providers may hold a part of it.
+    """
     if not flavor:
         return not held
     wanted = allocation_state.total([{'': flavor}] * len(hosts))
@@ -310,7 +316,7 @@ def _matches(held: _ByHost, hosts: Sequence[str], flavor: Mapping[str, int]) -> 
     )
 
 
-def _say(resources: Mapping[str, int]) -> str:
+def _amounts(resources: Mapping[str, int]) -> str:
     return ', '.join(f'{amount} {name}' for name, amount in resources.items()) or 'nothing'
 
 

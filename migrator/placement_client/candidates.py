@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Allocation candidates: where Placement sees room for a guest."""
+"""Allocation candidates: the providers on which Placement finds room for a guest."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ SHARING_TRAIT = 'MISC_SHARES_VIA_AGGREGATE'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One way to place a guest."""
+    """One set of allocations that places a guest."""
 
     #: Resource provider uuid -> resource class -> amount.
     allocations: dict[str, dict[str, int]]
-    #: The roots of all trees that it touches, in the order of its allocations.
+    #: The roots of all provider trees that the candidate uses, in the order of its allocations.
     roots: tuple[str, ...]
-    #: Those of the roots that it touches through sharing providers only.
+    #: The roots that the candidate uses only through sharing providers.
     sharing_roots: frozenset[str] = frozenset()
 
     @property
     def compute_roots(self) -> tuple[str, ...]:
-        """The roots that are not mere lenders; one for every guest on one host."""
+        """The roots that are more than sharing providers; a guest on one host has exactly one."""
         return tuple(root for root in self.roots if root not in self.sharing_roots)
 
 
@@ -40,32 +40,32 @@ def get_candidates(
     in_tree: str | None = None,
     group_policy: str = 'none',
 ) -> list[Candidate]:
-    """Return where there is room, in Placement's order.
+    """Return the candidates for a guest, in Placement's order.
 
-    :param resource_groups: what to claim by request group, as :meth:`~.Flavor.resource_groups` gives it; ``''`` is the
-        unnumbered group.
-    :param limit: how many candidates at most; None leaves it to Placement.
-    :param in_tree: uuid of a compute's root provider: only candidates whose compute root it is.
-    :param group_policy: 'none' or 'isolate'; sent where there is more than one numbered group.
-    :returns: an empty list where there is no room.
-    :raises PlacementRefused: a resource class is unknown, or nothing is asked for.
+    :param resource_groups: the amounts by request group, as :meth:`~.Flavor.resource_groups` returns them; ``''`` is
+        the unnumbered group.
+    :param limit: the maximum number of candidates; None sends no limit.
+    :param in_tree: uuid of a compute host's root provider; only candidates with this compute root are returned.
+    :param group_policy: 'none' or 'isolate'; sent if there is more than one numbered group.
+    :returns: an empty list if there is no room.
+    :raises PlacementRefused: a resource class is unknown, or no resources are requested.
     :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
     """
-    found = _ask(client, resource_groups, limit, group_policy, in_tree)
+    found = _request(client, resource_groups, limit, group_policy, in_tree)
     if in_tree is None:
         return found
     if not found:
-        # Placement's in_tree also shuts out the sharing providers that the tree borrows from. Without it the tree's
-        # own candidates are among all the others, so no limit here: it could cut them off.
-        found = _ask(client, resource_groups, None, group_policy, None)
+        # Placement's in_tree also excludes the sharing providers that the tree uses. Without in_tree the reply mixes
+        # the tree's candidates with all others, so this request has no limit that could cut them off.
+        found = _request(client, resource_groups, None, group_policy, None)
     mine = [candidate for candidate in found if candidate.compute_roots == (in_tree,)]
     return mine if limit is None else mine[:limit]
 
 
 def by_compute_root(candidates: Iterable[Candidate]) -> dict[str, list[Candidate]]:
-    """Return the candidates of each compute root, both in the order given.
+    """Return the candidates of each compute root, both in the given order.
 
-    A candidate with no compute root, or with several, is nobody's and is left out.
+    A candidate without a compute root, or with several, belongs to no host and is left out.
     """
     grouped: dict[str, list[Candidate]] = {}
     for candidate in candidates:
@@ -74,7 +74,7 @@ def by_compute_root(candidates: Iterable[Candidate]) -> dict[str, list[Candidate
     return grouped
 
 
-def _ask(
+def _request(
     client: PlacementClient,
     resource_groups: Mapping[str, Mapping[str, int]],
     limit: int | None,

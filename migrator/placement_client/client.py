@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The way to Placement: one method through which every request goes, and its errors made ours.
+"""The client of Placement: one method sends every request and converts the errors.
 
-What an error means to a writer decides its class:
+The class of an error says what a writer may assume:
 
-- :class:`~migrator.exception.PlacementUnreachable`: it may or may not have been done (or nobody could ask). Observe
-  again; never send it again blindly.
-- :class:`~migrator.exception.PlacementConflict`: not done, for a generation was stale. Observe again.
-- :class:`~migrator.exception.PlacementRefused`: not done, and asking the same again will be refused again.
+- :class:`~migrator.exception.PlacementUnreachable`: the write may or may not have been done. Observe before the write
+  is sent again.
+- :class:`~migrator.exception.PlacementConflict`: the write was not done, because a generation was stale. Observe again.
+- :class:`~migrator.exception.PlacementRefused`: the write was not done, and Placement would refuse it again.
 
-They are told apart by HTTP status and by Placement's error *codes*, never by its texts.
+The HTTP status and Placement's error *code* decide the class, never the text of an error.
 """
 
 from __future__ import annotations
@@ -27,39 +27,40 @@ from oslo_config import cfg
 from migrator import exception
 from migrator.conf import placement
 
-#: The newest that the Placement of 2022 (Yoga) and later has; consumer types need 1.38.
+#: The newest microversion of Placement Yoga (2022). Consumer types need 1.38.
 MICROVERSION = '1.39'
 
 CONCURRENT_UPDATE = 'placement.concurrent_update'
 DUPLICATE_NAME = 'placement.duplicate_name'
 
-#: How many connections are kept: one for each story that a conductor runs at a time.
+#: The number of connections that are kept open: one for each migration that a conductor runs at the same time.
 CONNECTIONS = 64
 
-#: Statuses below 500 that say "not now" and not "no": they come from proxies, and leave open what was done.
+#: Statuses below 500 with which a proxy asks for a later try. They do not show whether the request was done.
 _NOT_NOW = frozenset({408, 425, 429})
 _DENIED = frozenset({401, 403})
-#: user:password@ in a URL, which some put into endpoint_override.
+#: user:password@ in a URL; endpoint_override may contain it.
 _USERINFO = re.compile(r'(?<=//)[^/@\s]+@')
 
 
-#: In place of keystoneauth1's own, which limits nothing either, but by the wall clock: should that be set back by an
-#: hour, it would hold up each request for an hour.
+#: Replaces keystoneauth1's rate limiter, which has no limit either but reads the wall clock. If the wall clock were set
+#: back by an hour, that limiter would delay each request by an hour.
 _UNLIMITED = contextlib.nullcontext()
 
 
 class Adapter(Protocol):
-    """What a client needs of a keystoneauth1 adapter; a test or a counter may stand in for it."""
+    """The part of a keystoneauth1 adapter that the client uses; tests and counters replace it."""
 
     def request(self, url: str, method: str, **kwargs: Any) -> requests.Response:
-        """Send one request and return what came back, whatever its status."""
+        """Send one request and return the response, whatever its status."""
 
 
 class PlacementClient:
-    """Sends requests to Placement, each once.
+    """A client that sends each request to Placement once.
 
-    :param adapter: a keystoneauth1 adapter with any session and auth plug-in, or something with the same ``request``.
-    :ivar heard: called after each request, with why it was not answered, or None; for who tells of outages.
+    :param adapter: a keystoneauth1 adapter with any session and auth plug-in, or an object with the same ``request``.
+    :ivar heard: called after each request, with the error if Placement was unreachable, else with None. The report of
+        outages uses it.
     """
 
     def __init__(self, adapter: Adapter) -> None:
@@ -67,17 +68,17 @@ class PlacementClient:
         self.heard: Callable[[exception.PlacementUnreachable | None], None] = lambda error: None
 
     def request(self, method: str, url: str, json: Any = None, allow: tuple[int, ...] = ()) -> requests.Response:
-        """Send one request; every other method comes through here.
+        """Send one request; every other method uses this one.
 
         :param method: the HTTP method, such as 'GET'.
         :param url: the path below Placement's endpoint, with its query.
         :param json: the body; None sends none.
-        :param allow: error statuses that are an answer here (such as 404) and are returned, not raised.
-        :returns: the response, of a status below 400 or in ``allow``.
-        :raises PlacementUnreachable: no answer, or none that tells whether it was done.
-        :raises PlacementUnauthorized: the credentials are not accepted; a kind of PlacementUnreachable.
+        :param allow: error statuses (such as 404) with which the response is returned instead of raised.
+        :returns: the response; its status is below 400 or in ``allow``.
+        :raises PlacementUnreachable: there was no response, or one that does not show whether the request was done.
+        :raises PlacementUnauthorized: the credentials were not accepted; a kind of PlacementUnreachable.
         :raises PlacementConflict: a consumer or provider generation was stale; nothing was done.
-        :raises PlacementRefused: Placement says no; nothing was done.
+        :raises PlacementRefused: Placement refused the request; nothing was done.
         """
         try:
             response = self._answer(method, url, json, allow)
@@ -85,15 +86,15 @@ class PlacementClient:
             self.heard(error)
             raise
         except exception.PlacementError:
-            self.heard(None)  # no, but an answer
+            self.heard(None)  # a refusal is a reply too
             raise
         self.heard(None)
         return response
 
     def _answer(self, method: str, url: str, json: Any, allow: tuple[int, ...]) -> requests.Response:
         try:
-            # No retries and no exceptions of keystoneauth1's: it would send a write again that may have been done.
-            # (A 401 is the exception: it fetches a new token and sends once more, and a 401 did nothing.)
+            # keystoneauth1 must not retry, because the write may have been done, and must not raise for a status. Only
+            # after a 401 it fetches a new token and sends the request again, and a request with a 401 was not done.
             response = self.adapter.request(
                 url,
                 method,
@@ -118,25 +119,25 @@ class PlacementClient:
         return response
 
     def get(self, url: str, allow: tuple[int, ...] = ()) -> requests.Response:
-        """GET; see :meth:`request`."""
+        """Send a GET; see :meth:`request`."""
         return self.request('GET', url, allow=allow)
 
     def post(self, url: str, json: Any) -> requests.Response:
-        """POST; see :meth:`request`."""
+        """Send a POST; see :meth:`request`."""
         return self.request('POST', url, json)
 
     def put(self, url: str, json: Any = None) -> requests.Response:
-        """PUT; see :meth:`request`."""
+        """Send a PUT; see :meth:`request`."""
         return self.request('PUT', url, json)
 
     def delete(self, url: str, allow: tuple[int, ...] = ()) -> requests.Response:
-        """DELETE; see :meth:`request`."""
+        """Send a DELETE; see :meth:`request`."""
         return self.request('DELETE', url, allow=allow)
 
     def read(self, url: str) -> dict[str, Any]:
-        """GET a JSON document.
+        """Get a JSON document.
 
-        :raises PlacementUnreachable: what answered is not Placement; else as :meth:`request`.
+        :raises PlacementUnreachable: the server is not Placement; otherwise as :meth:`request`.
         """
         found = self.read_or_none(url)
         if found is None:
@@ -144,9 +145,9 @@ class PlacementClient:
         return found
 
     def read_or_none(self, url: str) -> dict[str, Any] | None:
-        """GET a JSON document, or None where Placement has none (404).
+        """Get a JSON document, or None if Placement replies with 404.
 
-        :raises PlacementUnreachable: what answered is not Placement; else as :meth:`request`.
+        :raises PlacementUnreachable: the server is not Placement; otherwise as :meth:`request`.
         """
         response = self.get(url, allow=(404,))
         document = _json_of(response)
@@ -154,20 +155,20 @@ class PlacementClient:
             return None
         if response.status_code == 404 or not document:
             raise exception.PlacementUnreachable(
-                reason=f'what answered GET {url} with {response.status_code} is not Placement: look at '
+                reason=f'the server that answered GET {url} with {response.status_code} is not Placement: look at '
                 f'endpoint_override in [placement], or at the service catalog'
             )
         return document
 
 
 def client_from_conf(conf: cfg.ConfigOpts) -> PlacementClient:
-    """Return a client made from the section ``[placement]``.
+    """Return a client with the settings of section ``[placement]``.
 
-    With ``auth_type = none`` (or ``noauth``) it speaks to a Placement whose own auth_strategy is noauth2, which takes
-    the word 'admin' for a token; the address comes from ``endpoint_override`` then.
+    ``auth_type = none`` (or ``noauth``) is for a Placement whose auth_strategy is noauth2. Such a Placement accepts
+    'admin' as a token, and ``endpoint_override`` gives its address.
 
-    :param conf: where :func:`migrator.conf.placement.register_opts` has been called.
-    :raises ConfigurationError: an option is missing, or has a value that cannot be.
+    :param conf: a configuration on which :func:`migrator.conf.placement.register_opts` was called.
+    :raises ConfigurationError: an option is missing or has an invalid value.
     """
     group = placement.GROUP
     placement.check(conf)
@@ -183,23 +184,23 @@ def client_from_conf(conf: cfg.ConfigOpts) -> PlacementClient:
             raise _misconfigured('auth_type', settings.auth_type, 'no such plug-in is installed') from error
         except ks_exceptions.MissingRequiredOptions as error:
             missing = ', '.join(option.dest for option in error.options)
-            raise _misconfigured('auth_type', settings.auth_type, f'it needs {missing} too') from error
+            raise _misconfigured('auth_type', settings.auth_type, f'it also needs the options {missing}') from error
     for name in {'endpoint_override', 'auth_url'}.intersection(settings):
         url = settings[name]
         if url and not re.match(r'https?://[^/\s]', url):
-            detail = 'it is no URL of a service; http://HOST:PORT is how it looks'
+            detail = 'it is not the URL of a service: give one such as http://HOST:PORT'
             raise _misconfigured(name, '***@' * ('@' in url) + url.rpartition('@')[2], detail)
     if auth is None:
-        raise _misconfigured('auth_type', None, 'give password, or none for a Placement with noauth2')
+        raise _misconfigured('auth_type', None, "give 'password', or 'none' for a Placement with noauth2")
     try:
         session = loading.load_session_from_conf_options(conf, group, auth=auth)
         adapter = loading.load_adapter_from_conf_options(conf, group, session=session, auth=auth)
     except (TypeError, ValueError) as error:
-        # It is about several at once.
-        raise exception.ConfigurationError(f'Section [placement] is not right: {_public(error)}') from error
+        # The error concerns several options.
+        raise exception.ConfigurationError(f'Section [placement] is invalid: {_public(error)}') from error
     for transport in session.session.adapters.values():
         if isinstance(transport, requests.adapters.HTTPAdapter):
-            # What is above its size is closed after each answer, and a warning logged.
+            # Connections above the size of the pool are closed after each response, with a warning in the log.
             transport.init_poolmanager(requests.adapters.DEFAULT_POOLSIZE, CONNECTIONS)
     return PlacementClient(adapter)
 
@@ -209,12 +210,12 @@ def _misconfigured(option: str, value: object, detail: str) -> exception.Configu
 
 
 def _public(error: Exception) -> str:
-    """Return an error's text as one line without credentials."""
+    """Return the text of an error in one line and without credentials."""
     return ' '.join(_USERINFO.sub('***@', str(error) or type(error).__name__).split())
 
 
 def _json_of(response: requests.Response) -> dict[str, Any]:
-    """Return the JSON object of a response, empty if it has none."""
+    """Return the JSON object of a response, or an empty one."""
     try:
         document = response.json()
     except ValueError:
@@ -223,18 +224,18 @@ def _json_of(response: requests.Response) -> dict[str, Any]:
 
 
 def _error_of(method: str, url: str, response: requests.Response) -> exception.MigratorException:
-    """Return the exception that an error response stands for."""
+    """Return the exception for an error response."""
     status = response.status_code
     errors = _json_of(response).get('errors')
     first = errors[0] if isinstance(errors, list) and errors and isinstance(errors[0], dict) else {}
     reason = ' '.join(str(first.get('detail') or first.get('title') or response.reason or '').split())
-    said = f'it answered {status} to {method} {url}: {reason}'
+    observed = f'it answered {status} to {method} {url}: {reason}'
     if status >= 500 or status in _NOT_NOW:
-        return exception.PlacementUnreachable(reason=said, status=status)
+        return exception.PlacementUnreachable(reason=observed, status=status)
     if status in _DENIED:
-        return exception.PlacementUnauthorized(reason=said, status=status)
+        return exception.PlacementUnauthorized(reason=observed, status=status)
     if status == 406:
-        reason = f'migrator needs its microversion {MICROVERSION} (Yoga, 2022): {reason}'
+        reason = f'migrator needs microversion {MICROVERSION} (Yoga, 2022) of Placement: {reason}'
     details: dict[str, Any] = {
         'method': method,
         'url': url,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who writes to the same resource providers does so in turn.
+"""Locks by which the threads of one process write to the same resource providers in sequence.
 
-Placement takes a write by the generation of every provider that it touches. Of those that come at once it takes one,
-and begins the others anew, so that many at once keep each other from getting anywhere.
+Placement compares the generation of every provider that a write changes. It accepts one of several concurrent writes
+and starts the others again, so that many concurrent writes keep each other from succeeding.
 """
 
 from __future__ import annotations
@@ -14,31 +14,32 @@ from collections.abc import Iterator
 from migrator import executors
 from migrator.placement_client import allocation_state
 
-#: Seconds. A turn is a courtesy, and what makes a write right is its generation: who has waited so long goes ahead.
+#: Seconds after which a thread writes without the lock. The lock only avoids conflicts; the generation keeps a write
+#: correct.
 PATIENCE = 5.0
 
 
 class Turns:
-    """The turns of one process.
+    """The locks of one process, one for each resource provider.
 
-    :param threads: the process's own.
+    :param threads: the threads of the process.
     """
 
     def __init__(self, threads: executors.Threads) -> None:
         self._threads = threads
-        self._lock = threads.lock()
-        self._turns: dict[str, executors.Lock] = {}
+        self._guard = threads.lock()
+        self._locks: dict[str, executors.Lock] = {}
 
     @contextlib.contextmanager
     def of(self, *allocations: allocation_state.Allocations | None) -> Iterator[None]:
-        """Have a turn at all resource providers of some allocations, for as long as the block takes."""
-        # In one order for all, so that two never wait for each other.
+        """Hold the locks of all resource providers of some allocations within the block."""
+        # The same order for all threads, so that two never wait for each other.
         uuids = sorted({uuid for one in allocations for uuid in one or {}})
         until = self._threads.clock.monotonic() + PATIENCE
-        with contextlib.ExitStack() as had:
+        with contextlib.ExitStack() as held:
             for uuid in uuids:
-                with self._lock:
-                    turn = self._turns.setdefault(uuid, self._threads.lock())
-                if turn.acquire(timeout=max(0.0, until - self._threads.clock.monotonic())):
-                    had.callback(turn.release)
+                with self._guard:
+                    lock = self._locks.setdefault(uuid, self._threads.lock())
+                if lock.acquire(timeout=max(0.0, until - self._threads.clock.monotonic())):
+                    held.callback(lock.release)
             yield

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Resource providers: keeping a host's tree and its inventory in Placement in step with what the host reports.
+"""Resource providers: the update of a host's tree and inventories in Placement from the host's report.
 
-The report is the whole truth for the providers that it names, and says nothing of others: a child that somebody else
-made below the host's root is left alone.
+The report is complete for the providers that it names. Other providers stay as they are, such as a child that another
+service created below the host's root.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from migrator.placement_client.client import DUPLICATE_NAME, PlacementClient
 LOG = logging.getLogger(__name__)
 
 _CUSTOM = 'CUSTOM_'
-#: What Placement fills in where a report is silent.
+#: The values that Placement uses for fields that a report leaves out.
 _INVENTORY_DEFAULTS: dict[str, float] = {
     'reserved': 0,
     'min_unit': 1,
@@ -28,7 +28,8 @@ _INVENTORY_DEFAULTS: dict[str, float] = {
     'step_size': 1,
     'allocation_ratio': 1.0,
 }
-#: How often a tree that others write too is tried, and how long to wait before the next time: seconds, doubled each.
+#: Attempts to write a tree that others write too, and seconds before the second attempt. Each further wait is twice as
+#: long.
 _ATTEMPTS = 5
 _FIRST_WAIT = 0.05
 
@@ -45,7 +46,7 @@ class Provider:
 
 
 def read_tree(client: PlacementClient, member: str) -> list[Provider]:
-    """Return the whole tree that a provider is in, parents before children; empty if there is no such provider.
+    """Return the whole tree of a provider, parents before children; empty if there is no such provider.
 
     :param member: uuid of any provider of the tree.
     :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`.
@@ -88,7 +89,7 @@ def usages(client: PlacementClient, provider: str) -> dict[str, int]:
 
 
 def allocations_on(client: PlacementClient, provider: str) -> dict[str, dict[str, int]]:
-    """Return who holds what on a provider: consumer uuid -> resource class -> amount.
+    """Return the allocations on a provider: consumer uuid -> resource class -> amount.
 
     :raises PlacementRefused: there is no such provider.
     """
@@ -103,17 +104,19 @@ def ensure_tree(
     sleep: Callable[[float], None],
     attempts: int = _ATTEMPTS,
 ) -> bool:
-    """Make Placement's tree say what a host reports; it may be repeated at any time.
+    """Change a tree in Placement to match a host's report.
 
-    :param providers: the report, in any order; each parent is in it or is in Placement already.
-    :param sleep: how to wait between attempts, seconds.
-    :param attempts: how often to try where others write the same providers.
-    :returns: whether anything had to be written.
-    :raises PlacementConflict: others were faster at each attempt.
+    The call may be repeated at any time.
+
+    :param providers: the report, in any order. Each parent is in the report or in Placement already.
+    :param sleep: waits between attempts; its argument is in seconds.
+    :param attempts: the number of attempts if others write the same providers.
+    :returns: whether anything was written.
+    :raises PlacementConflict: other writers were faster at each attempt.
     :raises PlacementRefused: an inventory that is in use is missing from the report, a name belongs to another
         provider, or a parent is unknown.
-    :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`; repeat it.
-    :raises ValueError: the report's parents go in a circle.
+    :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`; repeat the call.
+    :raises ValueError: the parents in the report form a cycle.
     """
     reported = [
         Provider(uuid=one.uuid, name=one.name, generation=0, parent_uuid=one.parent_uuid, root_uuid='')
@@ -133,21 +136,23 @@ def ensure_tree(
         except exception.PlacementConflict:
             if attempt == attempts:
                 raise
-            # What is right already is only read the next time, so each attempt has less to lose.
+            # The next attempt writes only what still differs, so each attempt has fewer writes that can conflict.
             sleep(wait)
             wait *= 2
     return changed
 
 
 def delete_tree(client: PlacementClient, root: str) -> None:
-    """Delete a whole tree, the children that others made included; one that is gone is deleted already.
+    """Delete a whole tree, including the children that others created.
 
-    :raises ProviderInUse: something is still allocated there; nothing was deleted.
-    :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`; repeat it.
+    A tree that no longer exists counts as deleted.
+
+    :raises ProviderInUse: the tree still has allocations; nothing was deleted.
+    :raises PlacementUnreachable: as :meth:`.client.PlacementClient.request`; repeat the call.
     """
     tree = read_tree(client, root)
     for provider in tree:
-        # Looked at before the first is deleted: a free child below a root in use would be lost.
+        # All are checked before the first is deleted. Otherwise a free child below a root in use would be lost.
         holders = allocations_on(client, provider.uuid)
         if holders:
             raise exception.ProviderInUse(
@@ -165,7 +170,8 @@ def _ensure_provider(client: PlacementClient, wanted: compute_node.ProviderInven
         try:
             client.post('/resource_providers', {'uuid': wanted.uuid, **body})
         except exception.PlacementRefused as error:
-            # One code for two things: the same provider made by a racer, or its name taken by another provider.
+            # Placement has one code for two cases: a concurrent writer created this provider, or another provider has
+            # the name.
             if error.kwargs['placement_code'] != DUPLICATE_NAME:
                 raise
             if client.read_or_none(f'/resource_providers/{wanted.uuid}') is None:
@@ -177,14 +183,14 @@ def _ensure_provider(client: PlacementClient, wanted: compute_node.ProviderInven
         return False
     client.put(f'/resource_providers/{wanted.uuid}', body)
     LOG.info(
-        'Resource provider %(uuid)s is now %(name)s below %(parent)s',
+        'Updated resource provider %(uuid)s: its name is %(name)s and its parent is %(parent)s',
         {'uuid': wanted.uuid, 'name': wanted.name, 'parent': wanted.parent_uuid},
     )
     return True
 
 
 def _ensure_inventory(client: PlacementClient, wanted: compute_node.ProviderInventory) -> bool:
-    """Set a provider's inventory where it differs."""
+    """Set a provider's inventory if it differs from the report."""
     url = f'/resource_providers/{wanted.uuid}/inventories'
     found = client.read(url)
     inventory = {name: {**_INVENTORY_DEFAULTS, **fields} for name, fields in wanted.inventory.items()}
@@ -202,7 +208,7 @@ def _ensure_inventory(client: PlacementClient, wanted: compute_node.ProviderInve
 
 
 def _ensure_traits(client: PlacementClient, wanted: compute_node.ProviderInventory) -> bool:
-    """Set a provider's traits where they differ."""
+    """Set a provider's traits if they differ from the report."""
     url = f'/resource_providers/{wanted.uuid}/traits'
     found = client.read(url)
     if set(wanted.traits) == set(found['traits']):
@@ -228,16 +234,18 @@ def _provider_of(entry: dict[str, Any]) -> Provider:
 
 
 def _parents_first(providers: Sequence[Provider]) -> list[Provider]:
-    """Return the providers so that each comes after its parent; a parent that is not among them counts as there.
+    """Return the providers in an order in which each comes after its parent.
 
-    :raises ValueError: the parents go in a circle.
+    A parent that is not among the providers counts as present.
+
+    :raises ValueError: the parents form a cycle.
     """
     waiting = {one.uuid: one for one in providers}
     ordered: list[Provider] = []
     while waiting:
         ready = [one for one in waiting.values() if one.parent_uuid not in waiting]
         if not ready:
-            raise ValueError(f"resource providers that are each other's parents: {', '.join(sorted(waiting))}")
+            raise ValueError(f'the parents of these resource providers form a cycle: {", ".join(sorted(waiting))}')
         for one in ready:
             ordered.append(waiting.pop(one.uuid))
     return ordered

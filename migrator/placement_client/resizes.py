@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Moves that a user confirms or reverts later, as a resize is, on another host or on the same.
+"""Allocations of a resize, which a user confirms or reverts later, on another host or on the same host.
 
-migrator resizes no guests; this is for a compute service that does, and keeps its books with this library::
+migrator resizes no guests. This module is for a compute service that does, and that writes its allocations with this
+library::
 
     resize = resizes.Resize(client, pair, sleep=threads.sleep)
     resize.move()  # before the guest is resized
@@ -10,9 +11,10 @@ migrator resizes no guests; this is for a compute service that does, and keeps i
     resize.confirm()  # the guest keeps its new flavor
     resize.revert()  # or its old one
 
-The migration's uuid holds the old allocation until then (the specification migration-allocations), so both fit where a
-class has a ``max_unit``, and each is what a guest of that flavor needs. Each method observes first and writes at most
-once what it finds undone: done twice, after a time-out, or by two at once, it ends the same.
+The migration's uuid holds the old allocation until then (the specification migration-allocations). So each consumer
+holds the amounts of one flavor, which fit into the ``max_unit`` of a class. Each method observes first, and writes only
+if the allocations are not yet as wanted. The result is the same if a method is called twice, after a time-out, or by
+two callers at the same time.
 """
 
 from __future__ import annotations
@@ -26,23 +28,24 @@ from migrator.objects import Strategy
 from migrator.placement_client import allocation_state, allocations
 from migrator.placement_client.client import PlacementClient
 
-#: How often it is observed again where somebody else has written meanwhile, and the pause before the second time, in
-#: seconds; each later one is twice as long.
+#: Tries if other writers change the allocations meanwhile, and seconds before the second try. Each further pause is
+#: twice as long.
 _TRIES, _PAUSE = 6, 0.05
 
 _State = allocation_state.PairState
 
 
 class Resize:
-    """One move of an instance's allocation, until it is confirmed or reverted.
+    """The move of an instance's allocation for a resize, until the user confirms or reverts it.
 
-    :param pair: its consumers and allocations, as the caller has stored them before the first write: the same for
-        every method, also in another process. Uuids are strings as Placement spells them, amounts whole numbers.
-    :param strategy: who holds the old allocation: ``migration-owned``, or ``doubled`` for a cloud in which some compute
-        service is older than version 2; it cannot move within the same resource providers.
-    :param sleep: waits so many seconds, as :meth:`migrator.executors.Threads.sleep` does.
-    :raises ValueError: there is no such strategy.
-    :raises ValidationError: of the pair, a uuid or an amount is none, its consumers are one, or its source is nothing.
+    :param pair: the consumers and allocations, as the caller stored them before the first write. They are the same for
+        every method, also in another process. Uuids are strings as Placement spells them, and amounts are whole
+        numbers.
+    :param strategy: which consumer holds the old allocation: ``migration-owned``, or ``doubled`` for a cloud with a
+        compute service older than version 2. ``doubled`` cannot move within the same resource providers.
+    :param sleep: waits for a number of seconds, as :meth:`migrator.executors.Threads.sleep` does.
+    :raises ValueError: no strategy has this name.
+    :raises ValidationError: the pair has an invalid uuid or amount, the same uuid twice, or an empty source.
     """
 
     def __init__(
@@ -53,19 +56,19 @@ class Resize:
         *,
         sleep: Callable[[float], None],
     ) -> None:
-        _look_at(pair)
+        _check_pair(pair)
         self.pair = pair
         self._strategy = allocations.strategy_for(client, strategy)
         self._sleep = sleep
 
     def move(self) -> None:
-        """Have the instance hold the new allocation, and the migration the old one.
+        """Give the instance the new allocation and the migration the old one.
 
-        :raises NoValidHost: both are the same, or this strategy cannot tell them apart.
-        :raises AllocationsUnexpected: the two consumers hold something else, or it is confirmed already.
+        :raises NoValidHost: both allocations are the same, or the strategy cannot distinguish them.
+        :raises AllocationsUnexpected: the consumers hold something else, or the resize is already confirmed.
         :raises PlacementRefused: there is no room.
-        :raises PlacementConflict: others have written all the time.
-        :raises PlacementUnreachable: it may or may not have been done: call it again.
+        :raises PlacementConflict: other writers were faster at each try.
+        :raises PlacementUnreachable: the move may or may not have been done; call the method again.
         """
         self._strategy.check(self.pair)
         orphan: int | None = None
@@ -73,20 +76,21 @@ class Resize:
         def write(reading: allocations.PairReading) -> None:
             nonlocal orphan
             try:
-                self._strategy.move(self.pair, instance_generation=_of(reading), migration_generation=orphan)
+                self._strategy.move(self.pair, instance_generation=_generation_of(reading), migration_generation=orphan)
             except exception.PlacementConflict:
-                # Placement may have been killed over an earlier try while it made the migration's consumer, which
-                # cannot be seen and refuses null since.
+                # Placement may have been killed while it created the migration's consumer in an earlier try. Such an
+                # orphan is invisible, and Placement refuses a null generation for it.
                 orphan = allocations.ORPHAN_GENERATION if orphan is None else None
                 raise
 
         self._until(_State.MOVED, {_State.NOT_MOVED: write})
 
     def confirm(self) -> None:
-        """Have the instance hold the new allocation, and nobody the old one.
+        """Leave the instance with the new allocation and release the old one.
 
-        :raises AllocationsUnexpected: it was not moved, or is reverted, or the consumers hold something else.
-        :raises PlacementConflict: as :meth:`move`; so PlacementRefused and PlacementUnreachable.
+        :raises AllocationsUnexpected: the allocation was not moved, it was reverted, or the consumers hold something
+            else.
+        :raises PlacementConflict: as :meth:`move`, and so are PlacementRefused and PlacementUnreachable.
         """
         self._until(
             _State.RELEASED,
@@ -100,19 +104,18 @@ class Resize:
         )
 
     def revert(self) -> None:
-        """Have the instance hold the old allocation, and nobody the new one.
+        """Leave the instance with the old allocation and release the new one.
 
-        Where nothing was moved the old one is written once more, so that no :meth:`move` that is still on its way can
-        succeed after this.
+        If nothing was moved, the old allocation is written again, so that a late :meth:`move` fails.
 
-        :raises AllocationsUnexpected: it is confirmed already, or the consumers hold something else.
-        :raises PlacementConflict: as :meth:`move`; so PlacementRefused and PlacementUnreachable.
+        :raises AllocationsUnexpected: the resize is already confirmed, or the consumers hold something else.
+        :raises PlacementConflict: as :meth:`move`, and so are PlacementRefused and PlacementUnreachable.
         """
         written = False
 
         def rewrite(reading: allocations.PairReading) -> None:
             nonlocal written
-            self._strategy.rewrite_source(self.pair, instance_generation=_of(reading))
+            self._strategy.rewrite_source(self.pair, instance_generation=_generation_of(reading))
             written = True
 
         def back(reading: allocations.PairReading) -> None:
@@ -156,36 +159,39 @@ class Resize:
                 return
 
 
-def _of(reading: allocations.PairReading) -> int:
+def _generation_of(reading: allocations.PairReading) -> int:
     generation = reading.instance.generation
     assert generation is not None, 'an instance that holds something has a generation'
     return generation
 
 
-def _look_at(pair: allocation_state.Pair) -> None:
-    """Refuse what Placement would not show again as it was given: compared with that, it would be unknown for ever."""
-    _look_at_uuid('pair.instance.uuid', pair.instance.uuid)
-    _look_at_uuid('pair.migration.uuid', pair.migration.uuid)
+def _check_pair(pair: allocation_state.Pair) -> None:
+    """Refuse values that Placement would return in another form.
+
+    A later comparison with such a value would always be UNKNOWN.
+    """
+    _check_uuid('pair.instance.uuid', pair.instance.uuid)
+    _check_uuid('pair.migration.uuid', pair.migration.uuid)
     if pair.instance.uuid == pair.migration.uuid:
         _refuse(
             'pair.migration.uuid',
             pair.migration.uuid,
-            'That is the instance: a uuid that no other consumer has would do.',
+            'This is the uuid of the instance: give one that no other consumer has.',
         )
     for path, wanted in (('pair.source', pair.source), ('pair.destination', pair.destination or {})):
         for provider, held in wanted.items():
-            _look_at_uuid(f'{path}, a resource provider', provider)
+            _check_uuid(f'{path}, a resource provider', provider)
             for name, amount in held.items():
-                # Python takes True for a whole number, and a half would be cut off where it is compared.
+                # isinstance() accepts True as an int, and comparisons cut off the fraction of a float.
                 if type(amount) is not int or amount < 0:
-                    _refuse(f'{path}[{provider!r}][{name!r}]', amount, 'A whole number of 0 or more would do.')
+                    _refuse(f'{path}[{provider!r}][{name!r}]', amount, 'Give a whole number of 0 or more.')
     if not allocation_state.normal(pair.source):
-        _refuse('pair.source', dict(pair.source), 'What the instance holds before the move would do.')
+        _refuse('pair.source', dict(pair.source), 'Give the allocation that the instance holds before the move.')
 
 
-def _look_at_uuid(path: str, uuid: object) -> None:
+def _check_uuid(path: str, uuid: object) -> None:
     if not isinstance(uuid, str) or not re.fullmatch('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', uuid):
-        _refuse(path, uuid, 'A uuid would do: a string of 8-4-4-4-12 hexadecimal digits, in lower case.')
+        _refuse(path, uuid, 'Give a uuid: a string of 8-4-4-4-12 hexadecimal digits, in lower case.')
 
 
 def _refuse(path: str, value: object, detail: str) -> NoReturn:
