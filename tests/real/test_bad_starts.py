@@ -266,7 +266,7 @@ def test_a_real_placement_that_does_not_know_the_user_is_said_and_one_that_does_
 def test_an_address_of_placement_that_is_none_is_a_configuration_to_be_mended(start):
     start.sync()
     line = start.refused('conductor', placement__endpoint_override='placement:8778')
-    assert "Option [placement] endpoint_override is 'placement:8778': it is no URL of a service" in line
+    assert "Option [placement] endpoint_override is 'placement:8778': it is not the URL of a service" in line
 
 
 # --- what somebody else has ------------------------------------------------------------------------------------------

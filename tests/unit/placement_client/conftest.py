@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What every test of this folder stands on: the real Placement in this process, and a few hosts in it."""
+"""Fixtures of this folder: the real Placement in this process, and hosts in it."""
 
 import dataclasses
 import uuid
@@ -14,12 +14,15 @@ from migrator.testing.placement import InProcessPlacement
 
 @dataclasses.dataclass
 class World:
-    """Hosts in Placement, one provider each unless a test wants more."""
+    """Hosts in Placement, each with one provider unless a test adds more."""
 
     client: PlacementClient
 
     def host(self, name='host', parent=None, traits=(), **totals):
-        """Make a provider; ``totals`` by resource class are numbers or whole inventories; without, the usual ones."""
+        """Create a provider.
+
+        ``totals`` by resource class are numbers or whole inventories. Without them the provider has the usual ones.
+        """
         one = str(uuid.uuid4())
         url = f'/resource_providers/{one}'
         named = {'uuid': one, 'name': f'{name}-{one}', 'parent_provider_uuid': parent}
@@ -52,16 +55,16 @@ def consumer(consumer_type=allocation_state.INSTANCE):
 
 
 @pytest.fixture(scope='session')
-def _kept(tmp_path_factory):
+def _running(tmp_path_factory):
     with InProcessPlacement(tmp_path_factory.mktemp('placement')) as running:
         yield running
 
 
 @pytest.fixture
-def in_process(_kept):
+def in_process(_running):
     """The real Placement, empty."""
-    _kept.empty()
-    return _kept
+    _running.empty()
+    return _running
 
 
 @pytest.fixture

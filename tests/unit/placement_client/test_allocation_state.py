@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The table of pairs, cell by cell. No Placement is needed: it is pure."""
+"""The table of pair states, cell by cell; it is pure and needs no Placement."""
 
 import itertools
 
@@ -36,7 +36,7 @@ MEANINGS = {
 
 @pytest.mark.parametrize('strategy', list(Strategy))
 @pytest.mark.parametrize(('instance', 'migration'), list(itertools.product(HELD, HELD)))
-def test_every_cell_of_the_table_means_what_it_says_and_anything_else_is_unknown(strategy, instance, migration):
+def test_every_pair_of_the_table_has_its_state_and_every_other_pair_is_unknown(strategy, instance, migration):
     wanted = MEANINGS[strategy].get((instance, migration), PairState.UNKNOWN)
     assert allocation_state.observe_pair(HELD[instance], HELD[migration], SOURCE, DESTINATION, strategy) is wanted
 
@@ -67,7 +67,7 @@ def test_zero_amounts_and_empty_providers_make_no_difference():
 
 
 @pytest.mark.parametrize('strategy', list(Strategy))
-def test_where_source_and_destination_are_the_same_nothing_can_be_told(strategy):
+def test_a_source_that_equals_the_destination_is_unknown(strategy):
     assert allocation_state.observe_pair(SOURCE, NOTHING, SOURCE, SOURCE, strategy) is PairState.UNKNOWN
     assert allocation_state.observe_pair(SOURCE, SOURCE, SOURCE, SOURCE, strategy) is PairState.UNKNOWN
 
@@ -77,7 +77,7 @@ def test_an_instance_that_never_held_anything_is_unknown(strategy):
     assert allocation_state.observe_pair(NOTHING, NOTHING, NOTHING, DESTINATION, strategy) is PairState.UNKNOWN
 
 
-def test_a_resize_within_one_provider_is_told_apart_by_its_amounts():
+def test_a_resize_within_one_provider_is_recognised_by_its_amounts():
     small, large = {'host': {'VCPU': 2}}, {'host': {'VCPU': 4}}
     assert allocation_state.observe_pair(large, small, small, large, 'migration-owned') is PairState.MOVED
     assert allocation_state.observe_pair(small, NOTHING, small, large, 'migration-owned') is PairState.NOT_MOVED
@@ -111,7 +111,7 @@ def test_a_forced_move_of_a_nested_allocation_is_refused_and_the_providers_are_n
     assert isinstance(caught.value, exception.NoValidHost)
 
 
-def test_a_forced_move_of_an_instance_without_allocation_says_so():
+def test_a_forced_move_of_an_instance_without_allocation_is_refused():
     """Launchpad 1729356."""
     with pytest.raises(exception.NoValidHost, match='holds no allocation'):
         allocation_state.forced_claim({}, 'd-root')

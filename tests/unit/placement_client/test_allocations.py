@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Moving an allocation and bringing it back, against the real Placement."""
+"""Moves and reverts of an allocation, against the real Placement."""
 
 import dataclasses
 import threading
@@ -90,7 +90,7 @@ def test_a_consumer_is_read_as_it_was_written(client, pair):
 
 
 def test_a_pair_that_changes_while_it_is_read_is_read_again(in_process, client, owned, pair):
-    """A move between the two GETs would else show a pair that never was."""
+    """Otherwise a move between the two GETs would show a pair that never existed."""
     writer = allocations.MigrationOwned(PlacementClient(in_process.adapter()))
 
     def interfere(_method, url):
@@ -102,7 +102,7 @@ def test_a_pair_that_changes_while_it_is_read_is_read_again(in_process, client, 
     assert owned.observe(pair).state is PairState.MOVED
 
 
-def test_a_pair_that_never_holds_still_is_a_conflict(in_process, owned, pair):
+def test_a_pair_that_changes_during_every_read_is_a_conflict(in_process, owned, pair):
     writer = allocations.MigrationOwned(PlacementClient(in_process.adapter()))
     generation = FIRST
 
@@ -122,7 +122,7 @@ def test_a_pair_that_never_holds_still_is_a_conflict(in_process, owned, pair):
 # --- the two ways, both strategies -----------------------------------------------------------------------------------
 
 
-def test_forward_ends_with_the_destination_held_by_the_instance_alone(client, either, pair):
+def test_after_move_and_release_only_the_instance_holds_the_destination(client, either, pair):
     assert either.observe(pair).state is PairState.NOT_MOVED
     move(either, pair)
     assert either.observe(pair).state is PairState.MOVED
@@ -131,7 +131,7 @@ def test_forward_ends_with_the_destination_held_by_the_instance_alone(client, ei
     assert held(client, pair.instance, pair.migration) == [pair.destination, {}]
 
 
-def test_back_ends_with_the_source_held_by_the_instance_alone(client, either, pair):
+def test_after_move_and_revert_only_the_instance_holds_the_source(client, either, pair):
     move(either, pair)
     revert(either, pair)
     assert either.observe(pair).state is PairState.NOT_MOVED
@@ -208,7 +208,7 @@ def test_a_stale_generation_of_the_migration_is_a_conflict_and_changes_nothing(c
     assert owned.observe(pair).state is PairState.MOVED
 
 
-def test_a_second_revert_is_a_conflict_and_does_no_harm(client, owned, pair):
+def test_a_second_revert_is_a_conflict_and_changes_nothing(client, owned, pair):
     """nova 55f4552621: reverting what was reverted already."""
     move(owned, pair)
     seen = owned.observe(pair)
@@ -227,7 +227,7 @@ def test_a_second_release_is_a_conflict_and_leaves_no_empty_consumer(client, own
 
 
 def test_no_write_of_the_pair_accepts_a_null_generation_for_the_instance(in_process, either, pair):
-    """Launchpad 1848343: null would make a deleted instance's consumer anew."""
+    """Launchpad 1848343: a null generation would recreate the consumer of a deleted instance."""
     writes = [
         lambda: either.move(pair, instance_generation=None),
         lambda: either.rewrite_source(pair, instance_generation=None),
@@ -268,7 +268,7 @@ def test_an_instance_deleted_during_the_move_stays_gone(client, owned, pair):
 
 
 def test_a_consumer_left_empty_by_a_killed_placement_is_taken_over(client, owned, pair):
-    """Placement makes a consumer in one transaction and its allocations in the next; it may be killed in between."""
+    """Placement creates a consumer in one transaction and its allocations in the next; a kill may come in between."""
     body = allocations.Write(consumer=pair.migration, allocations={}, generation=None).body()
     client.put(f'/allocations/{pair.migration.uuid}', body)
     assert owned.observe(pair).state is PairState.NOT_MOVED
@@ -278,7 +278,7 @@ def test_a_consumer_left_empty_by_a_killed_placement_is_taken_over(client, owned
     assert owned.observe(pair).state is PairState.MOVED
 
 
-def test_the_generation_for_a_leftover_hits_no_consumer_that_lives_and_none_that_is_gone(client, owned, pair):
+def test_the_orphan_generation_changes_neither_an_existing_nor_a_deleted_consumer(client, owned, pair):
     with pytest.raises(exception.PlacementConflict):
         owned.move(pair, instance_generation=FIRST, migration_generation=allocations.ORPHAN_GENERATION)
     with pytest.raises(exception.PlacementConflict):
@@ -345,7 +345,7 @@ def test_an_unknown_provider_is_a_refusal(client, owned, pair):
     assert caught.value.kwargs['status'] == 400
 
 
-def test_an_exactly_full_source_can_be_left_and_come_back_to(client, world, either, pair, new_consumer):
+def test_a_move_from_an_exactly_full_source_can_be_reverted(client, world, either, pair, new_consumer):
     full = {world.host('full', VCPU=2, MEMORY_MB=512): FLAVOR}
     instance = new_consumer()
     allocations.claim(client, instance, full, generation=None)
@@ -404,7 +404,7 @@ def test_a_late_duplicate_of_the_move_after_a_revert_is_refused(faulty, client, 
 
 
 @pytest.mark.parametrize('path', ['forward', 'back'])
-def test_a_late_duplicate_in_nova_s_two_request_form_corrupts_the_books(faulty, client, owned, pair, path):
+def test_a_late_duplicate_in_nova_s_two_request_form_corrupts_the_allocations(faulty, client, owned, pair, path):
     """Why the move is one POST: an emptied consumer is deleted, and its generation restarts.
 
     The migration takes the source and the instance is emptied; a second request claims the destination. A duplicate of
@@ -432,8 +432,8 @@ def test_a_late_duplicate_in_nova_s_two_request_form_corrupts_the_books(faulty, 
     assert held(client, pair.instance, pair.migration) == [{}, pair.source]
 
 
-def test_without_the_rewrite_a_move_on_its_way_succeeds_after_the_end(faulty, either, pair):
-    """Why the first row of the table writes what is there already."""
+def test_without_the_rewrite_a_late_move_succeeds_after_the_end(faulty, either, pair):
+    """The reason why the first row of the table writes an allocation that is there already."""
     faulty.inject(Fault.TIMEOUT_LATE, url='^/allocations')
     with pytest.raises(exception.PlacementUnreachable):
         type(either)(PlacementClient(faulty)).move(pair, instance_generation=FIRST)
@@ -442,7 +442,7 @@ def test_without_the_rewrite_a_move_on_its_way_succeeds_after_the_end(faulty, ei
     assert either.observe(pair).state is PairState.MOVED
 
 
-def test_the_rewrite_kills_a_move_that_is_still_on_its_way(faulty, either, pair):
+def test_the_rewrite_makes_a_late_move_fail(faulty, either, pair):
     faulty.inject(Fault.TIMEOUT_LATE, url='^/allocations')
     with pytest.raises(exception.PlacementUnreachable):
         type(either)(PlacementClient(faulty)).move(pair, instance_generation=FIRST)
@@ -461,7 +461,7 @@ def test_the_rewrite_kills_a_move_that_is_still_on_its_way(faulty, either, pair)
         (Fault.ERROR_DONE, PairState.MOVED),
     ],
 )
-def test_after_a_lost_answer_the_pair_says_what_was_done(faulty, either, pair, fault, state):
+def test_after_a_lost_answer_the_pair_shows_what_was_done(faulty, either, pair, fault, state):
     faulty.inject(fault, url='^/allocations')
     with pytest.raises(exception.PlacementUnreachable):
         type(either)(PlacementClient(faulty)).move(pair, instance_generation=FIRST)
@@ -510,7 +510,7 @@ def test_a_half_done_move_goes_forward_by_a_claim(client, owned, half_done):
     assert owned.observe(half_done).state is PairState.MOVED
 
 
-def test_a_half_done_move_goes_back_only_for_an_instance_said_to_be_alive(client, owned, half_done):
+def test_a_half_done_move_goes_back_only_with_recreate(client, owned, half_done):
     with pytest.raises(ValueError, match='null'):
         owned.revert(half_done, instance_generation=None, migration_generation=FIRST)
     owned.revert(half_done, instance_generation=None, migration_generation=FIRST, recreate=True)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The audit against the real Placement: what is planted is found, and nothing else is."""
+"""The audit against the real Placement: it finds every planted error, and nothing else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDED_AT = '2026-11-05T10:00:00+00:00'
 
 @dataclasses.dataclass
 class Cloud:
-    """Three hosts in Placement, and what a database would say of them."""
+    """Three hosts in Placement, and the instances and migrations of a database."""
 
     client: object
     roots: dict
@@ -57,9 +57,9 @@ class Cloud:
         return one
 
     def claim(self, consumer, consumer_type, by_host):
-        who = allocation_state.Consumer(uuid=consumer, consumer_type=consumer_type, project_id='blue', user_id='ada')
+        holder = allocation_state.Consumer(uuid=consumer, consumer_type=consumer_type, project_id='blue', user_id='ada')
         held = {self.roots.get(host, host): amounts for host, amounts in by_host.items()}
-        allocations.claim(self.client, who, held, generation=None)
+        allocations.claim(self.client, holder, held, generation=None)
 
     def find(self):
         known = {one.uuid for one in [*self.instances, *self.migrations]}
@@ -75,7 +75,7 @@ def cloud(client, world):
     return Cloud(client, {f'host{number}': world.host(f'host{number}') for number in (1, 2, 3)})
 
 
-def test_right_books_have_no_finding(cloud):
+def test_correct_allocations_have_no_finding(cloud):
     cloud.instance()
     cloud.migration(cloud.instance('host2', 'host2'), 'completed')
     assert cloud.find() == []
@@ -85,7 +85,7 @@ def test_an_empty_cloud_has_no_finding(cloud):
     assert cloud.find() == []
 
 
-def test_what_an_ended_migration_holds_is_leaked_and_says_since_when(cloud):
+def test_allocation_of_an_ended_migration_is_leaked_and_shows_since_when(cloud):
     migration = cloud.migration(cloud.instance('host2', 'host2'), 'completed', holds='host1')
     found = cloud.the_finding()
     assert found.as_dict() == {
@@ -130,14 +130,14 @@ def test_an_instance_that_holds_two_hosts_with_no_migration_is_doubled(cloud):
     assert (found.verdict, found.provider) == ('doubled', cloud.roots['host2'])
 
 
-def test_a_consumer_that_nobody_knows_is_found_with_its_type(cloud):
+def test_an_unknown_consumer_is_found_with_its_type(cloud):
     stranger = str(uuid.uuid4())
     cloud.claim(stranger, 'RESERVATION', {'host2': {'VCPU': 1}})
     found = cloud.the_finding()
     assert (found.verdict, found.consumer, found.consumer_type) == ('unknown consumer', stranger, 'RESERVATION')
 
 
-def test_every_planted_finding_is_found_at_once_and_in_a_fixed_order(cloud):
+def test_every_planted_error_is_found_in_a_fixed_order(cloud):
     cloud.migration(cloud.instance('host2', 'host2'), 'failed', holds='host1')
     cloud.instance(holds=None)
     cloud.instance(holds='host3')
@@ -152,7 +152,7 @@ def test_every_planted_finding_is_found_at_once_and_in_a_fixed_order(cloud):
     [('host1', None), ('host2', 'host1'), ('host2', None)],
     ids=['before', 'moved', 'released'],
 )
-def test_a_migration_under_way_may_be_in_each_row_of_the_table(cloud, of_instance, of_migration):
+def test_a_migration_in_progress_may_be_in_each_state_of_the_table(cloud, of_instance, of_migration):
     cloud.migration(cloud.instance('host1', holds=of_instance), holds=of_migration)
     assert cloud.find() == []
 
@@ -162,24 +162,24 @@ def test_before_a_destination_is_known_the_instance_holds_the_source(cloud):
     assert cloud.find() == []
 
 
-def test_a_migration_under_way_and_its_instance_do_not_both_hold_the_source(cloud):
+def test_a_migration_in_progress_that_holds_the_source_like_its_instance_is_doubled(cloud):
     migration = cloud.migration(cloud.instance('host1', holds='host1'), holds='host1')
     found = cloud.the_finding()
     assert (found.verdict, found.consumer) == ('doubled', migration.uuid)
 
 
-def test_a_migration_under_way_that_holds_a_third_host_is_found(cloud):
+def test_a_migration_in_progress_that_holds_a_third_host_is_found(cloud):
     migration = cloud.migration(cloud.instance('host1', holds='host2'), holds='host3')
     found = cloud.the_finding()
     assert (found.verdict, found.consumer, found.provider) == ('wrong host', migration.uuid, cloud.roots['host3'])
 
 
-def test_an_instance_under_way_that_holds_nothing_is_found(cloud):
+def test_an_instance_in_migration_that_holds_nothing_is_missing_its_allocation(cloud):
     instance = cloud.instance('host1', holds=None)
     cloud.migration(instance, holds='host1')
     found = cloud.the_finding()
     assert (found.verdict, found.consumer) == ('missing', instance.uuid)
-    assert 'let the migration' in found.remedy
+    assert 'wait until the migration' in found.remedy
 
 
 def test_under_the_doubled_strategy_the_instance_may_hold_both(cloud):
@@ -208,7 +208,7 @@ def test_a_child_of_the_hosts_root_and_a_sharing_provider_count_for_the_host(clo
     assert cloud.find() == []
 
 
-def test_the_remedy_is_a_command_that_names_everything_that_placement_asks_for(cloud):
+def test_the_remedy_is_a_complete_command(cloud):
     instance = cloud.instance('host1', holds='host3')
     words = shlex.split(cloud.the_finding().remedy)
     root = cloud.roots['host1']
@@ -218,7 +218,7 @@ def test_the_remedy_is_a_command_that_names_everything_that_placement_asks_for(c
     assert words[-1] == instance.uuid
 
 
-def test_known_consumers_cost_no_request_of_their_own(cloud, in_process):
+def test_known_consumers_need_no_request_of_their_own(cloud, in_process):
     cloud.migration(cloud.instance('host2', 'host2'), 'completed', holds='host1')
     before = len(in_process.requests)
     cloud.find()
@@ -227,7 +227,7 @@ def test_known_consumers_cost_no_request_of_their_own(cloud, in_process):
     assert {one.method for one in asked} == {'GET'}
 
 
-def test_reading_is_all_that_the_audit_does(cloud):
+def test_the_audit_only_reads(cloud):
     instance = cloud.instance('host1', holds='host3')
     cloud.find()
     held = allocations.read(cloud.client, instance.uuid)

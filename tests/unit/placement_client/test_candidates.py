@@ -12,7 +12,7 @@ from migrator.placement_client.candidates import get_candidates
 SMALL = {'': {'VCPU': 2, 'MEMORY_MB': 512}}
 
 
-def test_where_nothing_has_room_there_are_no_candidates(client, world):
+def test_without_room_there_are_no_candidates(client, world):
     world.host(VCPU=1, MEMORY_MB=512)
     assert get_candidates(client, SMALL) == []
 
@@ -34,7 +34,7 @@ def test_the_order_is_placement_s(client, world):
     assert [[root] for root in candidates.by_compute_root(get_candidates(client, SMALL))] == wanted
 
 
-def test_a_limit_is_a_limit(client, world):
+def test_the_limit_bounds_the_candidates(client, world):
     for _ in range(3):
         world.host()
     assert len(get_candidates(client, SMALL, limit=2)) == 2
@@ -64,12 +64,12 @@ def test_several_numbered_groups_carry_the_policy(client, world, policy, ways):
     assert len(get_candidates(client, groups, group_policy=policy)) == ways
 
 
-def test_a_named_host_is_asked_for_by_its_tree(client, world):
+def test_a_named_host_is_requested_by_its_tree(client, world):
     wanted, _other = world.host(), world.host()
     assert [one.compute_roots for one in get_candidates(client, SMALL, in_tree=wanted)] == [(wanted,)]
 
 
-def test_a_named_host_with_a_nested_tree_is_asked_for_in_every_group(client, world):
+def test_a_named_host_with_a_nested_tree_is_requested_in_every_group(client, world):
     wanted, other = world.host(), world.host()
     world.host('gpu', wanted, PGPU=1)
     world.host('gpu', other, PGPU=1)
@@ -84,7 +84,7 @@ def test_a_named_host_without_room_has_no_candidates(client, world):
 
 @pytest.fixture
 def sharing(world):
-    """Two hosts without disk of their own, and the storage that both borrow from."""
+    """Two hosts without local disk, and the storage that both share."""
     storage = world.host('storage', traits=[candidates.SHARING_TRAIT], DISK_GB=100)
     hosts = [world.host(), world.host()]
     world.share(storage, *hosts)
@@ -99,15 +99,15 @@ def test_a_sharing_provider_is_no_compute_root(client, sharing):
     assert set(candidates.by_compute_root(found)) == set(hosts)
 
 
-def test_a_named_host_that_borrows_from_a_sharing_provider_is_found(client, sharing):
-    """Placement's in_tree alone finds nothing there: the lender is not in the tree."""
+def test_a_named_host_that_uses_a_sharing_provider_is_found(client, sharing):
+    """Placement's in_tree alone finds nothing here, because the sharing provider is not in the tree."""
     _storage, hosts = sharing
     groups = {'': {**SMALL[''], 'DISK_GB': 10}}
     for host in hosts:
         assert [one.compute_roots for one in get_candidates(client, groups, in_tree=host, limit=1)] == [(host,)]
 
 
-def test_a_candidate_of_no_compute_or_of_several_is_nobody_s():
+def test_a_candidate_without_a_compute_root_or_with_several_is_left_out():
     odd = [
         candidates.Candidate(allocations={}, roots=('a', 'b')),
         candidates.Candidate(allocations={}, roots=('s',), sharing_roots=frozenset({'s'})),
@@ -115,11 +115,11 @@ def test_a_candidate_of_no_compute_or_of_several_is_nobody_s():
     assert candidates.by_compute_root(odd) == {}
 
 
-def test_an_unknown_resource_class_is_a_refusal(client):
+def test_an_unknown_resource_class_is_refused(client):
     with pytest.raises(exception.PlacementRefused, match='CUSTOM_NONE'):
         get_candidates(client, {'': {'CUSTOM_NONE': 1}})
 
 
-def test_nothing_asked_for_is_a_refusal(client):
+def test_a_request_for_no_resources_is_refused(client):
     with pytest.raises(exception.PlacementRefused):
         get_candidates(client, {})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Requests and their errors, against the real Placement, over HTTP where the way matters."""
+"""Requests and their errors, against the real Placement, over HTTP if the transport matters."""
 
 import concurrent.futures
 import contextlib
@@ -57,7 +57,7 @@ def url(in_process):
 
 
 class Identity:
-    """As much of Keystone as a password needs. Its token is Placement's noauth2 administrator."""
+    """The part of Keystone that a password needs; its token is the administrator of Placement's noauth2."""
 
     def __init__(self):
         self.url = ''
@@ -125,7 +125,7 @@ def client_at(where):
 
 
 class Canned:
-    """An adapter that always gives one answer."""
+    """An adapter that always returns the same response."""
 
     def __init__(self, status, body=b'', headers=()):
         self.answer = make_response(None, status, headers, body)
@@ -160,7 +160,7 @@ def test_placement_answers_in_the_microversion_that_was_asked_for(client):
     assert client.get(CONSUMER).headers['OpenStack-API-Version'] == f'placement {placement.MICROVERSION}'
 
 
-def test_a_document_that_is_not_there_is_none_or_a_refusal(client):
+def test_a_missing_document_is_none_or_a_refusal(client):
     url = f'/resource_providers/{uuid.uuid4()}'
     assert client.read_or_none(url) is None
     with pytest.raises(exception.PlacementRefused) as caught:
@@ -195,7 +195,7 @@ def test_a_stale_generation_is_a_conflict_by_its_code(client, world):
         (503, None, exception.PlacementUnreachable),
     ],
 )
-def test_an_answer_is_told_by_status_and_code(status, code, wanted):
+def test_status_and_code_decide_the_error(status, code, wanted):
     with pytest.raises(wanted, match='why so') as caught:
         placement.PlacementClient(Canned(status, refusal(status, code))).post('/allocations', {})
     assert type(caught.value) is wanted
@@ -209,7 +209,7 @@ def test_the_text_of_a_refusal_decides_nothing():
 
 
 @pytest.mark.parametrize('body', [b'<html>Bad Gateway</html>', b'', b'[]', b'{"errors": {}}', b'{"errors": ["x"]}'])
-def test_an_error_that_is_not_placement_s_json_is_still_told_by_its_status(body):
+def test_the_status_decides_an_error_without_placement_s_json(body):
     with pytest.raises(exception.PlacementUnreachable, match='502'):
         placement.PlacementClient(Canned(502, body)).get('/')
     with pytest.raises(exception.PlacementRefused, match='409'):
@@ -217,12 +217,12 @@ def test_an_error_that_is_not_placement_s_json_is_still_told_by_its_status(body)
 
 
 @pytest.mark.parametrize(('status', 'body'), [(200, b'<html>Welcome</html>'), (404, b'<html>Not Found</html>')])
-def test_something_that_is_not_placement_is_not_taken_for_it(status, body):
+def test_a_server_that_is_not_placement_is_unreachable(status, body):
     with pytest.raises(exception.PlacementUnreachable, match='endpoint_override'):
         placement.PlacementClient(Canned(status, body)).read('/allocations/x')
 
 
-def test_a_placement_that_is_too_old_says_what_is_needed():
+def test_the_error_of_an_old_placement_names_the_needed_microversion():
     with pytest.raises(exception.PlacementRefused, match=r'1\.39'):
         placement.PlacementClient(Canned(406, refusal(406, None))).get('/')
 
@@ -233,7 +233,7 @@ def test_a_closed_port_is_unreachable():
     assert caught.value.code == 503
 
 
-def test_an_answer_that_does_not_come_is_unreachable_and_is_not_asked_for_again():
+def test_a_missing_response_is_unreachable_and_is_not_retried():
     connections = []
     with socket.create_server(('127.0.0.1', 0)) as silent:
         silent.settimeout(0.2)
@@ -246,7 +246,7 @@ def test_an_answer_that_does_not_come_is_unreachable_and_is_not_asked_for_again(
     connections[0].close()
 
 
-def test_a_connection_that_breaks_off_is_unreachable_and_is_not_tried_again():
+def test_a_broken_connection_is_unreachable_and_is_not_retried():
     connections = []
     with socket.create_server(('127.0.0.1', 0)) as rude:
         rude.settimeout(30)
@@ -287,7 +287,7 @@ def test_an_error_that_keystoneauth1_lets_through_is_unreachable(error):
         placement.PlacementClient(Broken()).get('/')
 
 
-def test_a_user_without_rights_is_told_where_to_look(in_process):
+def test_the_error_of_a_user_without_rights_says_where_to_look(in_process):
     with pytest.raises(exception.PlacementUnauthorized, match=r'403.*\[placement\].*admin'):
         placement.PlacementClient(in_process.adapter('nobody')).get(CONSUMER)
 
@@ -332,7 +332,7 @@ def test_a_wrong_password_is_a_clear_error_without_the_password(tmp_path, identi
 
 def test_no_password_and_no_token_is_ever_logged(tmp_path, identity, caplog):
     caplog.set_level(logging.DEBUG)
-    # A service's log levels, which another test may have set for the whole process, would hide it.
+    # Another test may have set the log levels of a service for the whole process, which would hide the token.
     for name in ('keystoneauth', 'keystoneauth.session'):
         caplog.set_level(logging.DEBUG, logger=name)
     conf = configured(tmp_path, **with_password(identity))
@@ -369,7 +369,7 @@ def test_a_catalog_without_placement_is_unreachable(tmp_path, identity):
         ({}, 'auth_type'),
         ({'auth_type': 'telepathy'}, 'no such plug-in'),
         ({'auth_type': 'none'}, 'endpoint_override'),
-        ({'auth_type': 'none', 'endpoint_override': 'x:8778'}, "endpoint_override is 'x:8778': it is no URL"),
+        ({'auth_type': 'none', 'endpoint_override': 'x:8778'}, "endpoint_override is 'x:8778': it is not the URL"),
         (
             {
                 'auth_type': 'password',
@@ -377,7 +377,7 @@ def test_a_catalog_without_placement_is_unreachable(tmp_path, identity):
                 'password': PASSWORD,
                 'auth_url': f'u:{PASSWORD}@keystone',
             },
-            'auth_url is .* it is no URL',
+            'auth_url is .* it is not the URL',
         ),
         ({'auth_type': 'password', 'password': PASSWORD}, 'auth_url'),
         ({'auth_type': 'none', 'endpoint_override': 'http://x', 'valid_interfaces': 'sideways'}, 'sideways'),
@@ -389,7 +389,7 @@ def test_a_catalog_without_placement_is_unreachable(tmp_path, identity):
                 'version': '1',
                 'min_version': '1',
             },
-            r'\[placement\] is not right: .*version',
+            r'\[placement\] is invalid: .*version',
         ),
         (
             {'auth_type': 'none', 'endpoint_override': 'http://x', 'timeout': 'x'},
@@ -398,7 +398,7 @@ def test_a_catalog_without_placement_is_unreachable(tmp_path, identity):
         ({'auth_type': 'none', 'endpoint_override': 'http://x', 'timeout': ''}, r"\[placement\] timeout is ''"),
     ],
 )
-def test_a_configuration_that_cannot_be_names_the_option(tmp_path, options, said):
+def test_the_error_of_an_invalid_configuration_names_the_option(tmp_path, options, said):
     with pytest.raises(exception.ConfigurationError, match=said) as caught:
         placement.client_from_conf(configured(tmp_path, **options))
     assert PASSWORD not in str(caught.value)
@@ -409,8 +409,8 @@ def test_no_option_is_registered_on_the_global_configuration(tmp_path, url):
     assert 'placement' not in cfg.CONF
 
 
-def test_a_clock_that_is_set_back_holds_up_no_request(tmp_path, url, monkeypatch):
-    """keystoneauth1's limiter of requests slept until the wall clock was again where it had been."""
+def test_a_clock_that_is_set_back_delays_no_request(tmp_path, url, monkeypatch):
+    """keystoneauth1's rate limiter slept until the wall clock reached its earlier time again."""
     client = placement.client_from_conf(configured(tmp_path, auth_type='none', endpoint_override=url))
     yesterday = time.time() - 86400
     slept = []
@@ -421,7 +421,7 @@ def test_a_clock_that_is_set_back_holds_up_no_request(tmp_path, url, monkeypatch
 
 
 class _Together(http_server.BaseHTTPRequestHandler):
-    """Answers when as many ask as the barrier wants, and counts who connects."""
+    """A handler that answers when the barrier is full, and counts the connections."""
 
     protocol_version = 'HTTP/1.1'
     connections = 0
@@ -445,7 +445,7 @@ class _Patient(http_server.ThreadingHTTPServer):
     request_queue_size = 128
 
 
-def test_each_of_the_stories_that_run_at_a_time_keeps_its_connection(tmp_path, caplog):
+def test_each_concurrent_migration_keeps_its_connection(tmp_path, caplog):
     stories = 64
     handler = type('Together', (_Together,), {'barrier': threading.Barrier(stories)})
     with _Patient(('127.0.0.1', 0), handler) as placement_:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""Writers of the same resource providers, one after the other."""
+"""Writers of the same resource providers run in sequence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ A, B, C = ({name: {'VCPU': 1}} for name in 'abc')
 
 
 class Writers:
-    """Simulated threads that each have one turn of some seconds."""
+    """Simulated threads that each hold the locks for some seconds."""
 
     def __init__(self, seed):
         self.simulation = Simulation(seed)
@@ -45,7 +45,7 @@ def writers(request):
     made.simulation.close()
 
 
-def test_of_those_who_share_a_provider_one_writes_at_a_time_whatever_else_they_share(writers):
+def test_writers_that_share_a_provider_write_one_at_a_time(writers):
     for name, allocations in {'1': (A, B), '2': (B, A), '3': (C, B), '4': (A, None)}.items():
         writers.start(name, *allocations)
     spans = writers.run()
@@ -54,14 +54,14 @@ def test_of_those_who_share_a_provider_one_writes_at_a_time_whatever_else_they_s
     assert spans['4'][1] <= spans['1'][0] or spans['1'][1] <= spans['4'][0], spans
 
 
-def test_those_who_share_none_do_not_wait_for_each_other(writers):
+def test_writers_that_share_no_provider_do_not_wait(writers):
     writers.start('1', A)
     writers.start('2', B, None)
     writers.start('3', None)
     assert {began for began, _ended in writers.run().values()} == {0.0}
 
 
-def test_one_whose_write_hangs_holds_the_others_up_for_a_bounded_time_and_they_do_not_end_its_turn(writers):
+def test_a_hanging_writer_delays_others_for_a_bounded_time_and_keeps_its_lock(writers):
     writers.start('hangs', A, B, seconds=60)
     writers.simulation.advance(1)
     writers.start('next', A, B)
@@ -73,7 +73,7 @@ def test_one_whose_write_hangs_holds_the_others_up_for_a_bounded_time_and_they_d
     assert spans['last'][0] == 11 + PATIENCE
 
 
-def test_a_turn_ends_with_an_error_too(writers):
+def test_an_error_releases_the_lock(writers):
     def fails():
         with writers.turns.of(A):
             raise ValueError

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Provider trees kept in step with a report, in the real Placement."""
+"""Provider trees that follow a report, in the real Placement."""
 
 import dataclasses
 import uuid
@@ -25,7 +25,7 @@ def new(name='host', parent=None, inventory=None, traits=()):
 
 
 def never(_seconds):
-    raise AssertionError('there is nobody to wait for')
+    raise AssertionError('the call must not sleep')
 
 
 def writes(in_process):
@@ -85,7 +85,7 @@ def test_only_what_differs_is_written(client, in_process, tree):
     assert providers.read_inventory(client, tree[1].uuid)['MEMORY_MB']['total'] == 2048
 
 
-def test_a_resource_class_and_a_trait_that_are_reported_no_more_go(client, tree):
+def test_a_resource_class_and_a_trait_that_are_no_longer_reported_are_removed(client, tree):
     providers.ensure_tree(client, tree, sleep=never)
     bare = [tree[0].replace(traits=[]), tree[1].replace(inventory={}), tree[2]]
     providers.ensure_tree(client, bare, sleep=never)
@@ -107,7 +107,7 @@ def test_a_provider_reported_below_another_parent_moves_there(client, tree):
     assert parents[tree[2].uuid] == tree[0].uuid
 
 
-def test_a_child_that_somebody_else_made_is_left_alone(client, tree):
+def test_a_child_of_another_service_stays(client, tree):
     providers.ensure_tree(client, tree, sleep=never)
     bandwidth = new('agent', tree[0].uuid, {'NET_BW_EGR_KILOBIT_PER_SEC': {'total': 1000}}, ['CUSTOM_PHYSNET'])
     providers.ensure_tree(client, [bandwidth], sleep=never)
@@ -126,7 +126,7 @@ def test_allocations_survive_an_update_of_the_inventory(client, tree, new_consum
     assert providers.allocations_on(client, tree[0].uuid) == {one.uuid: {'VCPU': 2}}
 
 
-def test_inventory_in_use_cannot_be_reported_away(client, tree, new_consumer):
+def test_inventory_in_use_cannot_be_removed_by_a_report(client, tree, new_consumer):
     providers.ensure_tree(client, tree, sleep=never)
     allocations.claim(client, new_consumer(), {tree[0].uuid: {'VCPU': 2}}, generation=None)
     with pytest.raises(exception.PlacementRefused) as caught:
@@ -134,7 +134,7 @@ def test_inventory_in_use_cannot_be_reported_away(client, tree, new_consumer):
     assert caught.value.kwargs['placement_code'] == 'placement.inventory.inuse'
 
 
-def test_a_report_may_say_less_than_is_allocated(client, tree, new_consumer):
+def test_a_report_may_be_lower_than_the_allocations(client, tree, new_consumer):
     providers.ensure_tree(client, tree, sleep=never)
     allocations.claim(client, new_consumer(), {tree[0].uuid: {'VCPU': 6}}, generation=None)
     assert providers.ensure_tree(client, [tree[0].replace(inventory={'VCPU': {'total': 4}})], sleep=never) is True
@@ -153,7 +153,7 @@ def test_an_unknown_parent_is_a_refusal(client):
         providers.ensure_tree(client, [new(parent=str(uuid.uuid4()))], sleep=never)
 
 
-def test_parents_in_a_circle_are_an_error_before_anything_is_sent(client, in_process):
+def test_a_cycle_of_parents_is_an_error_before_any_request(client, in_process):
     one, two = new(), new()
     circle = [one.replace(parent_uuid=two.uuid), two.replace(parent_uuid=one.uuid)]
     with pytest.raises(ValueError, match=one.uuid):
@@ -161,10 +161,10 @@ def test_parents_in_a_circle_are_an_error_before_anything_is_sent(client, in_pro
     assert not in_process.requests
 
 
-# --- racers ----------------------------------------------------------------------------------------------------------
+# --- concurrent writers -----------------------------------------------------------------------------------------------
 
 
-def test_a_racer_s_write_in_between_is_read_again(client, in_process):
+def test_a_concurrent_write_in_between_is_read_again(client, in_process):
     one = new(inventory={'VCPU': {'total': 8}}, traits=['CUSTOM_GOLD'])
     racer = PlacementClient(in_process.adapter())
     slept = []
@@ -180,7 +180,7 @@ def test_a_racer_s_write_in_between_is_read_again(client, in_process):
     assert providers.read_inventory(client, one.uuid)['VCPU']['total'] == 8
 
 
-def test_a_racer_that_creates_the_same_provider_first_is_no_error(client, in_process):
+def test_a_concurrent_writer_that_creates_the_same_provider_is_no_error(client, in_process):
     one = new(inventory={'VCPU': {'total': 8}})
     racer = PlacementClient(in_process.adapter())
     slept = []
@@ -207,7 +207,7 @@ def test_attempts_are_bounded_and_each_waits_longer(in_process):
 
 
 @pytest.mark.parametrize('skip', range(13))
-def test_a_tree_whose_making_broke_off_anywhere_is_finished_by_the_next_report(in_process, client, tree, skip):
+def test_the_next_report_finishes_a_partly_created_tree(in_process, client, tree, skip):
     faulty = FaultyAdapter(in_process.adapter())
     faulty.inject(Fault.TIMEOUT_DONE, skip=skip)
     with pytest.raises(exception.PlacementUnreachable):
@@ -229,7 +229,7 @@ def test_every_provider_is_listed(client, tree):
     assert {one.uuid for one in providers.list_providers(client)} == {one.uuid for one in [*tree, other]}
 
 
-def test_what_a_provider_has_that_is_not_there_is_a_refusal(client):
+def test_reading_a_missing_provider_is_a_refusal(client):
     for read in (providers.usages, providers.allocations_on, providers.read_inventory, providers.read_traits):
         with pytest.raises(exception.PlacementRefused) as caught:
             read(client, str(uuid.uuid4()))

@@ -15,7 +15,7 @@ SMALL, LARGE = {'VCPU': 5, 'MEMORY_MB': 512}, {'VCPU': 6, 'MEMORY_MB': 1024}
 
 @pytest.fixture(params=['on one host', 'to another'])
 def pair(request, world, client, new_consumer):
-    """An instance about to get another flavor."""
+    """An instance that gets another flavor."""
     old = world.host('old', VCPU=16, MEMORY_MB=4096)
     new = old if request.param == 'on one host' else world.host('new')
     instance = new_consumer()
@@ -34,12 +34,12 @@ def resize(client, pair):
 
 
 def resize_of(client, pair, *strategy):
-    """Return a resize that waits for nobody."""
+    """Return a resize that never sleeps."""
     return resizes.Resize(client, pair, *strategy, sleep=lambda seconds: None)
 
 
 def held(client, pair):
-    """Return what the instance and the migration hold."""
+    """Return the allocations of the instance and of the migration."""
     return [allocations.read(client, one.uuid).allocations for one in (pair.instance, pair.migration)]
 
 
@@ -48,22 +48,22 @@ def test_until_it_is_confirmed_or_reverted_the_migration_holds_the_old_allocatio
     assert held(client, pair) == [pair.destination, pair.source]
 
 
-def test_confirmed_the_new_one_is_left(client, resize, pair):
+def test_after_confirm_only_the_new_allocation_is_left(client, resize, pair):
     resize.move()
     resize.confirm()
     assert held(client, pair) == [pair.destination, {}]
 
 
-def test_reverted_the_old_one_is_left(client, resize, pair):
+def test_after_revert_only_the_old_allocation_is_left(client, resize, pair):
     resize.move()
     resize.revert()
     assert held(client, pair) == [pair.source, {}]
 
 
 @pytest.mark.parametrize('end', ['confirm', 'revert'])
-def test_each_may_be_done_again_and_writes_nothing_more_than_it_must(in_process, client, pair, end):
+def test_each_method_may_be_repeated_and_writes_only_what_is_needed(in_process, client, pair, end):
     for _ in range(2):
-        # As by another process, which knows the pair alone.
+        # A new object, as in another process, which knows only the pair.
         resize_of(client, pair).move()
     for _ in range(2):
         getattr(resize_of(client, pair), end)()
@@ -73,7 +73,7 @@ def test_each_may_be_done_again_and_writes_nothing_more_than_it_must(in_process,
     assert held(client, pair) == [pair.destination if end == 'confirm' else pair.source, {}]
 
 
-def test_one_that_was_reverted_may_be_moved_again(client, resize, pair):
+def test_a_reverted_resize_may_be_moved_again(client, resize, pair):
     resize.move()
     resize.revert()
     resize.move()
@@ -101,7 +101,7 @@ def test_both_fit_on_one_host_though_the_sum_is_more_than_one_consumer_may_hold(
 
 
 @pytest.mark.parametrize('end', ['confirm', 'revert'])
-def test_between_two_hosts_the_doubled_strategy_will_do(client, world, new_consumer, end):
+def test_the_doubled_strategy_works_between_two_hosts(client, world, new_consumer, end):
     instance = new_consumer()
     old, new = world.host('old'), world.host('new')
     allocations.claim(client, instance, {old: SMALL}, generation=None)
@@ -123,7 +123,7 @@ def test_the_same_flavor_on_the_same_host_is_no_resize(client, pair):
         resize_of(client, dataclasses.replace(pair, destination=pair.source)).move()
 
 
-def test_where_there_is_no_room_nothing_changes(client, world, pair, new_consumer):
+def test_without_room_nothing_changes(client, world, pair, new_consumer):
     full = world.host('full', VCPU=6, MEMORY_MB=512)
     crowded = dataclasses.replace(pair, destination={full: LARGE})
     with pytest.raises(exception.PlacementRefused):
@@ -140,7 +140,7 @@ def test_where_there_is_no_room_nothing_changes(client, world, pair, new_consume
         (('move', 'revert'), 'confirm', 'not moved'),
     ],
 )
-def test_what_cannot_be_any_more_is_refused_and_changes_nothing(client, resize, pair, done, wanted, said):
+def test_an_impossible_change_is_refused_and_changes_nothing(client, resize, pair, done, wanted, said):
     for one in done:
         getattr(resize, one)()
     before = held(client, pair)
@@ -149,7 +149,7 @@ def test_what_cannot_be_any_more_is_refused_and_changes_nothing(client, resize, 
     assert held(client, pair) == before
 
 
-def test_what_somebody_else_has_changed_is_not_argued_with(client, resize, pair):
+def test_allocations_that_another_writer_changed_are_refused(client, resize, pair):
     resize.move()
     seen = allocations.read(client, pair.instance.uuid)
     other = {uuid: {'VCPU': 1} for uuid in pair.destination}
@@ -162,7 +162,7 @@ def test_what_somebody_else_has_changed_is_not_argued_with(client, resize, pair)
 
 @pytest.mark.parametrize('method', ['move', 'confirm', 'revert'])
 @pytest.mark.parametrize('fault', [Fault.TIMEOUT_DONE, Fault.TIMEOUT_NOT_DONE, Fault.ERROR_DONE, Fault.CONFLICT])
-def test_whatever_becomes_of_the_answer_it_may_be_called_again(in_process, client, pair, method, fault):
+def test_each_method_may_be_called_again_after_a_lost_response(in_process, client, pair, method, fault):
     faulty = FaultyAdapter(in_process.adapter())
     if method != 'move':
         resize_of(client, pair).move()
@@ -184,7 +184,7 @@ def test_whatever_becomes_of_the_answer_it_may_be_called_again(in_process, clien
     )
 
 
-def test_a_move_that_is_still_on_its_way_does_not_succeed_after_the_revert(in_process, client, pair):
+def test_a_late_move_fails_after_the_revert(in_process, client, pair):
     faulty = FaultyAdapter(in_process.adapter())
     faulty.inject(Fault.TIMEOUT_LATE, url='^/allocations')
     with pytest.raises(exception.PlacementUnreachable):
@@ -194,7 +194,7 @@ def test_a_move_that_is_still_on_its_way_does_not_succeed_after_the_revert(in_pr
     assert held(client, pair) == [pair.source, {}]
 
 
-def test_where_others_write_all_the_time_it_gives_up_after_a_while_with_growing_pauses(in_process, pair):
+def test_with_constant_conflicts_it_gives_up_after_growing_pauses(in_process, pair):
     faulty = FaultyAdapter(in_process.adapter())
     faulty.inject(Fault.CONFLICT, url='^/allocations', times=100)
     pauses = []
@@ -208,21 +208,21 @@ UUID = '0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d'
 
 @pytest.mark.parametrize('amount', [1.5, 2.0, True, False, '2', -1, None])
 @pytest.mark.parametrize('side', ['source', 'destination'])
-def test_an_amount_that_is_no_whole_number_is_refused_unasked(in_process, client, pair, side, amount):
+def test_an_amount_that_is_not_a_whole_number_is_refused_without_a_request(in_process, client, pair, side, amount):
     before = len(in_process.requests)
     wrong = dataclasses.replace(pair, **{side: {UUID: {'VCPU': amount}}})
     with pytest.raises(exception.ValidationError) as raised:
         resize_of(client, wrong)
     assert str(raised.value) == (
         f"Invalid input for field/attribute pair.{side}['{UUID}']['VCPU']. Value: {amount!r}. "
-        'A whole number of 0 or more would do.'
+        'Give a whole number of 0 or more.'
     )
     assert len(in_process.requests) == before
 
 
 @pytest.mark.parametrize('uuid', ['seven', UUID.upper(), UUID.replace('-', ''), '', None])
 @pytest.mark.parametrize('whose', ['pair.instance.uuid', 'pair.migration.uuid', 'pair.source', 'pair.destination'])
-def test_what_is_no_uuid_as_placement_has_them_is_refused_by_its_name(client, pair, whose, uuid):
+def test_the_refusal_of_an_invalid_uuid_names_the_field(client, pair, whose, uuid):
     side = whose.split('.')[1]
     if side in ('instance', 'migration'):
         wrong = dataclasses.replace(pair, **{side: dataclasses.replace(getattr(pair, side), uuid=uuid)})
@@ -231,17 +231,20 @@ def test_what_is_no_uuid_as_placement_has_them_is_refused_by_its_name(client, pa
     with pytest.raises(exception.ValidationError, match='in lower case') as raised:
         resize_of(client, wrong)
     assert f'field/attribute {whose}' in str(raised.value)
-    assert f'Value: {uuid!r}. A uuid would do' in str(raised.value)
+    assert f'Value: {uuid!r}. Give a uuid' in str(raised.value)
 
 
 def test_one_uuid_for_both_consumers_is_refused(client, pair):
     with pytest.raises(
-        exception.ValidationError, match=r'pair\.migration\.uuid.* That is the instance: a uuid that no'
+        exception.ValidationError, match=r'pair\.migration\.uuid.* This is the uuid of the instance: give one'
     ):
         resize_of(client, dataclasses.replace(pair, migration=pair.instance))
 
 
-def test_a_pair_that_says_of_nothing_where_it_comes_from_is_refused(client, pair):
+def test_a_pair_without_a_source_is_refused(client, pair):
     for nothing in ({}, {UUID: {}}, {UUID: {'VCPU': 0}}):
-        with pytest.raises(exception.ValidationError, match=r'pair\.source.* What the instance holds before the move'):
+        with pytest.raises(
+            exception.ValidationError,
+            match=r'pair\.source.* Give the allocation that the instance holds before the move',
+        ):
             resize_of(client, dataclasses.replace(pair, source=nothing))
