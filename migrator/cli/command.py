@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What every command of migrator-manage stands on: what was asked for, how it answers, and its exit statuses."""
+"""The base of every command of migrator-manage: the invocation, arguments, output and exit statuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from oslo_utils import uuidutils
 from migrator import executors
 from migrator.objects import base, times
 
-if TYPE_CHECKING:  # whatever only some verbs need is imported where they use it, so that the help comes at once
+if TYPE_CHECKING:  # a module that only some verbs need is imported there, so that --help is fast
     from migrator.context import RequestContext
     from migrator.db import conductors
     from migrator.db.api import Database
@@ -37,21 +37,21 @@ RIGHT, WRONG, USAGE, UNREACHABLE = range(4)
 
 PROG = 'migrator-manage'
 
-#: Columns of a terminal that is none: in a pipe each row is one line, however long.
-_WITHOUT_END = 10_000
-#: The greatest number that an argument may be: it fits into every column and every limit of every database.
+#: The width of a table in a pipe, so that each row is one line, whatever its length.
+_UNLIMITED_WIDTH = 10_000
+#: The greatest number that an argument accepts. It fits into every column and every limit of every database.
 MOST = 999_999_999
-#: What a list shows at most, unless it is told otherwise.
+#: The default maximum of rows that a list shows.
 LIMIT = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What was asked for.
+    """One invocation of a command.
 
-    :ivar conf: the configuration, read.
-    :ivar threads: whose clock a SQLite database has.
-    :ivar client: how it talks to conductors and hosts; None: by the configured broker.
+    :ivar conf: the configuration, after its files were read.
+    :ivar threads: the threads whose clock a SQLite database uses.
+    :ivar client: the RPC client for conductors and hosts; None uses the configured broker.
     """
 
     conf: cfg.ConfigOpts
@@ -60,16 +60,18 @@ class Asked:
     client: RPC | None = None
 
     def engine(self) -> Engine:
-        """Return the engine of the configured database; it gives up at once, for somebody waits for the answer."""
+        """Return the engine of the configured database, without retries, because an operator waits."""
         from migrator.db import options
 
         return options.engine_from_conf(self.conf, self.threads, max_retries=0)
 
     @functools.cached_property
     def database(self) -> Database:
-        """The database, of a schema that this release knows.
+        """The database, after a check of its schema.
 
-        :raises migrator.exception.SchemaTooOld: or SchemaTooNew, or DatabaseUnreachable.
+        :raises migrator.exception.SchemaTooOld: the schema is older than this release needs.
+        :raises migrator.exception.SchemaTooNew: a later release wrote the schema.
+        :raises migrator.exception.DatabaseUnreachable: the database is away.
         """
         from migrator.db import sync
         from migrator.db.api import Database
@@ -80,7 +82,7 @@ class Asked:
 
     @property
     def command(self) -> str:
-        """What a command that is printed begins with, so that it can be pasted: it reads the same configuration."""
+        """The beginning of each command that is printed, with the same configuration files."""
         given = vars(self.arguments)
         words = [PROG]
         for option, name_ in (('--config-file', 'config_file'), ('--config-dir', 'config_dir')):
@@ -89,19 +91,19 @@ class Asked:
         return shlex.join(words)
 
     def placement(self) -> placement_client.PlacementClient:
-        """Return the way to Placement.
+        """Return the client of Placement.
 
-        :raises migrator.exception.ConfigurationError: ``[placement]`` is not right.
+        :raises migrator.exception.ConfigurationError: an option of ``[placement]`` is missing or invalid.
         """
         from migrator.placement_client import client as placement_client
 
         return placement_client.client_from_conf(self.conf)
 
     def wake(self, context: RequestContext, migration_uuid: str, server: str | None) -> None:
-        """Wake a migration's owner, for a wish has been committed.
+        """Wake the owner of a migration, because a request has been committed.
 
         :param server: the owner's server name; None: any conductor.
-        :raises Exception: whatever the broker, or what is configured of it, is wrong with.
+        :raises Exception: any error of the broker or its configuration.
         """
         from migrator.conductor import rpcapi
         from migrator.conf import upgrade_levels
@@ -112,9 +114,9 @@ class Asked:
 
     @contextlib.contextmanager
     def talking(self) -> Iterator[RPC]:
-        """Talk to conductors and hosts within the block.
+        """Yield an RPC client for conductors and hosts, and close it after the block.
 
-        :raises migrator.exception.ConfigurationError: ``transport_url`` cannot be.
+        :raises migrator.exception.ConfigurationError: ``transport_url`` is invalid.
         """
         if self.client is not None:
             yield self.client
@@ -128,15 +130,15 @@ class Asked:
             transport.cleanup()
 
     def answer(self, document: Any, text: str) -> None:
-        """Print an answer, as JSON where that was asked for."""
+        """Print an answer, as JSON if the operator gave ``--json``."""
         print(json.dumps(document, default=_plain) if self.arguments.json else text)
 
 
 @dataclasses.dataclass(frozen=True)
 class Verb:
-    """What can be done to a noun.
+    """A verb of a noun.
 
-    :ivar arguments: adds the verb's own arguments to its parser.
+    :ivar arguments: adds the arguments of the verb to its parser.
     """
 
     name: str
@@ -148,7 +150,7 @@ class Verb:
 def _plain(value: Any) -> str:
     if isinstance(value, datetime.datetime):
         return value.isoformat()
-    raise TypeError(f'{type(value).__name__} has no JSON')
+    raise TypeError(f'{type(value).__name__} cannot be converted to JSON')
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
@@ -157,38 +159,40 @@ def _plain(value: Any) -> str:
 def uuid(text: str) -> str:
     """Return a uuid of the command line, in its usual spelling.
 
-    :raises argparse.ArgumentTypeError: it is none.
+    :raises argparse.ArgumentTypeError: the text is not a uuid.
     """
     if not uuidutils.is_uuid_like(text):
-        raise argparse.ArgumentTypeError(f'{text!r} is no uuid: 8-4-4-4-12 hexadecimal digits would do')
+        raise argparse.ArgumentTypeError(f'{text!r} is not a uuid: give 8-4-4-4-12 hexadecimal digits')
     return str(UUID(text))
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """Return a type of argument: whole numbers from this one to :data:`MOST`."""
+    """Return an argument type for whole numbers from ``least`` to :data:`MOST`."""
 
     def whole(text: str) -> int:
         if not re.fullmatch('[0-9]{1,9}', text) or int(text) < least:
-            raise argparse.ArgumentTypeError(f'{text[:40]!r} is no whole number from {least} to {MOST}')
+            raise argparse.ArgumentTypeError(f'{text[:40]!r} is not a whole number from {least} to {MOST}')
         return int(text)
 
     return whole
 
 
 def name(text: str) -> str:
-    """Return a name of the command line, which fits into its column.
+    """Return a name of the command line, after a check that it fits into its column.
 
-    :raises argparse.ArgumentTypeError: it does not.
+    :raises argparse.ArgumentTypeError: the name is empty, too long or not printable.
     """
     if not 1 <= len(text) <= 255 or not text.isprintable():
-        raise argparse.ArgumentTypeError(f'{text[:40]!r} is no name: 1 to 255 printable characters would do')
+        raise argparse.ArgumentTypeError(f'{text[:40]!r} is not a name: give 1 to 255 printable characters')
     return text
 
 
 def past(text: str) -> datetime.datetime | datetime.timedelta:
-    """Return a time of the command line, in UTC unless it names its zone, or how long ago one is.
+    """Return a time or an age of the command line.
 
-    :raises argparse.ArgumentTypeError: it is none.
+    A time without a zone is in UTC.
+
+    :raises argparse.ArgumentTypeError: the text is neither.
     """
     age = re.fullmatch('([0-9]{1,6})([dhm])', text)
     if age:
@@ -197,8 +201,8 @@ def past(text: str) -> datetime.datetime | datetime.timedelta:
         at = datetime.datetime.fromisoformat(text)
         return (at if at.tzinfo else at.replace(tzinfo=datetime.UTC)).astimezone(datetime.UTC)
     except (ValueError, OverflowError):
-        would_do = '2026-01-31, 2026-01-31T12:00:00Z, or an age such as 30d, 12h or 90m would do'
-        raise argparse.ArgumentTypeError(f'{text[:40]!r} is no time: {would_do}') from None
+        examples = 'give one such as 2026-01-31 or 2026-01-31T12:00:00Z, or an age such as 30d, 12h or 90m'
+        raise argparse.ArgumentTypeError(f'{text[:40]!r} is not a time: {examples}') from None
 
 
 _UNITS = {'d': 'days', 'h': 'hours', 'm': 'minutes'}
@@ -206,7 +210,7 @@ _UNITS = {'d': 'days', 'h': 'hours', 'm': 'minutes'}
 
 def limit(parser: argparse.ArgumentParser) -> None:
     """Add the argument ``--limit``."""
-    help_ = f'show so many at most, the newest; default {LIMIT}'
+    help_ = f'show at most N, the newest; default {LIMIT}'
     parser.add_argument('--limit', type=at_least(1), default=LIMIT, metavar='N', help=help_)
 
 
@@ -215,10 +219,10 @@ def limit(parser: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def progress(asked: Asked, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show how far a long work is, on stderr, where that is a terminal and nobody wants JSON.
+    """Show the progress of long work on stderr, if that is a terminal and the output is not JSON.
 
-    :param total: how many steps it has.
-    :returns: what is to be called with each number of steps done.
+    :param total: the number of steps.
+    :returns: a function that the caller calls with each number of finished steps.
     """
     import rich.console
     import rich.progress
@@ -234,9 +238,9 @@ def progress(asked: Asked, what: str, total: int) -> Iterator[Callable[[int], No
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return rows in columns below their names; None is a dash.
+    """Return rows as a table below the names of the columns.
 
-    On a terminal that is too narrow, cells are folded; in a pipe, each row is one line.
+    None is shown as a dash. A narrow terminal folds long cells. In a pipe each row is one line.
     """
     import rich.console
     import rich.table
@@ -247,7 +251,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         drawn.add_column(rich.text.Text(column), overflow='fold')
     for row in rows:
         drawn.add_row(*(rich.text.Text(printable(cell)) for cell in row))
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WITHOUT_END
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED_WIDTH
     console = rich.console.Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
     with console.capture() as captured:
         console.print(drawn)
@@ -255,32 +259,37 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def printable(cell: object) -> str:
-    """Return a cell's text in one line: names are their givers', and a terminal obeys what it is sent."""
+    """Return the text of a cell in one line, without control characters.
+
+    Users choose names, and a terminal executes the control sequences in them.
+    """
     if cell is None or cell == '':
         return '-'
     return base.printable(moment(cell) if isinstance(cell, datetime.datetime) else str(cell))
 
 
 def moment(at: datetime.datetime) -> str:
-    """Return a time, in UTC and whole seconds."""
+    """Return the text of a time, in UTC and whole seconds."""
     return at.astimezone(datetime.UTC).strftime('%Y-%m-%d %H:%M:%S')
 
 
 span, ago = times.span, times.ago
 
 
-def why_unheard(lives: Iterable[conductors.Life], now: datetime.datetime) -> str | None:
-    """Return why nothing can be heard of any compute host, so that each is shown as it was then; None: it can.
+def why_unheard(incarnations: Iterable[conductors.Life], now: datetime.datetime) -> str | None:
+    """Return why no conductor receives reports of compute hosts, or None if one does.
 
-    :param lives: of all conductors.
+    If none does, each host is shown as it was at the last report.
+
+    :param incarnations: the incarnations of all conductors.
     :param now: the database's time.
     """
-    known = sorted(lives, key=lambda life: life.lease_until)
-    living = [life for life in known if life.lease_until > now]
-    away = [life.broker_away_since for life in living if life.broker_away_since is not None]
+    known = sorted(incarnations, key=lambda one: one.lease_until)
+    living = [one for one in known if one.lease_until > now]
+    away = [one.broker_away_since for one in living if one.broker_away_since is not None]
     if not living:
         return f'no conductor has listened {f"since {moment(known[-1].lease_until)} UTC" if known else "yet"}'
     if len(away) < len(living):
         return None
-    servers = ' and '.join(sorted({life.server for life in living}))
+    servers = ' and '.join(sorted({one.server for one in living}))
     return f'{servers} cannot reach the message broker since {moment(min(away))} UTC'

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-manage db``: the schema."""
+"""``migrator-manage db``: the schema of the database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from migrator.cli.command import Asked, Verb
 
 
 def sync_(asked: Asked) -> int:
-    """Bring the schema up to this release."""
+    """Upgrade the schema to this release."""
     from migrator.db import sync
 
     engine = asked.engine()
@@ -24,7 +24,7 @@ def sync_(asked: Asked) -> int:
 
 
 def version(asked: Asked) -> int:
-    """Say which version the schema has; exit 1 if it is not that of this release."""
+    """Show the version of the schema; exit 1 if it is not that of this release."""
     from migrator.db import sync
 
     engine = asked.engine()
@@ -35,12 +35,12 @@ def version(asked: Asked) -> int:
     return command.RIGHT
 
 
-#: How many rows one transaction fills, so that nobody waits for it for long.
+#: Rows that one transaction fills, so that no other transaction waits long for it.
 _BATCH = 50
 
 
 def online_data_migrations(asked: Asked) -> int:
-    """Bring rows that an earlier release has written into the form of this one; exit 1 if some are left to be done."""
+    """Convert rows of an earlier release to the form of this one; exit 1 if some are left."""
     limit = asked.arguments.max_count
     migrations = asked.database.migrations
     total, done = migrations.count_without_uuid(), 0
@@ -50,7 +50,7 @@ def online_data_migrations(asked: Asked) -> int:
             filled = migrations.fill_uuids(wanted)
             done += filled
             advance(filled)
-            # Where somebody else was faster with all of them, there may be more behind.
+            # Another process may have filled all rows of this batch, and more rows may follow.
             if not filled and not migrations.count_without_uuid():
                 break
     left = migrations.count_without_uuid()
@@ -63,19 +63,19 @@ def online_data_migrations(asked: Asked) -> int:
 
 
 def _max_count(parser: argparse.ArgumentParser) -> None:
-    help_ = 'do so many rows at most, and exit 1 if some are left; default: all'
+    help_ = 'convert at most N rows, and exit 1 if some are left; default: all'
     parser.add_argument('--max-count', type=command.at_least(1), metavar='N', help=help_)
 
 
-#: What can be done to the schema.
+#: The verbs of the schema.
 VERBS: tuple[command.Verb, ...] = (
-    Verb('sync', 'bring the schema up to this release', sync_),
+    Verb('sync', 'upgrade the schema to this release', sync_),
     Verb(
         'online_data_migrations',
-        'bring rows of an earlier release into the form of this one, in batches, beside running services; 1 if'
+        'convert rows of an earlier release to the form of this one, in batches, beside running services; exit 1 if'
         ' some are left',
         online_data_migrations,
         _max_count,
     ),
-    Verb('version', 'say which version the schema has; 1 if it is not the one that is needed', version),
+    Verb('version', 'show the version of the schema; exit 1 if it is not the one that this release needs', version),
 )

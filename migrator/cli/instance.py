@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-manage instance``: the guests that migrator keeps the books of.
+"""``migrator-manage instance``: the guests whose rows and allocations migrator keeps.
 
-A guest itself is made, and removed, by its own service; here it gets its row and its allocation in Placement, or loses
-them: both, or neither.
+Another service creates and removes the guest itself. These commands create or delete its row and its allocation in
+Placement, always both or neither.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from migrator.cli import command
 from migrator.cli.command import Asked, Verb
 from migrator.objects import Flavor, Instance
 
-#: Seconds in which a host has to tell whether it has a guest.
+#: Seconds within which a host must answer whether it has a guest.
 ANSWER_WITHIN = 10.0
-#: Nova's number for what a guest in a vm_state does.
+#: Nova's power state for each vm_state.
 POWER_STATES = {'active': 1, 'paused': 3}
 COLUMNS = (
     'UUID', 'NAME', 'HOST', 'VM STATE', 'TASK STATE', 'VCPUS', 'MEMORY (MiB)', 'DISK (GiB)', 'PROJECT',
@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 def create(asked: Asked) -> int:
-    """Register a guest that its host has: its row, and its allocation in Placement."""
+    """Register a guest that is on a host: create its row and its allocation in Placement."""
     from migrator.conductor import instances
 
     given = asked.arguments
@@ -48,23 +48,23 @@ def create(asked: Asked) -> int:
         _check_guest(asked, given.host, uuid)
     stored = instances.create(asked.database, asked.placement(), instance)
     resources = ', '.join(f'{name} {amount}' for name, amount in stored.flavor.resources().items())
-    text = f'Instance {stored.uuid} ({stored.name}) is registered on {stored.host}, which now holds {resources} for it.'
+    text = f'Instance {stored.uuid} ({stored.name}) is registered on {stored.host} with an allocation of {resources}.'
     asked.answer({'instance': dataclasses.asdict(stored)}, command.printable(text))
     return command.RIGHT
 
 
 def _check_guest(asked: Asked, host: str, uuid: str) -> None:
-    """Ask a host whether it has a guest.
+    """Raise unless a host reports that it has a guest.
 
-    :raises migrator.exception.GuestNotFound: it has none.
-    :raises migrator.exception.HostNotAsked: it cannot be asked, or does not tell.
+    :raises migrator.exception.GuestNotFound: the host reports that it has no such guest.
+    :raises migrator.exception.HostNotAsked: the host cannot be reached, or does not report the guest's state.
     """
     from migrator import context
     from migrator.compute import rpcapi
     from migrator.objects import protocol
 
     service = asked.database.services.get_compute(host)
-    about = protocol.Command(
+    command_ = protocol.Command(
         migration_uuid=uuidutils.generate_uuid(),
         instance_uuid=uuid,
         step='poll',
@@ -76,15 +76,15 @@ def _check_guest(asked: Asked, host: str, uuid: str) -> None:
     try:
         with asked.talking() as client:
             computes = rpcapi.ComputeAPI(client, version_of=lambda _: service.version)
-            found = computes.poll_live_migrations(context.admin_context(), host, [about], [], timeout=ANSWER_WITHIN)
+            found = computes.poll_live_migrations(context.admin_context(), host, [command_], [], timeout=ANSWER_WITHIN)
     except (exception.ServiceUnreachable, exception.RemoteError) as error:
         raise exception.HostNotAsked(host=host, instance_uuid=uuid, reason=error.message.rstrip('.')) from None
-    told = next((one for one in found if one.refusal is None and one.guest.told), None)
-    if told is None:
-        reason = 'it does not tell: it may be starting, or its hypervisor not answer'
+    report = next((one for one in found if one.refusal is None and one.guest.told), None)
+    if report is None:
+        reason = 'it does not report the guest: it may be starting, or its hypervisor does not answer'
         raise exception.HostNotAsked(host=host, instance_uuid=uuid, reason=reason)
-    if not told.guest.present:
-        helps = 'give the uuid and the host of one that is there, or --force to register it before it is'
+    if not report.guest.present:
+        helps = 'give the uuid and the host of an existing guest, or --force to register it before it exists'
         raise exception.GuestNotFound(f'Host {host} has no guest {uuid}: {helps}.', host=host, instance_uuid=uuid)
 
 
@@ -109,7 +109,7 @@ def _flavor(given: argparse.Namespace) -> Flavor:
         flavor.resources()
     except ValueError as error:
         value = ' '.join('='.join(pair) for pair in given.property)
-        detail = f'an amount of resources:CLASS is no whole number ({error}).'
+        detail = f'an amount of resources:CLASS is not a whole number ({error}).'
         raise exception.ConfigurationError(option='--property', value=value, detail=detail) from None
     return flavor
 
@@ -131,19 +131,19 @@ def list_(asked: Asked) -> int:
     ]  # fmt: skip
     text = command.table(COLUMNS, rows)
     if more:
-        text += f'\nand more: --limit shows {given.limit} of them'
+        text += f'\nThere are more: --limit shows {given.limit} of them.'
     asked.answer({'instances': [dataclasses.asdict(one) for one in shown], 'more': more}, text)
     return command.RIGHT
 
 
 def delete(asked: Asked) -> int:
-    """Forget an instance: its row, and its allocation in Placement. The guest itself is left alone."""
+    """Delete the row of an instance and its allocation in Placement; the guest itself stays."""
     from migrator.conductor import instances
 
     uuid = asked.arguments.uuid
     instances.delete(asked.database, asked.placement(), uuid)
     asked.answer(
-        {'deleted': uuid}, f'Instance {uuid} is forgotten: its row and its allocation. Its guest is untouched.'
+        {'deleted': uuid}, f'The row and the allocation of instance {uuid} are deleted. Its guest is unchanged.'
     )
     return command.RIGHT
 
@@ -157,44 +157,50 @@ def _property(text: str) -> tuple[str, str]:
 
 def _create_arguments(parser: argparse.ArgumentParser) -> None:
     at_least, name = command.at_least, command.name
-    parser.add_argument('--uuid', type=command.uuid, help="the guest's, at its hypervisor; default: a new one")
-    parser.add_argument('--name', type=name, help='default: its uuid')
-    parser.add_argument('--host', type=name, required=True, help='the compute host that has it: one of "service list"')
-    parser.add_argument('--vcpus', type=at_least(1), required=True, metavar='N', help='its virtual processors')
-    parser.add_argument('--memory', type=at_least(1), required=True, metavar='MIB', help='its memory, in MiB')
-    parser.add_argument('--disk', type=at_least(0), required=True, metavar='GIB', help='its root disk, in GiB')
-    parser.add_argument('--project', type=name, required=True, metavar='ID', help='the project that it is of')
-    parser.add_argument('--user', type=name, required=True, metavar='ID', help='the user who owns it')
-    parser.add_argument('--ephemeral', type=at_least(0), default=0, metavar='GIB', help='further local disk; default 0')
-    parser.add_argument('--swap', type=at_least(0), default=0, metavar='MIB', help='swap disk; default 0')
-    parser.add_argument('--flavor', type=name, default='custom', metavar='NAME', help='the name of its size')
+    parser.add_argument('--uuid', type=command.uuid, help="the guest's uuid at its hypervisor; default: a new one")
+    parser.add_argument('--name', type=name, help='the name of the instance; default: its uuid')
+    parser.add_argument(
+        '--host', type=name, required=True, help='the compute host of the guest, as "service list" shows it'
+    )
+    parser.add_argument('--vcpus', type=at_least(1), required=True, metavar='N', help='virtual processors')
+    parser.add_argument('--memory', type=at_least(1), required=True, metavar='MIB', help='memory, in MiB')
+    parser.add_argument('--disk', type=at_least(0), required=True, metavar='GIB', help='root disk, in GiB')
+    parser.add_argument('--project', type=name, required=True, metavar='ID', help='the project of the instance')
+    parser.add_argument('--user', type=name, required=True, metavar='ID', help='the user of the instance')
+    parser.add_argument(
+        '--ephemeral', type=at_least(0), default=0, metavar='GIB', help='ephemeral disk, in GiB; default 0'
+    )
+    parser.add_argument('--swap', type=at_least(0), default=0, metavar='MIB', help='swap disk, in MiB; default 0')
+    parser.add_argument(
+        '--flavor', type=name, default='custom', metavar='NAME', help='the name of the flavor; default custom'
+    )
     parser.add_argument(
         '--property',
         type=_property,
         action='append',
         default=[],
         metavar='KEY=VALUE',
-        help="an extra spec of its flavor, such as resources:CUSTOM_GOLD=1, as nova's; may be given again",
+        help='an extra spec of the flavor, as in nova, such as resources:CUSTOM_GOLD=1; may be repeated',
     )
+    parser.add_argument('--force', action='store_true', help='do not check that the host has the guest')
     parser.add_argument(
-        '--force', action='store_true', help='do not ask the host whether it has the guest; default: it is asked'
+        '--vm-state', choices=sorted(POWER_STATES), default='active', help='the state of the guest; default active'
     )
-    parser.add_argument('--vm-state', choices=sorted(POWER_STATES), default='active', help='default active')
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('--host', help='only those on this host')
-    parser.add_argument('--project', metavar='ID', help='only those of this project')
+    parser.add_argument('--host', help='only instances on this host')
+    parser.add_argument('--project', metavar='ID', help='only instances of this project')
     command.limit(parser)
 
 
 def _delete_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('uuid', type=command.uuid, metavar='UUID', help='of the instance')
+    parser.add_argument('uuid', type=command.uuid, metavar='UUID', help='the uuid of the instance')
 
 
-#: What can be done to an instance.
+#: The verbs of an instance.
 VERBS: tuple[command.Verb, ...] = (
-    Verb('create', 'register a guest that its host has: row and allocation, or neither', create, _create_arguments),
+    Verb('create', 'register a guest that is on a host: create its row and its allocation', create, _create_arguments),
     Verb('list', 'list the instances, the newest first', list_, _list_arguments),
-    Verb('delete', 'forget one: row and allocation; the guest is left alone', delete, _delete_arguments),
+    Verb('delete', 'delete the row and the allocation of an instance; the guest stays', delete, _delete_arguments),
 )

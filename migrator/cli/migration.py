@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-manage migration``: what becomes of a migration, and what it waits for."""
+"""``migrator-manage migration``: the migrations, their timelines, and what they wait for."""
 
 from __future__ import annotations
 
@@ -39,33 +39,31 @@ def list_(asked: Asked) -> int:
     in_progress = True if given.in_progress else None
     found = database.migrations.list(filters, in_progress=in_progress, limit=given.limit + 1)
     shown, more = found[: given.limit], len(found) > given.limit
-    servers = {life.id: life.server for life in database.conductors.list()}
-    owed: dict[str, list[Cleanup]] = collections.defaultdict(list)
+    servers = {conductor.id: conductor.server for conductor in database.conductors.list()}
+    deferred: dict[str, list[Cleanup]] = collections.defaultdict(list)
     for cleanup in database.cleanups.list():
-        owed[cleanup.migration_uuid].append(cleanup)
-    from migrator.cli import timeline
-
-    logs = database.migrations.read_logs([one.uuid for one in shown] if asked.arguments.json else [])
-    text = manage_command.table(COLUMNS, [_row(one, servers, owed[one.uuid]) for one in shown])
+        deferred[cleanup.migration_uuid].append(cleanup)
+    text = manage_command.table(COLUMNS, [_row(one, servers, deferred[one.uuid]) for one in shown])
     if more:
-        text += f'\nand more: --limit shows {given.limit} of them'
-    documents = (
-        []
-        if not asked.arguments.json
-        else [
+        text += f'\nThere are more: --limit shows {given.limit} of them.'
+    documents = []
+    if asked.arguments.json:
+        from migrator.cli import timeline
+
+        logs = database.migrations.read_logs([one.uuid for one in shown])
+        documents = [
             timeline.migration_document(one, logs[one.uuid])
             | {
                 'server': servers.get(one.owner or ''),
-                'debts': [dataclasses.asdict(cleanup) for cleanup in owed[one.uuid]],
+                'debts': [dataclasses.asdict(cleanup) for cleanup in deferred[one.uuid]],
             }
             for one in shown
         ]
-    )
     asked.answer({'migrations': documents, 'more': more}, text)
     return manage_command.RIGHT
 
 
-def _row(migration: Migration, servers: dict[str, str], owed: Sequence[Cleanup]) -> list[object]:
+def _row(migration: Migration, servers: dict[str, str], deferred: Sequence[Cleanup]) -> list[object]:
     remarks = []
     if migration.stuck_reason:
         remarks.append(f'stuck: {migration.stuck_reason}')
@@ -74,9 +72,10 @@ def _row(migration: Migration, servers: dict[str, str], owed: Sequence[Cleanup])
     elif migration.failure:
         remarks.append(migration.failure)
     elif migration.in_progress and migration.abort_requested_at is not None:
-        remarks.append('an abort was asked for')
-    for cleanup in owed:
-        remarks.append(f'{cleanup.host} owes {cleanup.step}' + (f', alarm: {cleanup.alarm}' if cleanup.alarm else ''))
+        remarks.append('an abort was requested')
+    for cleanup in deferred:
+        blocked = f', blocked: {cleanup.alarm}' if cleanup.alarm else ''
+        remarks.append(f'{cleanup.host} still has to do {cleanup.step}{blocked}')
     return [
         migration.id,
         migration.uuid,
@@ -91,7 +90,7 @@ def _row(migration: Migration, servers: dict[str, str], owed: Sequence[Cleanup])
 
 
 def show(asked: Asked) -> int:
-    """Show all there is to know of one migration."""
+    """Show everything that the database has on one migration."""
     from migrator.cli import timeline
 
     story = timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease)
@@ -105,18 +104,18 @@ def show(asked: Asked) -> int:
 
 
 def retry(asked: Asked) -> int:
-    """Have a migration that is stuck looked at anew."""
+    """Request that a stuck migration is observed again."""
     status: int = _unstick().retry(asked)
     return status
 
 
 def abandon(asked: Asked) -> int:
-    """End a migration that is stuck in error, with its guest where somebody says that it is."""
+    """Request that a stuck migration ends in error, with its guest on the host that the operator names."""
     status: int = _unstick().abandon(asked)
     return status
 
 
-#: How many migrations one transaction deletes, so that no other transaction waits for it for long.
+#: Migrations that one transaction deletes, so that no other transaction waits long for it.
 PURGE_BATCH = 100
 
 
@@ -151,26 +150,26 @@ def _purged(asked: Asked, before: datetime.datetime, wanted: int, document: dict
         return f'{count} migration' + ('s' if count != 1 else '')
 
     count = wanted if document['dry_run'] else document['purged']
-    said = f'{migrations(count)} that ended before {manage_command.moment(before)} UTC '
+    text = f'{migrations(count)} that ended before {manage_command.moment(before)} UTC '
     if document['dry_run']:
-        said += f'would be purged, with {"their journals" if count != 1 else "its journal"} and actions.'
+        text += f'would be purged, with {"their logs" if count != 1 else "its log"} and actions.'
     else:
-        said += f'purged, with {document["saga_log"]} rows of journals and {document["instance_actions"]} actions.'
+        text += f'purged, with {document["saga_log"]} rows of logs and {document["instance_actions"]} actions.'
     if document['found'] > count:
-        said += f' {document["found"] - count} more can be purged.'
+        text += f' {document["found"] - count} more can be purged.'
     if kept:
-        said += (
-            f' {kept} more {"is" if kept == 1 else "are"} kept: the last one of each guest, and what a pending cleanup'
-            ' names.'
+        text += (
+            f' {kept} more {"is" if kept == 1 else "are"} kept: the last one of each guest, and those that a pending '
+            'cleanup names.'
         )
     if not document['dry_run']:
-        return said
+        return text
     limit = f' --max-rows {asked.arguments.max_rows}' if asked.arguments.max_rows is not None else ''
     command = f'{asked.command} migration purge --before {before.isoformat()}{limit}'
-    return f'{said}\n\nNothing was changed. To do it:\n  {command}'
+    return f'{text}\n\nNothing was changed. To do it:\n  {command}'
 
 
-# What tells of the conductor's steps imports what a conductor is made of; the other commands need none of that.
+# These modules import the modules of a conductor, which the other commands do not need.
 
 
 def _narrative() -> Any:
@@ -188,15 +187,15 @@ def _unstick() -> Any:
 
 
 def text_of(story: Story, command: str = manage_command.PROG) -> Iterator[str]:
-    """Yield a story, as an operator reads it: what it waits for first, and everything else below.
+    """Yield the lines of a timeline: first what the migration waits for, then everything else.
 
-    :param command: what the commands in it begin with.
+    :param command: the beginning of each command in the text.
     """
     from migrator.cli import timeline
 
     migration = story.migration
     name = f' ({story.instance.name})' if story.instance is not None else ', which has been deleted'
-    destination = migration.dest_compute or migration.requested_host or 'a host that is yet to be chosen'
+    destination = migration.dest_compute or migration.requested_host or 'a host that is not chosen yet'
     yield f'Migration {migration.uuid} (id {migration.id}): {migration.status}'
     yield manage_command.printable(
         f'{migration.migration_type} of instance {migration.instance_uuid}{name}, '
@@ -207,9 +206,9 @@ def text_of(story: Story, command: str = manage_command.PROG) -> Iterator[str]:
         yield manage_command.printable(f'* {line}')
     manage_narrative = _narrative()
     yield ''
-    yield 'The story (UTC)'
-    told = [[one.at, one.server, one.epoch, one.what] for one in manage_narrative.lines(story)]
-    yield manage_command.table(('AT', 'CONDUCTOR', 'EPOCH', 'WHAT'), told)
+    yield 'Timeline (UTC)'
+    events = [[one.at, one.server, one.epoch, one.what] for one in manage_narrative.lines(story)]
+    yield manage_command.table(('AT', 'CONDUCTOR', 'EPOCH', 'WHAT'), events)
     for title, columns, rows in _sections(story):
         if rows:
             yield ''
@@ -222,7 +221,7 @@ def text_of(story: Story, command: str = manage_command.PROG) -> Iterator[str]:
 
 def _sections(story: Story) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[object]]]]:
     migration, owner, now = story.migration, story.owner, story.now
-    yield 'Whose it is', ('CONDUCTOR', 'EPOCH', 'LEASE', 'ATTEMPT', 'OUTCOME', 'ALLOCATIONS'), [
+    yield 'Owner', ('CONDUCTOR', 'EPOCH', 'LEASE', 'ATTEMPT', 'OUTCOME', 'ALLOCATIONS'), [
         [
             story.server_of(migration.owner),
             migration.epoch,
@@ -238,7 +237,7 @@ def _sections(story: Story) -> Iterator[tuple[str, Sequence[str], Sequence[Seque
         for role, host in story.hosts
         for service in [story.service_of(host)]
     ]  # fmt: skip
-    yield 'Debts', ('HOST', 'STEP', 'SINCE (UTC)', 'EPOCH', 'REASON', 'ALARM'), [
+    yield 'Deferred cleanups', ('HOST', 'STEP', 'SINCE (UTC)', 'EPOCH', 'REASON', 'BLOCKED'), [
         [one.host, one.step, one.created_at, one.epoch, one.reason, one.alarm] for one in story.cleanups
     ]  # fmt: skip
     yield 'Requests', ('ACTION', 'REQUEST', 'USER', 'PROJECT', 'BEGUN (UTC)', 'ENDED (UTC)', 'RESULT', 'MESSAGE'), [
@@ -279,26 +278,26 @@ def _which(text: str) -> str:
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
     statuses = [status.value for status in MigrationStatus]
-    parser.add_argument('--instance', type=manage_command.uuid, metavar='UUID', help='only those of this instance')
+    parser.add_argument('--instance', type=manage_command.uuid, metavar='UUID', help='only migrations of this instance')
     parser.add_argument(
         '--status',
         action='append',
         choices=statuses,
         metavar='STATUS',
-        help=f'only those in this status, may be given again: {", ".join(statuses)}',
+        help=f'only migrations in this status, may be repeated: {", ".join(statuses)}',
     )
-    parser.add_argument('--host', help='only those from or to this host')
-    parser.add_argument('--in-progress', action='store_true', help='only those that have not ended')
+    parser.add_argument('--host', help='only migrations from or to this host')
+    parser.add_argument('--in-progress', action='store_true', help='only migrations that have not ended')
     manage_command.limit(parser)
 
 
 def _show_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('migration', type=_which, metavar='MIGRATION', help='its uuid, or its id')
+    parser.add_argument('migration', type=_which, metavar='MIGRATION', help='the uuid or the id of the migration')
 
 
 def _retry_arguments(parser: argparse.ArgumentParser) -> None:
     _show_arguments(parser)
-    parser.add_argument('--dry-run', action='store_true', help='only tell what would be done')
+    parser.add_argument('--dry-run', action='store_true', help='only show what would be done')
     _wait(parser, 30)
 
 
@@ -308,7 +307,7 @@ def _abandon_arguments(parser: argparse.ArgumentParser) -> None:
         '--guest-on', required=True, type=manage_command.name, metavar='HOST', help='the host that has the guest'
     )
     sure = parser.add_mutually_exclusive_group()
-    sure.add_argument('--dry-run', action='store_true', help='only tell what would be done; so it is without --yes')
+    sure.add_argument('--dry-run', action='store_true', help='only show what would be done; the default without --yes')
     sure.add_argument('--yes', action='store_true', help='do it')
     _wait(parser, 120)
 
@@ -319,32 +318,33 @@ def _purge_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=manage_command.past,
         metavar='TIME',
-        help='only those that ended before: ISO 8601, in UTC unless it names its zone, or an age such as 30d or 12h',
+        help='only migrations that ended before: ISO 8601, in UTC if it has no zone, or an age such as 30d or 12h',
     )
-    help_ = 'purge so many migrations at most, the oldest; default: all'
+    help_ = 'purge at most N migrations, the oldest; default: all'
     parser.add_argument('--max-rows', type=manage_command.at_least(1), metavar='N', help=help_)
-    parser.add_argument('--dry-run', action='store_true', help='only tell how many would be purged')
+    parser.add_argument('--dry-run', action='store_true', help='only show how many would be purged')
 
 
 def _wait(parser: argparse.ArgumentParser, seconds: int) -> None:
-    help_ = f'wait so many seconds at most for what comes of it; default {seconds}'
+    help_ = f'wait at most this long for the result; default {seconds}'
     parser.add_argument('--wait', type=manage_command.at_least(0), default=seconds, metavar='SECONDS', help=help_)
 
 
-#: What can be done to a migration.
+#: The verbs of a migration.
 VERBS: tuple[manage_command.Verb, ...] = (
     Verb('list', 'list migrations, the newest first', list_, _list_arguments),
-    Verb('show', 'show what one waits for, its whole story, and what happens next', show, _show_arguments),
-    Verb('retry', 'have one that is stuck looked at anew, all tries forgotten', retry, _retry_arguments),
+    Verb('show', 'show what a migration waits for, its timeline, and what happens next', show, _show_arguments),
+    Verb('retry', 'have a stuck migration observed again, with its tries reset', retry, _retry_arguments),
     Verb(
         'abandon',
-        'end one that is stuck in error, with its guest where you say; without --yes only tell what would be done',
+        'end a stuck migration in error, with its guest on the host that you name; without --yes only show what would'
+        ' be done',
         abandon,
         _abandon_arguments,
     ),
     Verb(
         'purge',
-        'delete those that ended before a time, with their journals and actions, in batches beside running services',
+        'delete migrations that ended before a time, with journals and actions, in batches beside running services',
         purge,
         _purge_arguments,
     ),

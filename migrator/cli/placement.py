@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-manage placement``: what is wrong in Placement, and putting it right."""
+"""``migrator-manage placement``: the audit of allocations in Placement, and the correction of wrong ones."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ if TYPE_CHECKING:
     Wrong = audits.Wrong
 
 
-_RIGHT = 'nothing is wrong with it, or it comes, goes or moves at this moment.'
-_UNHEARD_OF = 'it is neither an instance nor a migration here, and holds nothing in Placement: is it the right uuid?'
+_RIGHT = 'its allocation is correct, or is changing at this moment.'
+_UNKNOWN = 'it is neither an instance nor a migration here, and holds nothing in Placement: check the uuid.'
 
 
 def audit(asked: Asked) -> int:
-    """Say which allocations have no living reason, and what puts each right; change nothing."""
+    """Show the wrong allocations and the remedy of each; change nothing."""
     from migrator.conductor import audit as audits
 
     found = audits.audit(asked.database, asked.placement())
-    lines = [line for wrong in found for line in _told(wrong)]
+    lines = [line for wrong in found for line in _lines(wrong)]
     lines.append(_sum(found))
     asked.answer({'findings': _findings(found)}, _text(lines))
     return command.WRONG if found else command.RIGHT
 
 
 def heal(asked: Asked) -> int:
-    """Put what an audit finds right, each consumer in one write; without ``--yes`` only say what would be done.
+    """Correct the findings of an audit, each consumer in one write; without ``--yes`` only show what would be done.
 
-    Exit 1 if something is left that is wrong, or a consumer was named of whom nobody has heard.
+    Exit 1 if a finding is left, or if ``--consumer`` names an unknown consumer.
     """
     from migrator.conductor import audit as audits
 
     given, client = asked.arguments, asked.placement()
     found = audits.audit(asked.database, client)
-    strange = sorted(set(given.consumer or ()) - {wrong.consumer for wrong in found})
+    without_finding = sorted(set(given.consumer or ()) - {wrong.consumer for wrong in found})
     if given.consumer:
         found = [wrong for wrong in found if wrong.consumer in given.consumer]
-    unknown = [uuid for uuid in strange if not _is_known(asked, client, uuid)]
-    lines = [f'{uuid}: {_UNHEARD_OF if uuid in unknown else _RIGHT}' for uuid in strange]
+    unknown = [uuid for uuid in without_finding if not _is_known(asked, client, uuid)]
+    lines = [f'{uuid}: {_UNKNOWN if uuid in unknown else _RIGHT}' for uuid in without_finding]
     healed, document = 0, []
     for wrong in found:
         done, observed = _heal(asked, client, wrong)
         healed += done
         document.append({'consumer': wrong.consumer, 'healed': done and given.yes, 'says': observed})
         if not given.json:
-            # At once: should the next one break off, this one has been said.
-            print(_text([*_told(wrong, remedy=False), f'  {observed.rstrip(".")}.', '']), flush=True)
+            # Printed at once, so that the output is complete if the next correction fails.
+            print(_text([*_lines(wrong, remedy=False), f'  {observed.rstrip(".")}.', '']), flush=True)
     left = len(found) - healed
     if not given.yes and healed:
         lines += ['Nothing was changed. To do it: the same with --yes.']
     elif not given.yes and found:
         lines += ['Nothing was changed.']
     elif found:
-        lines += [f'{healed} {"is" if healed == 1 else "are"} put right, {left} left.']
-    elif not found and not strange:
+        lines += [f'{healed} corrected, {left} left.']
+    elif not found and not without_finding:
         lines += [_sum(found)]
     answer = {'dry_run': not given.yes, 'findings': _findings(found), 'consumers': document, 'unknown': unknown}
     asked.answer(answer, _text(lines))
@@ -72,7 +72,7 @@ def heal(asked: Asked) -> int:
 
 
 def _is_known(asked: Asked, client: PlacementClient, uuid: str) -> bool:
-    """Whether it is an instance or a migration here, or holds anything."""
+    """Return whether a uuid is an instance or a migration here, or holds an allocation."""
     for get in (asked.database.instances.get, asked.database.migrations.get):
         with contextlib.suppress(exception.NotFound):
             get(uuid)
@@ -87,7 +87,7 @@ def _findings(found: Iterable[Wrong]) -> list[dict[str, Any]]:
 
 
 def _heal(asked: Asked, client: PlacementClient, wrong: Wrong) -> tuple[bool, str]:
-    """Return whether it is, or would be, put right, and what is to be said of it."""
+    """Return whether a consumer is or would be corrected, and a text that says how."""
     from migrator.conductor import audit as audits
 
     named = asked.arguments.consumer or ()
@@ -96,15 +96,15 @@ def _heal(asked: Asked, client: PlacementClient, wrong: Wrong) -> tuple[bool, st
             found = audits.remedy(asked.database, client, wrong, named)
             return (
                 found.write is not None,
-                f'Would be done: {found.observed}' if found.write else f'Left: {found.observed}',
+                f'Would be done: {found.observed}' if found.write else f'Not corrected: {found.observed}',
             )
         done, observed = audits.heal(asked.database, client, wrong, named)
     except exception.MigratorException as error:
-        return False, f'Not known whether it was done ({error}): audit again'
-    return done, f'Done: {observed}' if done else f'Left: {observed}'
+        return False, f'The correction may or may not be done ({error}): audit again'
+    return done, f'Done: {observed}' if done else f'Not corrected: {observed}'
 
 
-def _told(wrong: Wrong, remedy: bool = True) -> Iterator[str]:
+def _lines(wrong: Wrong, remedy: bool = True) -> Iterator[str]:
     kind = wrong.findings[0].consumer_type.lower()
     yield f'{kind} {wrong.consumer}'
     for finding in wrong.findings:
@@ -120,10 +120,10 @@ def _told(wrong: Wrong, remedy: bool = True) -> Iterator[str]:
 
 def _sum(found: list[Wrong]) -> str:
     if not found:
-        return 'Every allocation has a living reason.'
+        return 'Every allocation is correct.'
     count = len(found)
     have = 'consumers have' if count > 1 else 'consumer has'
-    return f'{count} {have} wrong allocations; "placement heal" puts right what it can.'
+    return f'{count} {have} wrong allocations; "placement heal" corrects those that it can.'
 
 
 def _text(lines: list[str]) -> str:
@@ -136,13 +136,13 @@ def _heal_arguments(parser: argparse.ArgumentParser) -> None:
         type=command.uuid,
         action='append',
         metavar='UUID',
-        help='this one only, may be given again; one that nobody knows here is removed only if it is named',
+        help='only this consumer, may be repeated; an unknown consumer is removed only if it is named here',
     )
-    parser.add_argument('--yes', action='store_true', help='do it; without it, what would be done is told')
+    parser.add_argument('--yes', action='store_true', help='do it; without --yes, only show what would be done')
 
 
-#: What can be done to the allocations.
+#: The verbs of the allocations.
 VERBS: tuple[command.Verb, ...] = (
-    Verb('audit', 'say which allocations have no living reason', audit),
-    Verb('heal', 'put wrong allocations right, each consumer in one write', heal, _heal_arguments),
+    Verb('audit', 'show which allocations are wrong', audit),
+    Verb('heal', 'correct wrong allocations, each consumer in one write', heal, _heal_arguments),
 )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-manage service``: who reports, and which conductors hold a lease."""
+"""``migrator-manage service``: the services, and the leases of conductors."""
 
 from __future__ import annotations
 
@@ -28,45 +28,49 @@ COLUMNS = ('HOST', 'BINARY', 'VERSION', 'STATUS', 'STATE', 'LAST SEEN', 'LEASE',
 
 
 def list_(asked: Asked) -> int:
-    """List the services, conductors with their lease too."""
+    """List the services, and the lease of each conductor."""
     database, arguments = asked.database, asked.arguments
     now = database.services.now()
-    lives: dict[str, list[Life]] = collections.defaultdict(list)
-    for life in database.conductors.list():
-        lives[life.server].append(life)
-    owed: dict[str, list[Cleanup]] = collections.defaultdict(list)
+    incarnations: dict[str, list[Life]] = collections.defaultdict(list)
+    for conductor in database.conductors.list():
+        incarnations[conductor.server].append(conductor)
+    deferred: dict[str, list[Cleanup]] = collections.defaultdict(list)
     for cleanup in database.cleanups.list():
-        owed[cleanup.host].append(cleanup)
+        deferred[cleanup.host].append(cleanup)
     found = database.services.list(binary=arguments.binary, host=arguments.host)
     documents = [
         _document(
             service,
-            lives[service.host] if service.binary == CONDUCTOR_BINARY else [],
-            owed[service.host] if service.binary == COMPUTE_BINARY else [],
+            incarnations[service.host] if service.binary == CONDUCTOR_BINARY else [],
+            deferred[service.host] if service.binary == COMPUTE_BINARY else [],
             now,
             asked.conf.conductor.lease,
         )
         for service in sorted(found, key=lambda service: (service.binary, service.host))
     ]
-    unheard = command.why_unheard([life for known in lives.values() for life in known], now)
+    unheard = command.why_unheard([one for known in incarnations.values() for one in known], now)
     text = command.table(COLUMNS, [_row(document, now, unheard) for document in documents])
     asked.answer({'services': documents, 'now': now, 'unheard': unheard}, text)
     return command.RIGHT
 
 
 def _document(
-    service: Service, lives: Sequence[Life], owed: Sequence[Cleanup], now: datetime.datetime, lease_seconds: float
+    service: Service,
+    incarnations: Sequence[Life],
+    deferred: Sequence[Cleanup],
+    now: datetime.datetime,
+    lease_seconds: float,
 ) -> dict[str, Any]:
     document = dataclasses.asdict(service)
     del document['disabled']
-    living = [life for life in lives if life.lease_until > now]
-    newest = next(iter(living or lives), None)
+    living = [one for one in incarnations if one.lease_until > now]
+    newest = next(iter(living or incarnations), None)
     return document | {
         'status': 'disabled' if service.disabled else 'enabled',
         'state': 'up' if service.is_up(now, lease_seconds) else 'down',
         'lease': dataclasses.asdict(newest) | {'lives': len(living)} if newest is not None else None,
-        'debts': len(owed),
-        'alarms': sum(cleanup.alarm is not None for cleanup in owed),
+        'debts': len(deferred),
+        'alarms': sum(cleanup.alarm is not None for cleanup in deferred),
     }
 
 
@@ -82,13 +86,13 @@ def _row(document: dict[str, Any], now: datetime.datetime, unheard: str | None) 
     if document['disabled_reason']:
         remarks.append(document['disabled_reason'])
     if document['debts']:
-        of_them = f', {document["alarms"]} with an alarm' if document['alarms'] else ''
-        remarks.append(f'debts: {document["debts"]}{of_them}')
+        blocked = f', {document["alarms"]} blocked' if document['alarms'] else ''
+        remarks.append(f'deferred cleanups: {document["debts"]}{blocked}')
     if lease is not None and lease['broker_away_since'] is not None:
         since = command.moment(lease['broker_away_since'])
         remarks.append(f'cannot reach the message broker since {since} UTC')
     if lease is not None and lease['lives'] > 1:
-        remarks.append(f'{lease["lives"]} leases: it was killed and is back, or two conductors have this name')
+        remarks.append(f'{lease["lives"]} leases: it was killed and started again, or two conductors have this name')
     return [
         document['host'],
         document['binary'],
@@ -109,7 +113,7 @@ def _lease(lease: dict[str, Any] | None, now: datetime.datetime) -> str | None:
 
 
 def delete(asked: Asked) -> int:
-    """Forget a service that is gone for good."""
+    """Delete a service that is gone for good."""
     from migrator.conductor import services
 
     arguments = asked.arguments
@@ -123,18 +127,18 @@ def delete(asked: Asked) -> int:
 
 
 def _which(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('name', metavar='HOST', type=command.name, help='whose service it is')
+    parser.add_argument('name', metavar='HOST', type=command.name, help='the host of the service')
     help_ = f'{BINARIES[0]} (the default) or {BINARIES[1]}'
     parser.add_argument('--binary', choices=BINARIES, default=BINARIES[0], help=help_)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('--host', metavar='HOST', help='only those of this host')
-    parser.add_argument('--binary', choices=BINARIES, help='only these')
+    parser.add_argument('--host', metavar='HOST', help='only services of this host')
+    parser.add_argument('--binary', choices=BINARIES, help='only services with this binary')
 
 
-#: What can be done to a service.
+#: The verbs of a service.
 VERBS: tuple[command.Verb, ...] = (
-    command.Verb('list', 'list them, conductors with their lease', list_, _arguments),
-    command.Verb('delete', 'forget one that is gone for good, with its hypervisor and its providers', delete, _which),
+    command.Verb('list', 'list the services, and the lease of each conductor', list_, _arguments),
+    command.Verb('delete', 'delete a service that is gone for good, with its hypervisor and providers', delete, _which),
 )

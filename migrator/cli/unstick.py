@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-manage migration retry`` and ``abandon``: what a person does about a migration that is stuck.
+"""``migrator-manage migration retry`` and ``abandon``: the commands of an operator for a stuck migration.
 
-Both write a wish, which the migration's owner carries out; nothing else is written here. Its conductor is woken, and
-where no message comes through, its sweep finds the wish.
+Both write a request, which the migration's owner carries out, and nothing else. They wake the owner. If the message is
+lost, the owner's sweep finds the request.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from migrator.objects import Migration
 from migrator.placement_client import allocation_state, allocations
 from migrator.saga import log
 
-#: Seconds between two looks at what has come of a wish.
-_LOOK = 0.5
+#: Seconds between two polls for the result of a request.
+_POLL = 0.5
 
 
 def retry(asked: Asked) -> int:
-    """Have a migration that is stuck looked at anew; or one that has ended, whose debts have alarms.
+    """Request that a stuck migration is observed again, or unblock the cleanups of an ended one.
 
-    :raises migrator.exception.NotStuck: it is not stuck.
+    :raises migrator.exception.NotStuck: the migration is neither stuck nor has it blocked cleanups.
     """
     story = _story(asked)
     migration = story.migration
@@ -40,52 +40,54 @@ def retry(asked: Asked) -> int:
     hosts = ' and '.join(host for _, host in story.hosts)
     plan = [
         f'It is stuck: {migration.stuck_reason}',
-        f'All tries counted against it would be forgotten, and {hosts} be asked what there is of the guest.',
-        'If that is a known case it goes on; if not, it is stuck as before.',
+        f'Its count of tries would be reset, and a conductor would poll {hosts} for the guest.',
+        'If their reports are a known case, it goes on. If not, it is stuck as before.',
     ]
     if asked.arguments.dry_run:
-        return _tell(asked, story, plan, f'{asked.command} migration retry {migration.uuid}')
-    asked.database.requests.request_retry(migration, _who())
+        return _show_plan(asked, story, plan, f'{asked.command} migration retry {migration.uuid}')
+    asked.database.requests.request_retry(migration, _user())
     _wake(asked, migration)
     now = _wait(asked, migration.uuid, lambda row: row.ended or row.retry_requested_at is None)
-    looked = now.ended or now.retry_requested_at is None
-    if not looked:
+    observed = now.ended or now.retry_requested_at is None
+    if not observed:
         what = f' ({now.waits_for.rstrip(".")})' if now.waits_for else ''
-        said = f'It is to be looked at anew, and no conductor has done so yet{what}.'
+        text = f'The retry is requested, and no conductor has done it yet{what}.'
     elif now.stuck_reason is not None:
-        said = f'It was looked at, and is stuck still: {now.stuck_reason}'
+        text = f'It was observed again, and is still stuck: {now.stuck_reason}'
     else:
-        said = f'It is stuck no longer: it {"has ended" if now.ended else "is"} {now.status}.'
+        text = f'It is no longer stuck: it {"has ended" if now.ended else "is"} {now.status}.'
     asked.answer(
-        {'migration': now.uuid, 'status': now.status, 'stuck': now.stuck_reason, 'looked': looked}, _line(said)
+        {'migration': now.uuid, 'status': now.status, 'stuck': now.stuck_reason, 'looked': observed}, _line(text)
     )
-    # What it was stuck for says nothing of a look that has not been.
-    wrong = now.stuck_reason is not None if looked else asked.arguments.wait > 0
+    # Until a conductor has observed it again, stuck_reason is the old one.
+    wrong = now.stuck_reason is not None if observed else asked.arguments.wait > 0
     return manage_command.WRONG if wrong else manage_command.RIGHT
 
 
 def _retry_cleanups(asked: Asked, story: Story) -> int:
     migration = story.migration
-    alarmed = [cleanup for cleanup in story.cleanups if cleanup.alarm]
-    if not alarmed:
+    blocked = [cleanup for cleanup in story.cleanups if cleanup.alarm]
+    if not blocked:
         raise exception.NotStuck(uuid=migration.uuid, what=_ended(story))
     plan = [
-        f'{cleanup.host} would be told again to do {cleanup.step}, for which it has an alarm: {cleanup.alarm}'
-        for cleanup in alarmed
+        f'A conductor would have {cleanup.host} do {cleanup.step} again, which is blocked: {cleanup.alarm}'
+        for cleanup in blocked
     ]
-    plan.append('It looks first, and destroys no guest that could run. What does not run there, it may remove.')
+    plan.append(
+        'It observes first, and destroys no guest that could run. It may remove a guest that does not run there.'
+    )
     if asked.arguments.dry_run:
-        return _tell(asked, story, plan, f'{asked.command} migration retry {migration.uuid}')
-    asked.database.cleanups.try_again(alarmed)
-    said = [f'{cleanup.host} is told with the next sweep to do {cleanup.step}.' for cleanup in alarmed]
-    asked.answer({'migration': migration.uuid, 'status': migration.status, 'debts': len(alarmed)}, '\n'.join(said))
+        return _show_plan(asked, story, plan, f'{asked.command} migration retry {migration.uuid}')
+    asked.database.cleanups.try_again(blocked)
+    lines = [f'With its next sweep a conductor has {cleanup.host} do {cleanup.step}.' for cleanup in blocked]
+    asked.answer({'migration': migration.uuid, 'status': migration.status, 'debts': len(blocked)}, '\n'.join(lines))
     return manage_command.RIGHT
 
 
 def abandon(asked: Asked) -> int:
-    """End a migration that is stuck in error, with its guest where somebody says that it is.
+    """Request that a stuck migration ends in error, with its guest on the host that the operator names.
 
-    :raises migrator.exception.NotStuck: it is not stuck.
+    :raises migrator.exception.NotStuck: the migration is not stuck.
     """
     story = _story(asked)
     migration, guest_on = story.migration, asked.arguments.guest_on
@@ -94,39 +96,38 @@ def abandon(asked: Asked) -> int:
         _refuse_unless_stuck(story)
     names = [host for _, host in story.hosts]
     if guest_on not in names:
-        would_do = ' or '.join(names)
-        what = f'{guest_on!r} has no part in this migration; {would_do} would do'
+        what = f'{guest_on!r} has no part in this migration: give {" or ".join(names)}'
         print(f'{manage_command.PROG}: argument --guest-on: {what}', file=sys.stderr)
         return manage_command.USAGE
     if not asked.arguments.yes:
         command = f'{asked.command} migration abandon {migration.uuid} --guest-on {guest_on} --yes'
-        return _tell(asked, story, [*_plan(asked, story, guest_on)], command, again)
-    asked.database.requests.request_abandon(migration, guest_on, _who())
+        return _show_plan(asked, story, [*_plan(asked, story, guest_on)], command, again)
+    asked.database.requests.request_abandon(migration, guest_on, _user())
     _wake(asked, migration)
-    told: list[str] = []
+    printed: list[str] = []
 
-    def look(row: Migration) -> bool:
+    def print_steps(row: Migration) -> bool:
         for step in asked.database.migrations.steps(row.uuid):
             if step.step in (CLEAN, ALLOCATIONS) and step.attempt == row.attempt:
                 line = f'{explain.name_of(step)}: {explain.result_of(step)}'
-                if line not in told and not asked.arguments.json:
-                    told.append(line)
+                if line not in printed and not asked.arguments.json:
+                    printed.append(line)
                     print(_line(line), flush=True)
         return row.ended
 
-    now = _wait(asked, migration.uuid, look)
+    now = _wait(asked, migration.uuid, print_steps)
     if now.ended:
-        said = f'It has ended {now.status}: {now.failure}'
+        text = f'It has ended {now.status}: {now.failure}'
     else:
         show = f'{asked.command} migration show {now.uuid}'
-        said = f'It is being abandoned, and has not ended yet: {show} tells what it waits for.'
+        text = f'It is being abandoned, and has not ended yet: {show} shows what it waits for.'
     document = {'migration': now.uuid, 'status': now.status, 'guest_on': guest_on, 'dry_run': False}
-    asked.answer(document, _line(said))
+    asked.answer(document, _line(text))
     late = not now.ended and asked.arguments.wait > 0
     return manage_command.WRONG if late else manage_command.RIGHT
 
 
-# --- what both do ----------------------------------------------------------------------------------------------------
+# --- shared by both --------------------------------------------------------------------------------------------------
 
 
 def _story(asked: Asked) -> Story:
@@ -142,7 +143,7 @@ def _refuse_unless_stuck(story: Story) -> None:
     if migration.in_progress and migration.abandon_requested_at is not None:
         what = f'it is being abandoned, {timeline.abandoned_by(story)}.'
     elif migration.in_progress and migration.stuck_reason is None:
-        what = f'it is {migration.status}. {timeline.waits(story)[0]} An abort turns back what can be turned back.'
+        what = f'it is {migration.status}. {timeline.waits(story)[0]} An abort undoes what can be undone.'
     elif migration.ended:
         what = _ended(story)
     else:
@@ -150,14 +151,14 @@ def _refuse_unless_stuck(story: Story) -> None:
     raise exception.NotStuck(uuid=migration.uuid, what=what)
 
 
-def _tell(asked: Asked, story: Story, plan: list[str], command: str, again: bool = False) -> int:
-    """Answer what would be done.
+def _show_plan(asked: Asked, story: Story, plan: list[str], command: str, again: bool = False) -> int:
+    """Print what a command would do.
 
-    :param again: it has been asked for before, and is done without another word.
+    :param again: the same request was committed before, so no further command is needed.
     """
     migration = story.migration
     head = f'Migration {migration.uuid} (id {migration.id}): {migration.status}'
-    how = 'Nothing was changed, and nothing more need be asked for. To wait for it:'
+    how = 'Nothing was changed, and no further request is needed. To wait for it:'
     how = how if again else 'Nothing was changed. To do it:'
     lines = [head, '', *(f'* {line}' for line in plan), '', how, f'  {command}']
     document = {'migration': migration.uuid, 'status': migration.status, 'dry_run': True, 'plan': plan}
@@ -169,35 +170,35 @@ def _line(text: str) -> str:
     return manage_command.printable(text) if text else ''
 
 
-def _who() -> str:
-    """Return who runs the command, for the story."""
+def _user() -> str:
+    """Return the name of the user who runs the command, for the timeline."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user of no name, as in a container
+    except (KeyError, OSError):  # a user without a name, as in a container
         return 'an operator'
 
 
 def _wake(asked: Asked, migration: Migration) -> None:
-    """Tell its conductor; whatever is wrong with that, the wish is committed."""
+    """Wake the owner of a migration; an error is only printed, because the request is committed."""
     server = asked.database.conductors.server_of(migration.owner) if migration.owner else None
     try:
         asked.wake(context.admin_context(), migration.uuid, server)
-    except Exception as error:  # noqa: BLE001 -- a wake-up saves seconds, and is no more
+    except Exception as error:  # noqa: BLE001 -- a wake-up only saves seconds
         why = ' '.join(str(error).split()) or type(error).__name__
-        print(f'{manage_command.PROG}: no conductor was woken, its sweep finds it ({why})', file=sys.stderr)
+        print(f'{manage_command.PROG}: no conductor was woken, its sweep finds the request ({why})', file=sys.stderr)
 
 
 def _wait(asked: Asked, uuid: str, enough: Callable[[Migration], bool]) -> Migration:
-    """Return the migration when that is enough, or when ``--wait`` has passed."""
+    """Return the migration as soon as ``enough`` accepts it, or after ``--wait`` seconds."""
     until = asked.threads.clock.monotonic() + asked.arguments.wait
     while True:
         row = asked.database.migrations.get(uuid)
         if enough(row) or asked.threads.clock.monotonic() >= until:
             return row
-        asked.threads.sleep(_LOOK)
+        asked.threads.sleep(_POLL)
 
 
-# --- what abandoning would do ----------------------------------------------------------------------------------------
+# --- the plan of an abandonment ---------------------------------------------------------------------------------------
 
 
 def _plan(asked: Asked, story: Story, guest_on: str) -> Iterator[str]:
@@ -206,34 +207,34 @@ def _plan(asked: Asked, story: Story, guest_on: str) -> Iterator[str]:
         yield f'It is being abandoned already, {timeline.abandoned_by(story)}.'
     elif migration.stuck_reason is not None:
         yield f'It is stuck: {migration.stuck_reason}'
-    yield from _books(asked, story, guest_on)
+    yield from _allocations(asked, story, guest_on)
     other = next((host for _, host in story.hosts if host != guest_on), None)
     if other is not None:
         yield _cleaning(story, guest_on, other)
     yield (
-        'Each host is asked first what it has of the guest. One that is up and does not tell is waited for: stop its '
-        'compute service then, and it counts as down after a while, or as soon as it is declared forced down.'
+        'A conductor first polls both hosts for the guest. It waits for a host that is up and does not report: stop '
+        'its compute service then. It counts as down after a while, or as soon as it is declared forced down.'
     )
     source = migration.source_compute
     if not story.is_up(source):
         yield (
-            f'{source} is down now. Should its compute service only be cut off, it may still have the move in its '
-            'queue: restart it before you do this, or declare it forced down.'
+            f'{source} is down now. If its compute service runs and is only unreachable, it may still have the '
+            'migration in its queue: restart it before you do this, or declare it forced down.'
         )
-    yield f'Nothing is started, resumed, stopped or removed at {guest_on}: you say that the guest is there.'
+    yield f'Nothing is started, resumed, stopped or removed at {guest_on}: you state that the guest is there.'
     yield 'No guest that could run is destroyed on any host.'
     yield f'It ends in error. The instance is at {guest_on} then, in vm_state error and without a task_state.'
     yield (
-        f'Look before you do it: {guest_on} has the guest, and no other host runs it or can start it. If that is '
-        'wrong, the guest may be started a second time, and its disk be lost.'
+        f'Check before you do it that {guest_on} has the guest, and that no other host runs it or can start it. If '
+        'that is wrong, the guest may be started a second time, and its disk may be lost.'
     )
 
 
-def _books(asked: Asked, story: Story, guest_on: str) -> Iterator[str]:
+def _allocations(asked: Asked, story: Story, guest_on: str) -> Iterator[str]:
     journal = log.Journal(story.steps)
     moved = journal.find(story.migration.attempt, 'move_allocation')
     if moved is None or not moved.input:
-        yield 'The allocations stay as they are: none was ever to be moved.'
+        yield 'The allocations stay as they are, because their move never began.'
         return
     where = dict.fromkeys(moved.input['source'], story.migration.source_compute)
     where |= {uuid: str(moved.input['host']) for uuid in moved.input['destination']}
@@ -254,20 +255,23 @@ def _now(asked: Asked, consumer: str, where: Mapping[str, str]) -> str:
 
 
 def _amounts(held: Mapping[str, Any], where: Mapping[str, str]) -> str:
-    told = [
+    parts = [
         f'{", ".join(f"{name} {n}" for name, n in amounts.items())} at {where.get(uuid, uuid)}'
         for uuid, amounts in allocation_state.normal(held).items()
     ]
-    return ' and '.join(told) or 'nothing'
+    return ' and '.join(parts) or 'nothing'
 
 
 def _cleaning(story: Story, guest_on: str, other: str) -> str:
     if other == story.migration.source_compute:
         what = (
-            f'{other} removes what is left of the guest there, if {guest_on} says that it runs the guest, or if there '
-            'is no copy of it left. Otherwise'
+            f'{other} removes what is left of the guest there, if {guest_on} reports that it runs the guest, or if '
+            'no copy of the guest is left there. Otherwise'
         )
     else:
         what = f'{other} removes what was prepared for the guest there, if the guest itself is not there. Otherwise'
     down = '' if story.is_up(other) else f' {other} is down now.'
-    return f'{what}, or while {other} is down, it owes that, with an alarm where somebody has to look first.{down}'
+    return (
+        f'{what}, or while {other} is down, that becomes a deferred cleanup, which is blocked if an operator has to '
+        f'look first.{down}'
+    )
