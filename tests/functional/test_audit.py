@@ -127,12 +127,12 @@ def test_what_is_wrong_is_found_and_put_right_and_nothing_else_is_touched(cloud,
     assert (status, 'Nothing was changed' in text) == (0, True), text
     assert seen.books(cloud) == before
     status, text = operator('placement', 'heal', '--yes', *named)
-    assert (status, '1 is put right, 0 left' in text) == (0, True), text
+    assert (status, '1 corrected, 0 left' in text) == (0, True), text
     assert found(cloud) == {}
     instance = cloud.database.instances.list({'name': 'one'})[0]
     right = {one.uuid: {'host2': one.flavor.resources()} for one in (instance, other)}
     assert seen.books(cloud) == right
-    assert operator('placement', 'heal', '--yes') == (0, 'Every allocation has a living reason.\n')
+    assert operator('placement', 'heal', '--yes') == (0, 'Every allocation is correct.\n')
 
 
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
@@ -151,20 +151,20 @@ def test_what_nobody_knows_is_left_alone_unless_it_is_named(cloud, operator):
 
 def test_right_books_have_no_finding(cloud, operator):
     instance, migration = at_rest(cloud)
-    assert operator('placement', 'audit') == (0, 'Every allocation has a living reason.\n')
+    assert operator('placement', 'audit') == (0, 'Every allocation is correct.\n')
     for known in (instance.uuid, migration.uuid):
         assert operator('placement', 'heal', '--consumer', known) == (
             0,
-            f'{known}: nothing is wrong with it, or it comes, goes or moves at this moment.\n',
+            f'{known}: its allocation is correct, or is changing at this moment.\n',
         )
 
 
 @pytest.mark.parametrize('yes', [(), ('--yes',)], ids=['dry run', 'yes'])
 def test_a_consumer_of_whom_nobody_has_heard_is_a_mistake_and_is_told_so(cloud, operator, yes):
     at_rest(cloud)
-    told = f'{STRANGER}: it is neither an instance nor a migration here, and holds nothing in Placement: is it the'
+    told = f'{STRANGER}: it is neither an instance nor a migration here, and holds nothing in Placement: check the'
     status, text = operator('placement', 'heal', *yes, '--consumer', STRANGER)
-    assert (status, text) == (1, f'{told} right uuid?\n')
+    assert (status, text) == (1, f'{told} uuid.\n')
     status, text = operator('--json', 'placement', 'heal', *yes, '--consumer', STRANGER)
     assert (status, json.loads(text)) == (
         1,

@@ -147,7 +147,7 @@ def test_a_source_that_could_not_be_restored_is_tried_again_from_the_start(cloud
     # One more failure would be one too many, were the others still counted.
     faults(cloud, 'host1').fail('rollback_live_migration_at_source', 'no such socket')
     status, text = operator('migration', 'retry', uuid)
-    assert (status, 'stuck no longer' in text) == (0, True), text
+    assert (status, 'no longer stuck' in text) == (0, True), text
     cloud.wait()
     seen.failed(cloud, instance, before, '')
     assert row(cloud, instance).retry_requested_at is None
@@ -201,7 +201,7 @@ def test_abandoned_on_the_destination_a_source_that_is_down_owes_and_is_alarmed(
     # Somebody has looked, and has started it where he said that it was: now it may go.
     cloud.world.hypervisors['host2'].delete(instance.uuid)
     cloud.world.hypervisors['host2'].spawn(instance)
-    assert 'looks first' in operator('migration', 'retry', uuid, '--dry-run')[1]
+    assert 'observes first' in operator('migration', 'retry', uuid, '--dry-run')[1]
     assert len(cloud.database.cleanups.list()) == 1
     assert operator('migration', 'retry', uuid)[0] == 0
     cloud.simulation.run_until(lambda: not cloud.database.cleanups.list(), timeout=60)
@@ -409,7 +409,7 @@ def test_a_retry_whose_hosts_are_silent_says_nothing_of_what_it_has_not_seen(clo
     instance = lost_power(cloud)
     cloud.bus.faults = lambda message: 'lose' if message.method == 'poll_live_migrations' else None
     status, text = operator('migration', 'retry', row(cloud, instance).uuid, '--wait', '20')
-    assert (status, 'stuck no longer' in text) == (1, False), text
+    assert (status, 'no longer stuck' in text) == (1, False), text
     assert row(cloud, instance).stuck_reason
     assert row(cloud, instance).retry_requested_at is not None
     cloud.bus.faults = lambda message: None

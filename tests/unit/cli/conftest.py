@@ -9,7 +9,7 @@ from tests.unit.cli import managing
 
 @pytest.fixture
 def operator(tmp_path, backend, capsys, request):
-    """Who runs migrator-manage on a simulated cloud of three hosts."""
+    """An operator of a simulated cloud of three hosts."""
     marker = request.node.get_closest_marker('cloud')
     made = managing.Operator(tmp_path, backend, capsys, **{'hosts': 3, **(marker.kwargs if marker else {})})
     capsys.readouterr()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A simulated cloud whose operator has migrator-manage: the command itself, on the cloud's database and Placement."""
+"""A simulated cloud and migrator-manage: the real command on the database and Placement of the cloud."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from migrator.testing.cloud import SimulatedCloud
 
 
 class Operator:
-    """Runs the command.
+    """An operator who runs migrator-manage.
 
-    :param directory: of its configuration file.
-    :param backend: where the database and the Placement of the cloud are.
-    :param capsys: pytest's.
-    :ivar err: what the last one said on stderr.
+    :param directory: the directory of the configuration file.
+    :param backend: the database and the Placement of the cloud.
+    :param capsys: the fixture of pytest.
+    :ivar err: stderr of the last command.
     """
 
     def __init__(self, directory: pathlib.Path, backend: backends.Backend, capsys: Any, **options: Any) -> None:
@@ -40,11 +40,11 @@ class Operator:
         )
 
     def status(self, *words: object) -> tuple[int, str]:
-        """Run a command; return its exit status and what it said on stdout."""
+        """Run a command; return its exit status and stdout."""
         return self._run(['--config-file', str(self.file), *map(str, words)])
 
     def pastes(self, line: str) -> tuple[int, str]:
-        """As :meth:`status`, for a whole command as it stands in an answer."""
+        """Run a command that an answer contains; return the same as :meth:`status`."""
         program, *argv = shlex.split(line)
         assert program == 'migrator-manage'
         return self._run(argv)
@@ -56,7 +56,7 @@ class Operator:
         return status, out
 
     def observed(self, *words: object) -> str:
-        """Return what a command that is right says."""
+        """Return stdout of a command that exits with 0."""
         status, out = self.status(*words)
         assert (status, self.err) == (0, '')
         return out
@@ -66,7 +66,7 @@ class Operator:
         return table(self.observed(*words).splitlines())
 
     def json(self, *words: object) -> Any:
-        """Return what a command that is right says in JSON."""
+        """Return the JSON document of a command that exits with 0."""
         return json.loads(self.observed(*words, '--json'))
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class Operator:
 
 
 def table(lines: list[str]) -> list[dict[str, str]]:
-    """Return the rows of a table by column: two spaces or more part the names of the columns."""
+    """Return the rows of a table by column; two or more spaces separate the names of the columns."""
     found = list(re.finditer(r'\S+( \S+)*', lines[0]))
     names, starts = [match[0] for match in found], [match.start() for match in found]
     ends = [*starts[1:], None]

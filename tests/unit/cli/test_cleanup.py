@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an operator sees of deferred cleanups, and does to those that are blocked."""
+"""The list of deferred cleanups, and the retry and discard of blocked ones."""
 
 import pytest
 
 
 @pytest.fixture
 def blocked(operator):
-    """A cleanup that would remove a guest from where the database has it, since an operator has moved it back."""
+    """A cleanup that would remove a guest from its host in the database, because an operator moved it back."""
     cloud = operator.cloud
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host1'].faults.fail('post_live_migration_at_source', 'the disk is busy', sticky=True)
@@ -27,19 +27,19 @@ def test_each_cleanup_has_its_host_step_state_and_reason(operator, blocked):
     assert operator.json('cleanup', 'list', '--host', 'host2')['cleanups'] == []
 
 
-def test_discard_tells_first_and_then_takes_it_off_the_list(operator, blocked):
+def test_discard_shows_a_plan_and_with_yes_deletes_the_cleanup(operator, blocked):
     text = operator.observed('cleanup', 'discard', blocked.id)
     assert 'Nothing was changed.' in text
-    assert 'would never be told to do post_live_migration_at_source' in text
+    assert 'No conductor would ever have host1 do post_live_migration_at_source' in text
     assert operator.cloud.database.cleanups.list() == [blocked]
     assert operator.pastes(text.splitlines()[-1].strip())[0] == 0
     assert operator.cloud.database.cleanups.list() == []
     status, out = operator.status('cleanup', 'discard', blocked.id, '--yes')
     assert (status, out) == (1, '')
-    assert 'there is none with this id' in operator.err
+    assert 'no cleanup has this id' in operator.err
 
 
-def test_retry_tells_first_and_then_has_it_run_again(operator, blocked):
+def test_retry_of_a_blocked_cleanup_runs_it_again(operator, blocked):
     cloud = operator.cloud
     assert 'observes first' in operator.observed('cleanup', 'retry', blocked.id, '--dry-run')
     cloud.database.instances.update(blocked.instance_uuid, host='host2', node='host2')
@@ -50,7 +50,7 @@ def test_retry_tells_first_and_then_has_it_run_again(operator, blocked):
     assert cloud.world.hypervisors['host1'].residue(blocked.instance_uuid) == []
 
 
-def test_one_that_is_not_blocked_is_left_to_its_conductor(operator):
+def test_retry_and_discard_refuse_a_cleanup_that_is_not_blocked(operator):
     cloud = operator.cloud
     instance = cloud.boot('one', 'host1')
     cloud.world.hypervisors['host1'].faults.fail('post_live_migration_at_source', 'the disk is busy', sticky=True)

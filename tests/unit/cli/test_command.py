@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the commands of migrator-manage share: tables, times, and arguments that are looked at before anything else."""
+"""The base of the commands of migrator-manage: tables, times and arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from migrator.cmd import manage
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
-def test_in_a_pipe_each_row_is_one_line_however_long_and_nothing_is_a_dash():
+def test_in_a_pipe_each_row_is_one_line_and_an_empty_cell_is_a_dash():
     long = 'x' * 5000
     lines = manage_command.table(('ONE', 'TWO'), [(long, None), ('', 'ü'), (1, NOW)]).splitlines()
     assert lines[0].split() == ['ONE', 'TWO']
@@ -27,7 +27,7 @@ def test_in_a_pipe_each_row_is_one_line_however_long_and_nothing_is_a_dash():
     assert len(lines) == 4
 
 
-def test_on_a_terminal_that_is_too_narrow_cells_are_folded_and_nothing_is_lost(monkeypatch):
+def test_a_narrow_terminal_folds_cells_and_loses_nothing(monkeypatch):
     monkeypatch.setattr('sys.stdout.isatty', lambda: True, raising=False)
     monkeypatch.setenv('COLUMNS', '40')
     lines = manage_command.table(('ONE', 'TWO'), [('a' * 60, 'b' * 60)]).splitlines()
@@ -36,7 +36,7 @@ def test_on_a_terminal_that_is_too_narrow_cells_are_folded_and_nothing_is_lost(m
     assert ''.join(lines).count('b') == 60
 
 
-def test_markup_is_text():
+def test_markup_in_a_cell_is_printed_as_text():
     assert '[red]x[/red] :smile:' in manage_command.table(('A',), [('[red]x[/red] :smile:',)])
 
 
@@ -47,29 +47,29 @@ def test_markup_is_text():
         (7260, '2 h 1 min'), (47 * 3600, '47 h'), (48 * 3600, '2 d'), (53 * 3600, '2 d 5 h'), (-30, '30 s'),
     ],
 )  # fmt: skip
-def test_how_long_something_is(seconds, words):
+def test_span_in_words(seconds, words):
     assert manage_command.span(seconds) == words
 
 
-def test_when_something_was():
+def test_ago_in_words():
     assert manage_command.ago(NOW - datetime.timedelta(seconds=3), NOW) == '3 s ago'
     assert manage_command.ago(None, NOW) is None
 
 
 def test_a_uuid_is_spelled_as_the_database_has_it():
     assert manage_command.uuid('6EF5D0B80D2B4D369D3A0D7B0A6C3C11') == '6ef5d0b8-0d2b-4d36-9d3a-0d7b0a6c3c11'
-    with pytest.raises(argparse.ArgumentTypeError, match="'web' is no uuid"):
+    with pytest.raises(argparse.ArgumentTypeError, match="'web' is not a uuid"):
         manage_command.uuid('web')
 
 
 @pytest.mark.parametrize('text', ['0', '-1', '1.5', '1e3', '', '9999999999', '9' * 5000, '٣'])
-def test_what_is_no_number_of_one_or_more_is_refused_with_both_bounds(text):
+def test_the_refusal_of_an_invalid_number_names_both_bounds(text):
     with pytest.raises(argparse.ArgumentTypeError) as raised:
         manage_command.at_least(1)(text)
-    assert str(raised.value) == f'{text[:40]!r} is no whole number from 1 to 999999999'
+    assert str(raised.value) == f'{text[:40]!r} is not a whole number from 1 to 999999999'
 
 
-def test_the_bounds_themselves_are_right():
+def test_the_bounds_themselves_are_accepted():
     assert [manage_command.at_least(1)(text) for text in ('1', '999999999')] == [1, manage_command.MOST]
 
 
@@ -90,7 +90,7 @@ def test_a_command_that_is_printed_names_the_configuration_that_was_given(given,
     assert asked.command == command
 
 
-def test_a_conductor_is_told_by_a_version_that_is_spoken_or_not_at_all(tmp_path):
+def test_wake_is_refused_with_an_unknown_upgrade_level(tmp_path):
     file = tmp_path / 'migrator.conf'
     file.write_text('[DEFAULT]\ntransport_url = fake://\n[upgrade_levels]\nconductor = train\n')
     asked = manage_command.Asked(manage.read_conf([str(file)]), argparse.Namespace(), executors.NativeThreads())

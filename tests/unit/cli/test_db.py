@@ -22,19 +22,19 @@ def insert(operator, number):
         bare.insert(connection.execute, number)
 
 
-def test_where_nothing_is_to_be_done_it_says_so(operator):
+def test_without_rows_to_convert_it_reports_zero(operator):
     assert (
         operator.observed('db', 'online_data_migrations') == 'Migrations without a uuid: 0 found, 0 filled, 0 left.\n'
     )
 
 
-def test_without_a_limit_all_is_done_at_once(operator):
+def test_without_a_limit_all_rows_are_converted(operator):
     insert(operator, 120)
     assert operator.json('db', 'online_data_migrations') == {'migration_uuids': {'needed': 120, 'done': 120, 'left': 0}}
     assert len({one.uuid for one in operator.cloud.migrations()}) == 120
 
 
-def test_with_a_limit_it_goes_on_where_it_left_off_and_its_status_says_whether_some_are_left(operator):
+def test_with_a_limit_it_continues_and_exits_1_while_rows_are_left(operator):
     insert(operator, 120)
     status, out = operator.status('db', 'online_data_migrations', '--max-count', 70)
     assert (status, out) == (
@@ -47,14 +47,14 @@ def test_with_a_limit_it_goes_on_where_it_left_off_and_its_status_says_whether_s
     )
 
 
-def test_the_greatest_limit_that_is_taken_is_one_that_the_database_takes(operator):
+def test_the_database_accepts_the_greatest_limit(operator):
     insert(operator, 3)
     done = operator.json('db', 'online_data_migrations', '--max-count', 999999999)
     assert done == {'migration_uuids': {'needed': 3, 'done': 3, 'left': 0}}
 
 
 @pytest.mark.parametrize('count', ['0', '-1', 'many', '99999999999999999999'])
-def test_a_limit_that_is_no_number_of_rows_is_refused(operator, count):
+def test_an_invalid_limit_is_refused(operator, count):
     status, _ = operator.status('db', 'online_data_migrations', '--max-count', count)
     assert status == 2
-    assert f'{count!r} is no whole number from 1 to 999999999' in operator.err
+    assert f'{count!r} is not a whole number from 1 to 999999999' in operator.err

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""migrator-manage migration: what becomes of each, and everything there is to know of one."""
+"""migrator-manage migration: the list of migrations, and the timeline of one."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import pytest
 from tests.unit.cli import managing
 
 
-def asked(operator, name, source='host1', host=None, **options):
-    """Have a guest migrated, and return it and its migration."""
+def migrate(operator, name, source='host1', host=None, **options):
+    """Request a live migration, and return the instance and its migration."""
     instance = operator.cloud.boot(name, source, **options)
     assert operator.cloud.live_migrate(instance, host).status_int == 202
     return instance, operator.cloud.migrations(instance)[0]
 
 
 def sections(text):
-    """Return the tables of a story by their titles."""
+    """Return the tables of a timeline by their titles."""
     parts = [part.splitlines() for part in text.strip('\n').split('\n\n')]
     return {lines[0]: managing.table(lines[1:]) for lines in parts[2:-1]}
 
 
 @pytest.fixture
 def three(operator):
-    """One that has ended, one that runs, one that waits for its turn."""
-    first = asked(operator, 'first', source='host2', host='host3')
+    """A migration that has ended, one that runs, and one that is queued."""
+    first = migrate(operator, 'first', source='host2', host='host3')
     operator.cloud.wait()
-    second = asked(operator, 'second', memory_mb=8192, host='host2')
-    third = asked(operator, 'third', memory_mb=8192, host='host3')
+    second = migrate(operator, 'second', memory_mb=8192, host='host2')
+    third = migrate(operator, 'third', memory_mb=8192, host='host3')
     operator.cloud.simulation.advance(1)
     return first, second, third
 
 
-def test_the_list_says_of_each_which_status_it_has_where_it_goes_and_whose_it_is(operator, three):
+def test_the_list_shows_status_hosts_and_owner(operator, three):
     rows = operator.rows('migration', 'list')
     assert [(row['ID'], row['STATUS'], row['SOURCE'], row['DESTINATION']) for row in rows] == [
         ('3', 'queued', 'host1', 'host3'),
@@ -46,25 +46,25 @@ def test_the_list_says_of_each_which_status_it_has_where_it_goes_and_whose_it_is
         assert row['CREATED'].startswith('2026-01-01 00:00:0')
 
 
-def test_what_a_host_owes_is_remarked_and_so_is_an_alarm(operator):
+def test_a_deferred_cleanup_and_its_block_are_remarked(operator):
     cloud = operator.cloud
     cloud.world.hypervisors['host1'].faults.fail('post_live_migration_at_source', 'it will not go', sticky=True)
-    _, migration = asked(operator, 'one', host='host2')
+    _, migration = migrate(operator, 'one', host='host2')
     cloud.wait(600)
     step = 'post_live_migration_at_source'
     (row,) = operator.rows('migration', 'list')
-    assert (row['STATUS'], row['REMARK']) == ('completed', f'host1 owes {step}')
+    assert (row['STATUS'], row['REMARK']) == ('completed', f'host1 still has to do {step}')
     (host1,) = operator.rows('service', 'list', '--host', 'host1')
-    assert host1['REMARK'] == 'debts: 1'
+    assert host1['REMARK'] == 'deferred cleanups: 1'
     (cleanup,) = cloud.database.cleanups.list()
     cloud.database.cleanups.raise_alarm(cleanup, 'look first')
     (row,) = operator.rows('migration', 'list', '--host', 'host1')
-    assert row['REMARK'] == f'host1 owes {step}, alarm: look first'
+    assert row['REMARK'] == f'host1 still has to do {step}, blocked: look first'
     (host1, host2) = (operator.rows('service', 'list', '--host', name)[0] for name in ('host1', 'host2'))
-    assert (host1['REMARK'], host2['REMARK']) == ('debts: 1, 1 with an alarm', '-')
+    assert (host1['REMARK'], host2['REMARK']) == ('deferred cleanups: 1, 1 blocked', '-')
     (document,) = operator.json('migration', 'list')['migrations']
-    ((owed,), uuid) = document['debts'], document['uuid']
-    assert (uuid, owed['host'], owed['step'], owed['alarm']) == (migration.uuid, 'host1', step, 'look first')
+    ((cleanup,), uuid) = document['debts'], document['uuid']
+    assert (uuid, cleanup['host'], cleanup['step'], cleanup['alarm']) == (migration.uuid, 'host1', step, 'look first')
     (service,) = operator.json('service', 'list', '--host', 'host1')['services']
     assert (service['debts'], service['alarms']) == (1, 1)
 
@@ -88,15 +88,18 @@ def test_the_list_is_filtered(operator, three, filters, ids):
     assert found['more'] is False
 
 
-def test_the_list_of_one_instance_and_what_does_not_fit(operator, three):
+def test_the_list_of_one_instance_shows_that_there_are_more(operator, three):
     instance, migration = three[1]
     (row,) = operator.rows('migration', 'list', '--instance', instance.uuid)
     assert row['UUID'] == migration.uuid
-    assert operator.observed('migration', 'list', '--limit', 2).splitlines()[-1] == 'and more: --limit shows 2 of them'
+    assert (
+        operator.observed('migration', 'list', '--limit', 2).splitlines()[-1]
+        == 'There are more: --limit shows 2 of them.'
+    )
     assert operator.json('migration', 'list', '--limit', 2)['more'] is True
 
 
-def test_a_story_says_first_what_it_waits_for_and_then_everything(operator, three):
+def test_show_begins_with_what_the_migration_waits_for(operator, three):
     instance, migration = three[2]
     text = operator.observed('migration', 'show', migration.uuid)
     lines = text.splitlines()
@@ -104,14 +107,14 @@ def test_a_story_says_first_what_it_waits_for_and_then_everything(operator, thre
     assert lines[1] == f'live-migration of instance {instance.uuid} (third), from host1 to host3'
     assert lines[3] == '* It is number 1 in the queue of host1, where 1 runs now.'
     found = sections(text)
-    (whose,) = found['Whose it is']
+    (whose,) = found['Owner']
     assert (whose['CONDUCTOR'], whose['EPOCH'], whose['ATTEMPT'], whose['OUTCOME']) == ('conductor1', '1', '1', '-')
     assert whose['LEASE'].endswith(' s left')
     assert [(row['ROLE'], row['HOST'], row['SERVICE']) for row in found['Hosts']] == [
         ('source', 'host1', 'up'),
         ('destination', 'host3', 'up'),
     ]
-    assert [(row['WHAT'], row['CONDUCTOR'], row['EPOCH']) for row in found['The story (UTC)']] == [
+    assert [(row['WHAT'], row['CONDUCTOR'], row['EPOCH']) for row in found['Timeline (UTC)']] == [
         ('status accepted: admin asked for it, to host3', '-', '0'),
         ('status preparing', 'conductor1', '1'),
         (
@@ -130,12 +133,12 @@ def test_a_story_says_first_what_it_waits_for_and_then_everything(operator, thre
     assert text.splitlines()[-1].startswith('When the move has ended, host1 says so, and host3 is asked')
     (request,) = found['Requests']
     assert (request['ACTION'], request['REQUEST']) == ('live-migration', migration.request_id)
-    assert 'Debts' not in found
-    # By its id it is the same.
+    assert 'Deferred cleanups' not in found
+    # The id shows the same as the uuid.
     assert operator.observed('migration', 'show', migration.id) == text
 
 
-def test_a_story_in_json_is_the_same_story(operator, three):
+def test_show_in_json_has_the_same_timeline(operator, three):
     _instance, migration = three[1]
     found = operator.json('migration', 'show', migration.uuid)
     assert found['migration']['status'] == 'running'
@@ -151,12 +154,12 @@ def test_a_story_in_json_is_the_same_story(operator, three):
         'migration', 'show', migration.uuid).splitlines() if line.startswith('* ')]  # fmt: skip
 
 
-def test_a_failed_attempt_and_its_undoing_are_in_the_story(operator):
+def test_a_failed_attempt_and_its_undo_are_in_the_timeline(operator):
     operator.cloud.world.hypervisors['host2'].faults.fail('pre_live_migration', reason='no such bridge')
-    _instance, migration = asked(operator, 'one')
+    _instance, migration = migrate(operator, 'one')
     operator.cloud.wait()
     found = sections(operator.observed('migration', 'show', migration.uuid))
-    told = [row['WHAT'] for row in found['The story (UTC)']]
+    told = [row['WHAT'] for row in found['Timeline (UTC)']]
     why = 'host2 could not prepare for the guest: The hypervisor of host2 failed in pre_live_migration: no such bridge'
     first = told.index('pre_live_migration at host2: begun')
     assert told[first + 1 : first + 5] == [
@@ -167,20 +170,20 @@ def test_a_failed_attempt_and_its_undoing_are_in_the_story(operator):
     ]
 
 
-def test_a_debt_is_in_the_story(operator):
-    _instance, migration = asked(operator, 'one', memory_mb=8192)
+def test_a_deferred_cleanup_is_in_the_timeline(operator):
+    _instance, migration = migrate(operator, 'one', memory_mb=8192)
     operator.cloud.simulation.run_until(lambda: operator.cloud.migrations()[0].status == 'running')
     operator.cloud.kill('host1')
     operator.cloud.wait(900)
     text = operator.observed('migration', 'show', migration.uuid)
-    (cleanup,) = sections(text)['Debts']
-    assert (cleanup['HOST'], cleanup['STEP'], cleanup['ALARM']) == ('host1', 'post_live_migration_at_source', '-')
+    (cleanup,) = sections(text)['Deferred cleanups']
+    assert (cleanup['HOST'], cleanup['STEP'], cleanup['BLOCKED']) == ('host1', 'post_live_migration_at_source', '-')
     (line,) = [line for line in text.splitlines() if line.startswith('* host1 owes')]
     assert 'post_live_migration_at_source' in line
     assert '* host1 pays it when its compute service is back.' in text
 
 
-def test_the_uuid_of_an_instance_is_answered_with_its_newest_migration(operator, three):
+def test_the_error_for_an_instance_uuid_names_its_newest_migration(operator, three):
     instance, migration = three[1]
     status, out = operator.status('migration', 'show', instance.uuid)
     assert (status, out) == (1, '')
@@ -188,7 +191,7 @@ def test_the_uuid_of_an_instance_is_answered_with_its_newest_migration(operator,
 
 
 @pytest.mark.parametrize('words', [('999',), ('99999999999999999999',), ('00000000-0000-4000-8000-000000000000',)])
-def test_one_that_is_not_there_is_status_1(operator, words):
+def test_show_of_a_missing_migration_exits_1(operator, words):
     status, out = operator.status('migration', 'show', *words)
     assert (status, out) == (1, '')
     assert f'Migration {words[0]} could not be found' in operator.err
@@ -206,14 +209,14 @@ def test_one_that_is_not_there_is_status_1(operator, words):
         ('list', '--instance', 'web'),
     ],
 )
-def test_a_question_that_is_none_is_usage_and_one_line(operator, words):
+def test_wrong_usage_exits_2_with_one_line(operator, words):
     status, out = operator.status('migration', *words)
     assert (status, out) == (2, '')
     assert operator.err.count('\n') == 1
     assert '--help' in operator.err
 
 
-def test_a_name_cannot_write_on_the_operators_terminal(operator):
+def test_control_characters_of_a_name_are_not_printed(operator):
     instance = operator.cloud.boot('a\x1b[2Jb\nc', 'host1')
     assert operator.cloud.live_migrate(instance).status_int == 202
     operator.cloud.wait()

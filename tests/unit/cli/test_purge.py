@@ -12,7 +12,7 @@ from migrator.cli import migration
 
 @pytest.fixture
 def history(operator):
-    """Three migrations of one guest, which have ended, an hour ago."""
+    """Three migrations of one guest that ended an hour ago."""
     cloud = operator.cloud
     instance = cloud.boot('one', 'host1')
     for host in ('host2', 'host3', 'host1'):
@@ -30,7 +30,7 @@ def soon(operator):
     return operator.cloud.database.services.now().isoformat()
 
 
-def test_a_dry_run_tells_how_many_and_changes_nothing(operator, history):
+def test_a_dry_run_shows_how_many_and_changes_nothing(operator, history):
     text = operator.observed('migration', 'purge', '--before', '10m', '--dry-run')
     assert '2 migrations that ended before' in text
     assert '1 more is kept' in text
@@ -43,7 +43,7 @@ def test_a_dry_run_tells_how_many_and_changes_nothing(operator, history):
     assert '2 migrations' in out
 
 
-def test_what_ended_before_is_purged_and_counted(operator, history):
+def test_migrations_that_ended_before_are_purged_and_counted(operator, history):
     document = operator.json('migration', 'purge', '--before', soon(operator))
     before = datetime.datetime.fromisoformat(document.pop('before'))
     assert before.tzinfo is not None
@@ -55,29 +55,29 @@ def test_what_ended_before_is_purged_and_counted(operator, history):
 
 
 @pytest.mark.parametrize('before', ['1970-01-01', '2h', '400d', '2000-01-01T00:00:00Z'])
-def test_what_ended_after_stays(operator, history, before):
+def test_migrations_that_ended_after_stay(operator, history, before):
     assert operator.json('migration', 'purge', '--before', before)['purged'] == 0
     assert left(operator) == history
 
 
-def test_no_more_than_max_rows_go_at_a_time(operator, history):
+def test_at_most_max_rows_are_purged(operator, history):
     text = operator.observed('migration', 'purge', '--before', '10m', '--max-rows', '1')
     assert '1 migration that ended before' in text
     assert '1 more can be purged' in text
     assert left(operator) == history[1:]
 
 
-def test_batches_are_smaller_than_what_is_purged(operator, history, monkeypatch):
+def test_migrations_are_purged_in_batches(operator, history, monkeypatch):
     monkeypatch.setattr(migration, 'PURGE_BATCH', 1)
     assert operator.json('migration', 'purge', '--before', '10m')['purged'] == 2
     assert left(operator) == history[2:]
 
 
 @pytest.mark.parametrize('before', ['yesterday', '', '30', 'd', '-1d', '30x', '2026-13-01', '9999999999d', '1d\n'])
-def test_a_time_that_is_none_is_named_and_is_wrong_usage(operator, before):
+def test_an_invalid_time_is_named_and_exits_2(operator, before):
     status, out = operator.status('migration', 'purge', f'--before={before}')
     assert (status, out) == (2, '')
-    assert f'argument --before: {before!r} is no time' in operator.err
+    assert f'argument --before: {before!r} is not a time' in operator.err
     assert '2026-01-31T12:00:00Z' in operator.err
     assert '30d' in operator.err
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""migrator-manage service: who reports, in which state, and which conductor holds a lease."""
+"""migrator-manage service: the states of services, and the leases of conductors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_each_service_has_its_host_binary_version_status_state_and_when_it_was_s
     assert rows[-1]['LEASE'].endswith(' s left')
 
 
-def test_one_that_is_silent_is_down_and_one_that_was_declared_so_says_it(operator):
+def test_an_unreachable_service_is_down_and_a_forced_one_is_remarked(operator):
     cloud = operator.cloud
     cloud.kill('host1')
     (two,) = cloud.database.services.list(host='host2')
@@ -42,7 +42,7 @@ def test_one_that_is_silent_is_down_and_one_that_was_declared_so_says_it(operato
     assert three['STATE'] == 'up'
 
 
-def test_one_that_was_stopped_is_down_at_once_and_says_it(operator):
+def test_a_stopped_service_is_down_at_once_and_remarked(operator):
     cloud = operator.cloud
     cloud.processes['host1'].start(cloud.computes['host1'].cleanup_host, name='stop')
     cloud.simulation.advance(2)
@@ -51,7 +51,7 @@ def test_one_that_was_stopped_is_down_at_once_and_says_it(operator):
     assert (two['STATE'], two['REMARK']) == ('up', '-')
 
 
-def test_a_conductor_that_is_dead_has_no_lease_any_more(operator):
+def test_the_lease_of_a_dead_conductor_has_ended(operator):
     operator.cloud.kill('conductor1')
     operator.cloud.simulation.advance(100)
     (row,) = operator.rows('service', 'list', '--binary', 'nova-conductor')
@@ -61,7 +61,7 @@ def test_a_conductor_that_is_dead_has_no_lease_any_more(operator):
     assert service['lease']['lives'] == 0
 
 
-def test_while_no_conductor_listens_each_host_is_remarked_to_be_shown_as_it_was(operator):
+def test_without_a_conductor_each_host_is_remarked_as_it_was_then(operator):
     operator.cloud.simulation.advance(20)
     assert {row['REMARK'] for row in operator.rows('service', 'list')} == {'-'}
     operator.cloud.kill('conductor1')
@@ -81,17 +81,17 @@ def test_while_no_conductor_listens_each_host_is_remarked_to_be_shown_as_it_was(
     assert row['REMARK'].startswith('cannot reach the message broker since 20')
 
 
-def test_two_leases_of_one_name_are_remarked(operator):
+def test_two_leases_of_one_server_name_are_remarked(operator):
     operator.cloud.kill('conductor1')
     operator.cloud.start_conductor('conductor1')
     (row,) = operator.rows('service', 'list', '--host', 'conductor1')
-    assert row['REMARK'] == '2 leases: it was killed and is back, or two conductors have this name'
+    assert row['REMARK'] == '2 leases: it was killed and started again, or two conductors have this name'
     operator.cloud.simulation.advance(16)
     (row,) = operator.rows('service', 'list', '--host', 'conductor1')
     assert row['REMARK'] == '-'
 
 
-def test_in_json_it_is_all_there(operator):
+def test_the_list_in_json_has_every_field(operator):
     found = operator.json('service', 'list', '--host', 'host2')
     (service,) = found['services']
     boot_id = operator.cloud.computes['host2'].boot_id
@@ -104,7 +104,7 @@ def test_in_json_it_is_all_there(operator):
 
 
 @pytest.mark.parametrize('verb', [('list',), ('delete', 'host1')])
-def test_a_binary_that_there_cannot_be_is_refused_and_the_known_ones_are_named(operator, verb):
+def test_the_refusal_of_an_unknown_binary_names_the_known_ones(operator, verb):
     assert operator.status('service', *verb, '--binary', 'nope') == (2, '')
     assert "'nope'" in operator.err
     assert 'nova-compute' in operator.err
@@ -116,7 +116,7 @@ def providers_of(cloud):
 
 
 @pytest.mark.nova_bug(1852610)
-def test_a_compute_that_is_gone_for_good_is_forgotten_with_its_providers(operator):
+def test_a_dead_compute_service_is_deleted_with_its_providers(operator):
     cloud = operator.cloud
     cloud.kill('host3')
     cloud.simulation.advance(70)
@@ -129,7 +129,7 @@ def test_a_compute_that_is_gone_for_good_is_forgotten_with_its_providers(operato
     assert 'nova-compute of host3' in operator.err
 
 
-def test_one_that_comes_back_after_all_is_there_again(operator):
+def test_a_deleted_service_that_starts_again_is_registered_again(operator):
     cloud = operator.cloud
     cloud.kill('host3')
     cloud.simulation.advance(70)
@@ -140,7 +140,7 @@ def test_one_that_comes_back_after_all_is_there_again(operator):
 
 
 def needed(cloud, why):
-    """Have host1 be needed."""
+    """Make host1 needed in one way."""
     if why == 'it is up':
         return
     instance = cloud.boot('one', 'host1')
@@ -163,7 +163,7 @@ def needed(cloud, why):
         ('debt', 'it owes post_live_migration_at_source for migration .*: start it'),
     ],
 )
-def test_one_that_is_still_needed_is_not_deleted_and_it_says_by_what(operator, why, said):
+def test_delete_of_a_needed_service_is_refused_with_the_reason(operator, why, said):
     cloud = operator.cloud
     needed(cloud, why)
     before = cloud.database.services.list(), cloud.database.services.list_nodes(), providers_of(cloud)
@@ -173,7 +173,7 @@ def test_one_that_is_still_needed_is_not_deleted_and_it_says_by_what(operator, w
     assert before == (cloud.database.services.list(), cloud.database.services.list_nodes(), providers_of(cloud))
 
 
-def test_one_that_was_declared_down_takes_its_debts_with_it(operator):
+def test_delete_of_a_forced_down_service_deletes_its_deferred_cleanups(operator):
     cloud = operator.cloud
     needed(cloud, 'debt')
     (service,) = cloud.database.services.list(host='host1')
@@ -183,7 +183,7 @@ def test_one_that_was_declared_down_takes_its_debts_with_it(operator):
     assert cloud.database.cleanups.list() == []
 
 
-def test_one_on_which_placement_has_something_allocated_is_not_deleted(operator):
+def test_a_service_with_allocations_in_placement_is_not_deleted(operator):
     cloud = operator.cloud
     (node,) = [node for node in cloud.database.services.list_nodes() if node.host == 'host3']
     stranger = allocation_state.Consumer(
@@ -198,7 +198,7 @@ def test_one_on_which_placement_has_something_allocated_is_not_deleted(operator)
     assert len(cloud.database.services.list(host='host3')) == 1
 
 
-def test_one_that_is_heard_of_in_the_last_moment_stays(operator):
+def test_a_service_that_reports_at_the_last_moment_is_not_deleted(operator):
     cloud = operator.cloud
     cloud.kill('host3')
     cloud.simulation.advance(70)
@@ -209,7 +209,7 @@ def test_one_that_is_heard_of_in_the_last_moment_stays(operator):
     assert len(cloud.database.services.list(host='host3')) == 1
 
 
-def test_one_that_comes_back_while_it_is_deleted_has_its_providers_again(operator):
+def test_a_service_that_starts_during_delete_has_its_providers_again(operator):
     cloud = operator.cloud
     cloud.kill('host3')
     cloud.simulation.advance(70)
@@ -227,7 +227,7 @@ def test_one_that_comes_back_while_it_is_deleted_has_its_providers_again(operato
     assert len(cloud.database.services.list(host='host3')) == 1
 
 
-def test_one_that_lives_though_it_was_declared_down_registers_again_by_itself(operator):
+def test_a_running_service_that_was_forced_down_and_deleted_registers_again(operator):
     cloud = operator.cloud
     (service,) = cloud.database.services.list(host='host3')
     cloud.database.services.update(service.id, forced_down=True)
@@ -239,7 +239,7 @@ def test_one_that_lives_though_it_was_declared_down_registers_again_by_itself(op
     assert providers_of(cloud) == ['host1', 'host2', 'host3']
 
 
-def test_a_conductor_that_is_gone_is_forgotten_too(operator):
+def test_a_dead_conductor_is_deleted(operator):
     cloud = operator.cloud
     cloud.start_conductor('conductor2')
     cloud.kill('conductor1')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""migrator-manage migration retry and abandon: what they refuse, what they tell, and what they wait for."""
+"""migrator-manage migration retry and abandon: their refusals, plans and waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from migrator.conductor.tasks import live_migrate
 
 @pytest.fixture
 def stuck(operator, monkeypatch):
-    """A migration whose source has lost its power, and whose copy would have ended by now."""
+    """A stuck migration: its source lost power after the time in which the copy would have ended."""
     monkeypatch.setattr(live_migrate, 'SECONDS_PER_GIB', 0)
     monkeypatch.setenv('LOGNAME', 'ada')
     cloud = operator.cloud
@@ -30,7 +30,7 @@ def stuck(operator, monkeypatch):
 
 @pytest.fixture
 def unheard(monkeypatch):
-    """No broker: nobody is woken."""
+    """An unreachable broker, so that no conductor is woken."""
 
     def wake(asked, context, uuid, server):
         raise exception.ServiceUnreachable(service='The message broker', reason='away')
@@ -38,7 +38,7 @@ def unheard(monkeypatch):
     monkeypatch.setattr(command.Asked, 'wake', wake)
 
 
-def test_what_is_not_stuck_says_what_it_is_instead(operator):
+def test_the_refusal_of_a_migration_that_is_not_stuck_shows_its_state(operator):
     instance = operator.cloud.boot('one', 'host1')
     assert operator.cloud.live_migrate(instance).status_int == 202
     operator.cloud.wait()
@@ -48,7 +48,7 @@ def test_what_is_not_stuck_says_what_it_is_instead(operator):
         assert re.search(r'is not stuck: it ended completed .* ago\.', operator.err)
 
 
-def test_a_dry_run_tells_of_both_allocations_of_the_other_host_and_of_the_end(operator, stuck):
+def test_a_dry_run_shows_both_allocations_the_other_host_and_the_end(operator, stuck):
     text = operator.observed('migration', 'abandon', stuck.uuid, '--guest-on', 'host1')
     amounts = 'VCPU 1, MEMORY_MB 4096, DISK_GB 1'
     assert f'* Allocation of the instance in Placement: now {amounts} at host2; then {amounts} at host1.' in text
@@ -61,30 +61,30 @@ def test_a_dry_run_tells_of_both_allocations_of_the_other_host_and_of_the_end(op
 
 
 @pytest.mark.parametrize('name', ['migrator.conf', 'of the west site.conf'])
-def test_the_commands_that_the_story_of_a_stuck_one_prints_can_be_pasted(operator, stuck, name):
-    """They left out the configuration that had been given, and so asked another database, or none."""
+def test_the_commands_in_the_timeline_of_a_stuck_migration_can_be_pasted(operator, stuck, name):
+    """The commands once lacked the options of the configuration, and so used another database or none."""
     operator.file = operator.file.rename(operator.file.with_name(name))
     text = operator.observed('migration', 'show', stuck.uuid)
     retry, look, do = (line for line in text.splitlines() if line.startswith('  migrator-manage '))
     assert operator.json('migration', 'show', stuck.uuid)['next'].count(retry) == 1
     status, out = operator.pastes(retry)
-    assert (status, out.partition(':')[0]) == (1, 'It was looked at, and is stuck still')
+    assert (status, out.partition(':')[0]) == (1, 'It was observed again, and is still stuck')
     status, out = operator.pastes(look.replace('HOST', 'host1'))
     assert (status, 'Nothing was changed' in out) == (0, True)
-    # And the one that this prints in its turn is the last of the story's.
+    # The command that this plan prints is the last one of the timeline.
     assert out.splitlines()[-1] == do.replace('HOST', 'host1')
     status, out = operator.pastes(out.splitlines()[-1])
     assert (status, 'It has ended error' in out) == (0, True)
 
 
-def test_the_command_for_an_alarm_can_be_pasted(operator, stuck):
+def test_the_command_for_a_blocked_cleanup_can_be_pasted(operator, stuck):
     cloud = operator.cloud
     assert operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host2', '--yes')[0] == 0
     (alarmed,) = cloud.database.cleanups.list()
     assert alarmed.alarm
     (line,) = (one for one in operator.json('migration', 'show', stuck.uuid)['next'] if 'retry' in one)
     status, out = operator.pastes(line[line.index('migrator-manage ') :])
-    assert (status, out.startswith('host1 is told with the next sweep')) == (0, True)
+    assert (status, out.startswith('With its next sweep a conductor has host1 do')) == (0, True)
     assert cloud.database.cleanups.list()[0].alarm is None
 
 
@@ -92,58 +92,58 @@ def test_a_dry_run_works_without_placement(operator, stuck, unused_port):
     operator.configure(f'http://127.0.0.1:{unused_port}')
     text = operator.observed('migration', 'abandon', stuck.uuid, '--guest-on', 'host2')
     assert '* Allocation of the instance in Placement: not known now (Placement is not reachable' in text
-    assert '* host1 removes what is left of the guest there, if host2 says that it runs the guest' in text
+    assert '* host1 removes what is left of the guest there, if host2 reports that it runs the guest' in text
 
 
-def test_a_retry_waits_for_what_comes_of_it(operator, stuck):
+def test_a_retry_waits_for_its_result(operator, stuck):
     status, out = operator.status('migration', 'retry', stuck.uuid)
     assert (status, operator.err) == (1, '')
-    assert out.startswith('It was looked at, and is stuck still: The source host1 is down')
+    assert out.startswith('It was observed again, and is still stuck: The source host1 is down')
     operator.cloud.world.hypervisors['host1'].power_on()
     operator.cloud.start_compute('host1')
     operator.cloud.simulation.run_until(operator.cloud.up)
     status, out = operator.status('migration', 'retry', stuck.uuid)
-    # It may have gone on by itself as soon as the host was back.
-    assert 'stuck no longer' in out or 'is not stuck' in operator.err
+    # The migration may have gone on by itself as soon as the host was back.
+    assert 'no longer stuck' in out or 'is not stuck' in operator.err
     operator.cloud.wait()
 
 
-def test_where_nobody_can_be_woken_the_sweep_finds_it(operator, stuck, unheard):
+def test_without_a_broker_the_sweep_finds_the_request(operator, stuck, unheard):
     status, out = operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host1', '--yes')
     assert status == 0
     assert out.splitlines()[-1] == ('It has ended error: Abandoned by ada, who says that the guest is on host1.')
-    assert 'no conductor was woken, its sweep finds it' in operator.err
+    assert 'no conductor was woken, its sweep finds the request' in operator.err
     assert operator.err.count('\n') == 1
 
 
-def test_who_does_not_wait_has_asked_and_nothing_is_wrong(operator, stuck):
+def test_without_waiting_the_request_exits_0(operator, stuck):
     operator.cloud.kill('conductor1')
     out = operator.observed('migration', 'retry', stuck.uuid, '--wait', 0)
-    assert out == 'It is to be looked at anew, and no conductor has done so yet.\n'
+    assert out == 'The retry is requested, and no conductor has done it yet.\n'
     assert operator.cloud.migrations()[0].retry_requested_by == 'ada'
     status, out = operator.status('migration', 'retry', stuck.uuid, '--wait', 1)
-    assert (status, 'no conductor has done so yet' in out) == (1, True)
+    assert (status, 'no conductor has done it yet' in out) == (1, True)
     out = operator.observed('migration', 'abandon', stuck.uuid, '--guest-on', 'host1', '--yes', '--wait', 0)
     assert 'has not ended yet' in out
     operator.cloud.start_conductor('conductor1')
     operator.cloud.wait()
 
 
-def test_one_does_not_wait_longer_than_one_wants_to(operator, stuck):
+def test_the_wait_ends_after_the_given_seconds(operator, stuck):
     operator.cloud.kill('conductor1')
     status, out = operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host1', '--yes', '--wait', 3)
     assert status == 1
     assert 'has not ended yet' in out
     status, out = operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host1', '--yes', '--wait', 0)
     assert status == 0
-    # Once asked for, it cannot be on another host.
+    # A second request cannot name another host.
     status, out = operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host2', '--yes')
     assert (status, out) == (1, '')
     assert re.search('it is being abandoned, as was asked for .* by ada: the guest is on host1', operator.err)
-    # A dry run of the same tells that it was asked for, and nothing of its being stuck.
+    # A dry run of the same request shows the request, and not that the migration is stuck.
     out = operator.observed('migration', 'abandon', stuck.uuid, '--guest-on', 'host1')
     assert re.search(r'\* It is being abandoned already, as was asked for .* by ada: the guest is on host1\.', out)
-    assert 'Nothing was changed, and nothing more need be asked for. To wait for it:' in out
+    assert 'Nothing was changed, and no further request is needed. To wait for it:' in out
     assert 'It is stuck' not in out
     out = operator.observed('migration', 'show', stuck.uuid)
     assert 'That has not begun yet. It is stuck: ' in out
@@ -163,6 +163,6 @@ def test_one_does_not_wait_longer_than_one_wants_to(operator, stuck):
         ('abandon', '1', '--guest-on', 'host1', '--wait', '-1'),
     ],
 )
-def test_a_question_that_is_none_is_usage_and_one_line(operator, words):
+def test_wrong_usage_exits_2_with_one_line(operator, words):
     assert operator.status('migration', *words) == (2, '')
     assert operator.err.count('\n') == 1
