@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-manage cleanup``: the deferred cleanups, steps that a host could not do before its migration went on.
+"""``migrator-manage cleanup``: the deferred cleanups of hosts.
 
-A conductor runs a cleanup when its host is up. A blocked cleanup waits for an operator, who retries or discards it.
+A deferred cleanup is a step that a host could not do, and without which its migration went on. A conductor runs it when
+the host is up. A blocked cleanup waits for an operator, who retries or discards it.
 """
 
 from __future__ import annotations

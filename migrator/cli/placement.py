@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-manage placement``: the audit of allocations in Placement, and the correction of wrong ones."""
+"""``migrator-manage placement``: the audit and correction of allocations in Placement."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ def audit(asked: Asked) -> int:
 
 
 def heal(asked: Asked) -> int:
-    """Correct the findings of an audit, each consumer in one write; without ``--yes`` only show what would be done.
+    """Correct the findings of an audit, each consumer in one write.
 
-    Exit 1 if a finding is left, or if ``--consumer`` names an unknown consumer.
+    Without ``--yes`` only show what would be done. Exit 1 if a finding is left, or if ``--consumer`` names an unknown
+    consumer.
     """
     from migrator.conductor import audit as audits
 

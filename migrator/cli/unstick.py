@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-manage migration retry`` and ``abandon``: the commands of an operator for a stuck migration.
+"""``migrator-manage migration retry`` and ``abandon``: the commands for a stuck migration.
 
 Both write a request, which the migration's owner carries out, and nothing else. They wake the owner. If the message is
 lost, the owner's sweep finds the request.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The state that the two allocations of a migration show together: pure data and pure functions, no requests.
+"""The state that the two allocations of a migration show together.
 
-The observed pair decides what a conductor does. :func:`observe_pair` holds the table of states.
+The module has only pure data and pure functions, and sends no requests. The observed pair decides what a conductor
+does. :func:`observe_pair` holds the table of states.
 """
 
 from __future__ import annotations

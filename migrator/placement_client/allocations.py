@@ -293,9 +293,9 @@ class MigrationOwned(AllocationStrategy):
 
 
 class Doubled(AllocationStrategy):
-    """The strategy by which the instance holds both allocations, for compute services older than version 2.
+    """The strategy by which the instance holds both allocations.
 
-    The migration's uuid is not a consumer.
+    It is for compute services older than version 2. The migration's uuid is not a consumer.
     """
 
     name = Strategy.DOUBLED

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The audit of Placement: it compares every consumer with the instances and migrations of the database.
+"""The audit of Placement: a comparison of every consumer with the instances and migrations.
 
 :func:`read` reads Placement, the caller reads the database, and :func:`audit` compares the two and changes nothing.
 While migrations run, the two readings are not of the same moment, so an allocation that moved in between may look

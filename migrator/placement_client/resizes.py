@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Allocations of a resize, which a user confirms or reverts later, on another host or on the same host.
+"""Allocations of a resize, which a user confirms or reverts later.
 
-migrator resizes no guests. This module is for a compute service that does, and that writes its allocations with this
-library::
+The resize may be to another host or on the same host. migrator resizes no guests. This module is for a compute service
+that does, and that writes its allocations with this library::
 
     resize = resizes.Resize(client, pair, sleep=threads.sleep)
     resize.move()  # before the guest is resized
