@@ -460,7 +460,7 @@ def test_a_service_that_starts_on_a_full_disk_says_so_once_and_goes_on_when_ther
     fill_up(small / 'filler')
     with start.running(kind) as service:
         line = service.wait_for('The database is not reachable')
-        assert 'look whether its disk is full' in line
+        assert 'check whether its disk is full' in line
         assert line.endswith(f'migrator-{kind} waits for it.')
         (small / 'filler').unlink()
         service.wait_for(f'migrator-{kind} serves')

@@ -119,7 +119,7 @@ def test_a_url_that_cannot_be_is_usage_and_its_password_is_not_told(run, configu
     status, _out, err = run('--config-file', configured(connection), 'db', 'sync')
     assert status == 2
     assert '[database] connection' in err
-    assert 'what would do' in err or 'install it' in err
+    assert 'give ' in err or 'install it' in err
     assert 'secret' not in err
     assert 'cret@' not in err
 

@@ -139,7 +139,7 @@ def test_one_that_is_stuck_can_be_abandoned_on_one_of_its_hosts_and_once_only(da
     ):
         database.requests.request_abandon(stuck, 'destination', 'bob')
     with pytest.raises(
-        exception.NotStuck, match=r'it is being abandoned, with the guest on source, as was asked \d+ s ago'
+        exception.NotStuck, match=r'it is being abandoned, with the guest on source, as requested \d+ s ago'
     ):
         database.requests.request_retry(stuck, 'bob')
 
