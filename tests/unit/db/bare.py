@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Migrations as a release from before they had a uuid has left them."""
+"""Migrations without a uuid, as an earlier release has left them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-#: What such a release has written of one that has ended.
+#: The row that such a release wrote for an ended migration.
 COLUMNS = {
     'instance_uuid': "'11111111-1111-4111-8111-111111111111'",
     'project_id': "'blue'",

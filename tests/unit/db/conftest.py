@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""What every test of this folder stands on: a database in a file, and its clock in the test's hand."""
+"""Fixtures of this folder: a database in a file, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
 class Clock:
-    """A clock that stands still until it is told to go on."""
+    """A clock that advances only when the test advances it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -36,7 +36,7 @@ class Clock:
 
 @dataclasses.dataclass
 class Scene:
-    """A database with the usual things to put into it."""
+    """A database, and methods that store the usual objects in it."""
 
     database: api.Database
     clock: Clock
@@ -94,7 +94,7 @@ class Scene:
         return adopted.migration
 
     def host(self, name: str, boot_id: str | None = None, node: bool = True, version: int = 4) -> str:
-        """Have a compute host report its start, and return its boot_id."""
+        """Report the start of a compute host, and return its boot_id."""
         boot = boot_id or self.uuid()
         found = compute_node.ComputeNode(uuid=self.uuid(), host=name, node=name) if node else None
         report = protocol.HostReport(host=name, boot_id=boot, version=version, node=found)

@@ -14,7 +14,7 @@ from tests.unit.db import conftest
 Scene = conftest.Scene
 
 
-def test_an_action_is_found_by_the_request_that_it_was(scene: Scene) -> None:
+def test_an_action_is_found_by_its_request_id(scene: Scene) -> None:
     instance = scene.instance()
     migration = scene.migration(instance, 'req-one')
     found = scene.database.actions.get(instance.uuid, 'req-one')
@@ -26,7 +26,7 @@ def test_an_action_is_found_by_the_request_that_it_was(scene: Scene) -> None:
         scene.database.actions.get('nobody', 'req-one')
 
 
-def test_an_end_finishes_only_the_action_that_it_names_and_only_once(scene: Scene) -> None:
+def test_finish_ends_only_the_named_action_and_only_once(scene: Scene) -> None:
     migration = scene.migration(scene.instance(), 'req-one')
     with scene.database.engine.writer() as session:
         actions.finish(session, 'another', migration.uuid, None)
@@ -40,7 +40,7 @@ def test_an_end_finishes_only_the_action_that_it_names_and_only_once(scene: Scen
     assert found.finish_time == conftest.START + datetime.timedelta(seconds=3)
 
 
-def test_the_newest_come_first_in_pages(scene: Scene) -> None:
+def test_pages_have_the_newest_first(scene: Scene) -> None:
     instance = scene.instance()
     with scene.database.engine.writer() as session:
         from migrator import context

@@ -30,7 +30,7 @@ def defer(scene: Scene, host: str, step: str = 'post') -> Cleanup:
     return cleanup
 
 
-def test_a_debt_comes_back_as_it_went_in_with_its_owner_and_epoch(scene: Scene) -> None:
+def test_a_cleanup_is_read_as_it_was_written(scene: Scene) -> None:
     cleanup = defer(scene, 'host1')
     found = scene.database.cleanups.list()[0]
     assert found.created_at == conftest.START
@@ -38,7 +38,7 @@ def test_a_debt_comes_back_as_it_went_in_with_its_owner_and_epoch(scene: Scene) 
     assert cleanups.dataclasses.replace(found, id=0, created_at=None) == cleanup
 
 
-def test_they_are_found_by_host_and_by_instance_oldest_first(scene: Scene) -> None:
+def test_cleanups_are_listed_by_host_and_by_instance_oldest_first(scene: Scene) -> None:
     first, second, third = defer(scene, 'host1'), defer(scene, 'host2'), defer(scene, 'host1')
     uuids = [cleanup.instance_uuid for cleanup in scene.database.cleanups.list(host='host1')]
     assert uuids == [first.instance_uuid, third.instance_uuid]
@@ -47,14 +47,14 @@ def test_they_are_found_by_host_and_by_instance_oldest_first(scene: Scene) -> No
     assert scene.database.cleanups.list(host='host2', instance_uuid=first.instance_uuid) == []
 
 
-def test_a_host_owes_one_step_of_one_migration_once(scene: Scene) -> None:
+def test_a_host_has_one_cleanup_for_each_step_of_a_migration(scene: Scene) -> None:
     cleanup = defer(scene, 'host1')
     with scene.database.engine.writer() as session:
         cleanups.write(session, cleanups.dataclasses.replace(cleanup, reason='it is slow'))
     assert [found.reason for found in scene.database.cleanups.list()] == ['it is slow']
 
 
-def test_what_is_held_is_neither_taken_up_nor_paid_by_who_had_taken_it_up_before(scene: Scene) -> None:
+def test_a_blocked_cleanup_is_neither_adopted_nor_deleted_by_its_last_owner(scene: Scene) -> None:
     defer(scene, 'host9')
     other = defer(scene, 'host9')
     before = scene.database.cleanups.list()[0]
@@ -70,7 +70,7 @@ def test_what_is_held_is_neither_taken_up_nor_paid_by_who_had_taken_it_up_before
     assert (free.alarm, free.migration_uuid) == (None, other.migration_uuid)
 
 
-def test_a_living_owner_keeps_a_debt_until_its_lease_runs_out(scene: Scene) -> None:
+def test_a_living_owner_keeps_a_cleanup_until_its_lease_ends(scene: Scene) -> None:
     defer(scene, 'host9')
     (cleanup,) = scene.database.cleanups.list()
     other = scene.conductor('other', lease=1000)
@@ -83,7 +83,7 @@ def test_a_living_owner_keeps_a_debt_until_its_lease_runs_out(scene: Scene) -> N
     assert scene.database.cleanups.list() == [adopted]
 
 
-def test_a_cleanup_takes_the_guest_in_hand_with_a_tenure_above_that_of_its_migration(scene: Scene) -> None:
+def test_adopting_a_cleanup_raises_the_tenure_above_that_of_its_migration(scene: Scene) -> None:
     defer(scene, 'host9')
     (cleanup,) = scene.database.cleanups.list()
     assert (cleanup.tenure, scene.database.instances.get(cleanup.instance_uuid).tenure) == (0, 1)
@@ -100,7 +100,7 @@ def test_a_cleanup_takes_the_guest_in_hand_with_a_tenure_above_that_of_its_migra
 
 
 @pytest.mark.parametrize('host', ['host1', 'host2'])
-def test_where_a_migration_has_the_guest_in_hand_no_cleanup_is_taken_up(scene: Scene, host: str) -> None:
+def test_no_cleanup_is_adopted_at_a_host_of_a_migration_in_progress(scene: Scene, host: str) -> None:
     cleanup = defer(scene, host)
     known = scene.database.migrations.get(cleanup.migration_uuid)
     scene.database.migrations.commit(known, Write(fields={'dest_compute': 'host2'}))
@@ -109,7 +109,7 @@ def test_where_a_migration_has_the_guest_in_hand_no_cleanup_is_taken_up(scene: S
     assert scene.database.instances.get(cleanup.instance_uuid).tenure == 1, 'nothing was written'
 
 
-def test_a_host_that_compares_no_tenures_does_no_cleanup_beside_another_migration(scene: Scene) -> None:
+def test_an_old_host_runs_no_cleanup_beside_another_migration(scene: Scene) -> None:
     cleanup = defer(scene, 'host9')
     known = scene.database.migrations.get(cleanup.migration_uuid)
     scene.database.migrations.commit(known, Write(fields={'status': 'failed'}))
@@ -120,7 +120,7 @@ def test_a_host_that_compares_no_tenures_does_no_cleanup_beside_another_migratio
     assert scene.database.cleanups.adopt(cleanup, str(cleanup.owner), beside=True) is not None
 
 
-def test_an_instance_that_is_created_again_goes_on_from_the_tenure_of_what_is_left_of_it(scene: Scene) -> None:
+def test_an_instance_that_is_created_again_continues_the_tenure(scene: Scene) -> None:
     cleanup = defer(scene, 'host9')
     known = scene.database.migrations.get(cleanup.migration_uuid)
     scene.database.migrations.commit(known, Write(fields={'status': 'failed'}))
@@ -133,7 +133,7 @@ def test_an_instance_that_is_created_again_goes_on_from_the_tenure_of_what_is_le
     assert scene.database.instances.create(row).tenure == taken.tenure + 1
 
 
-def test_a_cleanup_that_would_remove_an_instance_from_where_it_is_created_is_blocked(scene: Scene) -> None:
+def test_creating_an_instance_blocks_cleanups_that_would_remove_it(scene: Scene) -> None:
     cleanup = defer(scene, 'host9', step='post_live_migration_at_source')
     defer(scene, 'host9', step='rollback_live_migration_at_source')
     known = scene.database.migrations.get(cleanup.migration_uuid)
@@ -150,7 +150,7 @@ def test_a_cleanup_that_would_remove_an_instance_from_where_it_is_created_is_blo
     assert other.alarm is None
 
 
-def test_what_an_owner_has_had_done_is_owed_no_more(scene: Scene) -> None:
+def test_a_cleanup_that_is_done_is_deleted(scene: Scene) -> None:
     cleanup, other = defer(scene, 'host1'), defer(scene, 'host1')
     known = scene.database.migrations.get(cleanup.migration_uuid)
     scene.database.migrations.commit(
@@ -159,12 +159,12 @@ def test_what_an_owner_has_had_done_is_owed_no_more(scene: Scene) -> None:
     assert [found.migration_uuid for found in scene.database.cleanups.list()] == [other.migration_uuid]
 
 
-def test_only_the_alarms_that_somebody_has_seen_are_taken_away(scene: Scene) -> None:
+def test_retry_unblocks_only_cleanups_as_the_operator_saw_them(scene: Scene) -> None:
     defer(scene, 'host1'), defer(scene, 'host1'), defer(scene, 'host2')
     for cleanup in scene.database.cleanups.list():
         scene.database.cleanups.raise_alarm(cleanup, 'look')
     one, other, _third = scene.database.cleanups.list()
-    # Between the look and the command, something else has been found.
+    # Between the list and the command, the cleanup is blocked for another reason.
     scene.database.cleanups.raise_alarm(other, 'look again')
     assert scene.database.cleanups.try_again([one, other]) == 1
     assert scene.database.cleanups.try_again([one, other]) == 0

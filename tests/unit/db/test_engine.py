@@ -23,7 +23,7 @@ class TestUnreachable:
             'postgresql+psycopg2://migrator:secret@127.0.0.1:1/migrator',
         ],
     )
-    def test_a_database_that_is_not_there_is_an_error_of_ours_without_a_password(self, connection: str) -> None:
+    def test_a_missing_database_is_unreachable_without_a_password_in_the_error(self, connection: str) -> None:
         if 'psycopg2' in connection:
             pytest.importorskip('psycopg2')
         engine = engines.Engine(connection, executors.NativeThreads(), max_retries=0)
@@ -32,16 +32,14 @@ class TestUnreachable:
         assert 'secret' not in str(caught.value)
         assert '\n' not in str(caught.value)
 
-    def test_a_file_that_is_no_database_is_said_to_be_away_or_wrong_and_never_a_bare_sqlite_error(
-        self, tmp_path: pathlib.Path
-    ) -> None:
+    def test_a_file_that_is_not_a_database_is_never_a_bare_sqlite_error(self, tmp_path: pathlib.Path) -> None:
         file = tmp_path / 'broken.sqlite'
         file.write_text('this is not a database, but a text that is long enough to be read as a header' * 20)
         engine = engines.Engine(f'sqlite:///{file}', executors.NativeThreads())
         with pytest.raises((exception.DatabaseUnreachable, db_exception.DBError)), engine.reader() as session:
             session.execute(sa.text('SELECT 1 FROM migrations'))
 
-    def test_a_database_that_somebody_else_keeps_locked_is_unreachable(self, scene: conftest.Scene) -> None:
+    def test_a_locked_database_is_unreachable(self, scene: conftest.Scene) -> None:
         engine = scene.database.engine
         other = sqlite3.connect(scene.connection.removeprefix('sqlite:///'))
         other.execute('BEGIN IMMEDIATE')
@@ -52,7 +50,7 @@ class TestUnreachable:
         finally:
             other.close()
 
-    def test_a_database_that_is_read_only_is_said_to_be_and_can_be_read(self, scene: conftest.Scene) -> None:
+    def test_a_read_only_database_can_be_read_and_the_error_says_why(self, scene: conftest.Scene) -> None:
         conductor = scene.conductor()
         engine = scene.database.engine
         sa.event.listen(engine.sa_engine, 'connect', lambda connection, _: connection.execute('PRAGMA query_only = ON'))
@@ -71,16 +69,16 @@ class TestUnreachable:
             (1836, 'Running in read-only mode'),
         ],
     )
-    def test_what_mariadb_refuses_since_it_is_read_only_is_said_so(self, number: int, text: str) -> None:
+    def test_a_refusal_of_a_read_only_mariadb_is_recognised(self, number: int, text: str) -> None:
         with pytest.raises(exception.DatabaseReadOnly), engines.translated():
             raise db_exception.DBError(sa.exc.InternalError('', {}, Exception(number, text)))
 
-    def test_another_option_with_which_mariadb_refuses_is_not_taken_for_that(self) -> None:
+    def test_a_refusal_by_another_option_of_mariadb_is_not_read_only(self) -> None:
         text = 'The MariaDB server is running with the --skip-grant-tables option so it cannot execute this statement'
         with pytest.raises(db_exception.DBError), engines.translated():
             raise db_exception.DBError(sa.exc.InternalError('', {}, Exception(1290, text)))
 
-    def test_a_duplicate_and_a_mistake_of_ours_stay_what_they_are(self, scene: conftest.Scene) -> None:
+    def test_a_duplicate_and_a_programming_error_are_not_translated(self, scene: conftest.Scene) -> None:
         scene.conductor()
         with pytest.raises(db_exception.DBDuplicateEntry), scene.database.engine.writer() as session:
             session.execute(sa.text('INSERT INTO conductors SELECT * FROM conductors'))
@@ -111,14 +109,14 @@ class TestTransactions:
         scene.instance()
         assert seen == ['begin', 'committed']
 
-    def test_one_that_fails_was_begun_and_not_committed(self, scene: conftest.Scene) -> None:
+    def test_a_failed_transaction_was_begun_and_not_committed(self, scene: conftest.Scene) -> None:
         seen: list[str] = []
         scene.database.engine.boundary = seen.append
         with pytest.raises(exception.InstanceNotFound):
             scene.database.instances.delete('nobody')
         assert seen == ['begin']
 
-    def test_a_deadlock_is_tried_again(self) -> None:
+    def test_a_deadlock_is_retried(self) -> None:
         tries: list[int] = []
 
         @engines.retried
@@ -131,7 +129,7 @@ class TestTransactions:
         assert transaction() == 'written'
         assert len(tries) == 3
 
-    def test_a_deadlock_that_does_not_end_is_an_error_of_ours(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_deadlock_on_every_try_is_unreachable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr('oslo_db.api.time.sleep', lambda seconds: None)
         tries: list[int] = []
 
@@ -147,11 +145,11 @@ class TestTransactions:
         assert 'deadlock detected' in str(caught.value)
         assert 'secret' not in str(caught.value)
 
-    def test_a_reader_that_has_to_give_way_is_an_error_of_ours(self, scene: conftest.Scene) -> None:
+    def test_a_deadlock_of_a_reader_is_unreachable(self, scene: conftest.Scene) -> None:
         with pytest.raises(exception.DatabaseUnreachable), scene.database.engine.reader():
             raise db_exception.DBDeadlock
 
-    def test_readers_see_the_last_commit_while_somebody_writes(self, scene: conftest.Scene) -> None:
+    def test_readers_see_the_last_commit_during_a_write(self, scene: conftest.Scene) -> None:
         instance = scene.instance()
         with scene.database.engine.writer() as session:
             session.execute(sa.text("UPDATE instances SET name = 'other'"))

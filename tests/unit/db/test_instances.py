@@ -14,7 +14,7 @@ from tests.unit.db import conftest
 Scene = conftest.Scene
 
 
-def test_an_instance_comes_back_as_it_went_in(scene: Scene) -> None:
+def test_an_instance_is_read_as_it_was_written(scene: Scene) -> None:
     flavor = Flavor(name='big', vcpus=4, extra_specs={'resources:PGPU': '1'})
     stored = scene.instance(flavor=flavor, locked_by='admin', locked_reason='moving house')
     found = scene.database.instances.get(stored.uuid)
@@ -33,7 +33,7 @@ def test_a_uuid_is_taken_once(scene: Scene) -> None:
         scene.instance(uuid=stored.uuid)
 
 
-def test_one_that_is_not_there_is_not_found(scene: Scene) -> None:
+def test_a_missing_instance_is_not_found(scene: Scene) -> None:
     for act in (
         lambda: scene.database.instances.get('nobody'),
         lambda: scene.database.instances.update('nobody', vm_state='error'),
@@ -43,7 +43,7 @@ def test_one_that_is_not_there_is_not_found(scene: Scene) -> None:
             act()
 
 
-def test_a_change_changes_what_it_names_and_when(scene: Scene) -> None:
+def test_an_update_changes_the_named_columns_and_updated_at(scene: Scene) -> None:
     stored = scene.instance()
     scene.clock.seconds = 5
     scene.database.instances.update(stored.uuid, vm_state='paused')
@@ -51,7 +51,7 @@ def test_a_change_changes_what_it_names_and_when(scene: Scene) -> None:
     assert found == stored.replace(vm_state='paused', updated_at=conftest.START + datetime.timedelta(seconds=5))
 
 
-def test_one_that_is_being_migrated_cannot_be_deleted(scene: Scene) -> None:
+def test_delete_during_a_migration_is_refused(scene: Scene) -> None:
     stored = scene.instance()
     migration = scene.migration(stored)
     with pytest.raises(exception.MigrationInProgress):
@@ -85,7 +85,7 @@ def test_filters_are_equalities(scene: Scene) -> None:
     assert scene.database.instances.list({'host': 'host1', 'name': 'b'}) == []
 
 
-def test_changes_since_looks_at_the_last_change(scene: Scene) -> None:
+def test_changes_since_compares_the_last_change(scene: Scene) -> None:
     one = scene.instance()
     scene.instance()
     scene.clock.seconds = 10
@@ -94,7 +94,7 @@ def test_changes_since_looks_at_the_last_change(scene: Scene) -> None:
     assert [found.uuid for found in scene.database.instances.list(changes_since=since)] == [one.uuid]
 
 
-def test_one_that_is_to_be_deleted_takes_no_migration_and_can_be_said_so_twice(scene: Scene) -> None:
+def test_begin_delete_stops_migrations_and_may_be_repeated(scene: Scene) -> None:
     stored = scene.instance()
     for _ in range(2):
         scene.database.instances.begin_delete(stored.uuid)
@@ -106,7 +106,7 @@ def test_one_that_is_to_be_deleted_takes_no_migration_and_can_be_said_so_twice(s
         scene.database.instances.begin_delete(stored.uuid)
 
 
-def test_one_that_is_being_migrated_is_not_to_be_deleted(scene: Scene) -> None:
+def test_begin_delete_during_a_migration_is_refused(scene: Scene) -> None:
     stored = scene.instance()
     scene.migration(stored)
     with pytest.raises(exception.MigrationInProgress):

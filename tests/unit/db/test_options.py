@@ -24,7 +24,7 @@ def threads():
     return executors.NativeThreads()
 
 
-def test_the_engine_is_the_one_of_the_section(conf, threads, tmp_path):
+def test_the_engine_has_the_options_of_the_section(conf, threads, tmp_path):
     conf.set_override('connection', f'sqlite:///{tmp_path}/x.sqlite', 'database')
     engine = options.engine_from_conf(conf, threads, max_retries=0)
     with engine.writer() as session:
@@ -33,7 +33,7 @@ def test_the_engine_is_the_one_of_the_section(conf, threads, tmp_path):
     assert (tmp_path / 'x.sqlite').exists()
 
 
-def test_no_option_of_the_section_is_one_that_the_engine_does_not_know(conf, threads, tmp_path, recwarn):
+def test_the_engine_knows_every_option_of_the_section(conf, threads, tmp_path, recwarn):
     conf.set_override('connection', f'sqlite:///{tmp_path}/x.sqlite', 'database')
     conf.set_override('max_pool_size', 7, 'database')
     options.engine_from_conf(conf, threads).dispose()
@@ -41,13 +41,13 @@ def test_no_option_of_the_section_is_one_that_the_engine_does_not_know(conf, thr
 
 
 @pytest.mark.parametrize('connection', [None, '', 'nowhere', 'nosuch://host/x', 'postgresql+nosuch://host/x'])
-def test_a_connection_that_cannot_be_names_the_option(conf, threads, connection):
+def test_the_error_for_an_invalid_connection_names_the_option(conf, threads, connection):
     conf.set_override('connection', connection, 'database')
     with pytest.raises(exception.ConfigurationError, match=r'\[database\] connection is'):
         options.engine_from_conf(conf, threads)
 
 
-def test_what_is_registered_is_nobody_elses(conf):
+def test_registered_options_are_copies(conf):
     theirs = {opt.name: opt for opt in oslo_db_options.database_opts}
     before = theirs['connection'].default  # which another library in this process may have set
     conf.set_default('connection', 'sqlite:////of/mine', 'database')
@@ -66,5 +66,5 @@ def test_what_is_registered_is_nobody_elses(conf):
         ('ask me @ noon', 'ask me @ noon'),
     ],
 )
-def test_a_password_is_taken_out_of_a_text(text, without):
+def test_a_password_is_removed_from_a_text(text, without):
     assert options.without_password(text) == without

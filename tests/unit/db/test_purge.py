@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a purge takes with it, and what it leaves."""
+"""The purge: the rows that it deletes, and the rows that stay."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ def at(seconds: float) -> datetime.datetime:
     return conftest.START + datetime.timedelta(seconds=seconds)
 
 
-def ended(scene: Scene, instance: Instance, *debts_: str, status: str = 'failed') -> Migration:
-    """Have an instance migrated to an end, with one row in the journal, and these hosts with a cleanup pending."""
+def ended(scene: Scene, instance: Instance, *cleanup_hosts: str, status: str = 'failed') -> Migration:
+    """Create an ended migration with one row in the journal, and with a pending cleanup at each given host."""
     one = scene.owned(instance=instance)
-    owed = [Cleanup(host, one.uuid, instance.uuid, 'post_live_migration_at_source', 'x', 1) for host in debts_]
+    cleanups = [
+        Cleanup(host, one.uuid, instance.uuid, 'post_live_migration_at_source', 'x', 1) for host in cleanup_hosts
+    ]
     record = log.StepRecord(step='select_destination', direction=log.DO, state=log.StepState.DONE, attempt=1)
-    scene.database.migrations.commit(one, Write(fields={'status': status}, records=[record], cleanups=owed))
+    scene.database.migrations.commit(one, Write(fields={'status': status}, records=[record], cleanups=cleanups))
     return scene.database.migrations.get(one.uuid)
 
 
 def purge(scene: Scene, before: datetime.datetime, count: int = 100) -> list[int]:
-    """Purge all that may be, in batches; return how many each took."""
+    """Purge all purgeable migrations in batches; return the size of each batch."""
     last, taken = 0, []
     while ids := scene.database.purge.next(before, last, count):
         taken.append(scene.database.purge.delete(before, ids).migrations)
@@ -44,13 +46,13 @@ def left(scene: Scene) -> list[int]:
 
 
 def of_migrations(scene: Scene) -> set[str]:
-    """Return of which migrations there is a row in the journal, or an action."""
+    """Return the migrations that have a row in the journal, or an action."""
     with scene.database.engine.reader() as session:
         steps = session.execute(sa.select(models.SAGA_LOG.c.migration)).scalars()
         return {*steps, *session.execute(sa.select(models.INSTANCE_ACTIONS.c.migration_uuid)).scalars()}
 
 
-def test_what_ended_before_goes_with_its_journal_and_actions_and_the_last_one_stays(scene: Scene) -> None:
+def test_purge_deletes_journal_and_actions_and_keeps_the_last_migration(scene: Scene) -> None:
     instance = scene.instance()
     first, second, last = (ended(scene, instance) for _ in range(3))
     scene.clock.seconds += 60
@@ -63,7 +65,7 @@ def test_what_ended_before_goes_with_its_journal_and_actions_and_the_last_one_st
     assert first.uuid != second.uuid
 
 
-def test_what_ended_at_that_time_or_later_stays(scene: Scene) -> None:
+def test_migrations_that_ended_at_that_time_or_later_stay(scene: Scene) -> None:
     instance = scene.instance()
     first = ended(scene, instance)
     scene.clock.seconds += 60
@@ -74,7 +76,7 @@ def test_what_ended_at_that_time_or_later_stays(scene: Scene) -> None:
     assert first.id not in rest
 
 
-def test_what_was_accepted_long_ago_and_ended_now_stays(scene: Scene) -> None:
+def test_a_migration_accepted_long_ago_and_ended_now_stays(scene: Scene) -> None:
     instance = scene.instance()
     slow = scene.owned(instance=instance)
     scene.clock.seconds += 3600
@@ -83,7 +85,7 @@ def test_what_was_accepted_long_ago_and_ended_now_stays(scene: Scene) -> None:
     assert purge(scene, at(60)) == []
 
 
-def test_what_is_in_progress_stays_and_so_does_what_a_pending_cleanup_names(scene: Scene) -> None:
+def test_migrations_in_progress_or_with_a_pending_cleanup_stay(scene: Scene) -> None:
     instance = scene.instance()
     ended(scene, instance)
     owing = ended(scene, instance, 'host2')
@@ -96,7 +98,7 @@ def test_what_is_in_progress_stays_and_so_does_what_a_pending_cleanup_names(scen
     assert owing.uuid in of_migrations(scene)
 
 
-def test_a_cleanup_that_comes_between_the_look_and_the_deletion_is_respected(scene: Scene) -> None:
+def test_a_cleanup_that_is_deferred_before_the_deletion_is_respected(scene: Scene) -> None:
     instance = scene.instance()
     one, _ = ended(scene, instance), ended(scene, instance)
     scene.clock.seconds += 60
@@ -108,7 +110,7 @@ def test_a_cleanup_that_comes_between_the_look_and_the_deletion_is_respected(sce
 
 
 @pytest.mark.parametrize('deleted_before', [True, False])
-def test_an_instance_that_is_created_again_gets_the_tenure_that_it_would_have_without_a_purge(
+def test_an_instance_that_is_created_again_gets_the_tenure_as_without_a_purge(
     scene: Scene, deleted_before: bool
 ) -> None:
     instance = scene.instance()
@@ -125,7 +127,7 @@ def test_an_instance_that_is_created_again_gets_the_tenure_that_it_would_have_wi
     assert again.tenure == 7
 
 
-def test_of_migrations_without_tenures_and_uuids_the_newest_of_an_instance_stays(scene: Scene) -> None:
+def test_without_tenures_and_uuids_the_newest_migration_of_an_instance_stays(scene: Scene) -> None:
     instance, other = scene.instance(), scene.instance()
     rows = [ended(scene, instance).id for _ in range(3)] + [ended(scene, other).id]
     with scene.database.engine.writer() as session:
@@ -134,7 +136,7 @@ def test_of_migrations_without_tenures_and_uuids_the_newest_of_an_instance_stays
     assert left(scene) == rows[2:]
 
 
-def test_it_goes_in_batches_the_oldest_first(scene: Scene) -> None:
+def test_batches_delete_the_oldest_first(scene: Scene) -> None:
     instance = scene.instance()
     kept = [ended(scene, instance).id for _ in range(8)][-1]
     scene.clock.seconds += 60
@@ -142,7 +144,7 @@ def test_it_goes_in_batches_the_oldest_first(scene: Scene) -> None:
     assert left(scene) == [kept]
 
 
-def test_what_went_is_counted(scene: Scene) -> None:
+def test_deleted_rows_are_counted(scene: Scene) -> None:
     instance = scene.instance()
     for _ in range(3):
         ended(scene, instance)

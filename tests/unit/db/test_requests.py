@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Wishes: guarded by status, written once, with an instance action in the same transaction."""
+"""Requests: guarded by status, written once, with an instance action in the same transaction."""
 
 import datetime
 import uuid
@@ -59,7 +59,7 @@ REQUESTS = pytest.mark.parametrize(
 
 
 @REQUESTS
-def test_a_wish_is_written_once_and_its_action_with_it(database, ada, running, method, column, action):
+def test_a_request_is_written_once_with_its_action(database, ada, running, method, column, action):
     request = getattr(database.requests, method)
     assert request(ada, running, RUNNING) is True
     first = getattr(database.migrations.get(running.uuid), column)
@@ -71,9 +71,7 @@ def test_a_wish_is_written_once_and_its_action_with_it(database, ada, running, m
 
 @REQUESTS
 @pytest.mark.parametrize('status', ['post-migrating', 'completed'])
-def test_a_status_that_has_moved_on_is_told_and_nothing_is_written(
-    database, ada, running, method, column, action, status
-):
+def test_a_request_in_a_later_status_is_refused_and_not_written(database, ada, running, method, column, action, status):
     set_status(database, running, status)
     with pytest.raises(exception.InvalidMigrationState) as caught:
         getattr(database.requests, method)(ada, running, RUNNING)
@@ -83,7 +81,7 @@ def test_a_status_that_has_moved_on_is_told_and_nothing_is_written(
 
 
 @REQUESTS
-def test_what_was_asked_for_before_stays_asked_for_until_the_end(database, ada, running, method, column, action):
+def test_a_repeated_request_changes_nothing_until_the_end(database, ada, running, method, column, action):
     request = getattr(database.requests, method)
     request(ada, running, RUNNING)
     set_status(database, running, 'post-migrating')
@@ -93,7 +91,7 @@ def test_what_was_asked_for_before_stays_asked_for_until_the_end(database, ada, 
         request(ada, running, RUNNING)
 
 
-def test_an_abort_says_who_asked(database, ada, running):
+def test_an_abort_request_has_its_user(database, ada, running):
     database.requests.request_abort(ada, running, RUNNING)
     assert database.migrations.get(running.uuid).abort_requested_by == 'ada'
 
@@ -102,14 +100,14 @@ def test_an_owner_that_has_not_seen_the_abort_cannot_write_past_it(database, ada
     from migrator.db import migrations
 
     with database.engine.writer() as session:
-        session.query(models.Migration).filter_by(uuid=running.uuid).update({'owner': 'life', 'epoch': 1})
+        session.query(models.Migration).filter_by(uuid=running.uuid).update({'owner': 'other', 'epoch': 1})
     known = database.migrations.get(running.uuid)
     database.requests.request_abort(ada, running, RUNNING)
     with pytest.raises(exception.NotOwner):
         database.migrations.commit(known, migrations.Write(fields={'attempt': 2}))
 
 
-# --- of one that is stuck --------------------------------------------------------------------------------------------
+# --- a stuck migration -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -119,14 +117,14 @@ def stuck(database, running):
     return database.migrations.get(running.uuid)
 
 
-def test_one_that_is_stuck_can_be_retried_and_says_by_whom(database, stuck):
+def test_a_retry_request_of_a_stuck_migration_has_its_user(database, stuck):
     database.requests.request_retry(stuck, 'ada')
     found = database.migrations.get(stuck.uuid)
     assert found.retry_requested_at is not None
     assert (found.retry_requested_by, found.stuck_reason) == ('ada', 'odd')
 
 
-def test_one_that_is_stuck_can_be_abandoned_on_one_of_its_hosts_and_once_only(database, stuck):
+def test_a_stuck_migration_can_be_abandoned_once_on_one_of_its_hosts(database, stuck):
     with pytest.raises(exception.NotStuck):
         database.requests.request_abandon(stuck, 'elsewhere', 'ada')
     database.requests.request_abandon(stuck, 'source', 'ada')
@@ -145,7 +143,7 @@ def test_one_that_is_stuck_can_be_abandoned_on_one_of_its_hosts_and_once_only(da
 
 
 @pytest.mark.parametrize(('status', 'words'), [('running', 'it is running'), ('error', r'it ended error \d+ s ago')])
-def test_what_is_not_stuck_by_now_is_refused_and_left_as_it_is(database, running, status, words):
+def test_a_request_for_a_migration_that_is_not_stuck_is_refused(database, running, status, words):
     set_status(database, running, status)
     before = database.migrations.get(running.uuid)
     for request in (
@@ -157,7 +155,7 @@ def test_what_is_not_stuck_by_now_is_refused_and_left_as_it_is(database, running
     assert database.migrations.get(running.uuid) == before
 
 
-def test_an_owner_that_has_looked_anew_for_one_wish_takes_no_later_one_away(database, stuck):
+def test_an_owner_that_clears_a_retry_request_keeps_a_later_one(database, stuck):
     database.requests.request_retry(stuck, 'ada')
     known = database.migrations.get(stuck.uuid)
     with database.engine.writer() as session:

@@ -20,7 +20,7 @@ def test_every_field_of_an_object_has_a_column() -> None:
         assert {field.name for field in dataclasses.fields(cls)} <= {column.name for column in model.__table__.columns}
 
 
-def test_a_row_becomes_its_object() -> None:
+def test_a_row_is_converted_to_its_object() -> None:
     flavor = {
         'name': 'small',
         'vcpus': 2,

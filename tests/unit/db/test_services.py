@@ -16,7 +16,7 @@ Scene = conftest.Scene
 
 
 class TestReports:
-    def test_a_first_report_makes_a_row_and_the_next_changes_it(self, scene: Scene) -> None:
+    def test_a_first_report_creates_a_row_and_the_next_changes_it(self, scene: Scene) -> None:
         scene.database.services.report('host1', 'nova-compute', 4, 'boot')
         first = scene.database.services.get_compute('host1')
         scene.clock.seconds = 10
@@ -25,7 +25,7 @@ class TestReports:
         assert (second.id, second.uuid, second.version, second.boot_id) == (first.id, first.uuid, 5, 'boot')
         assert second.last_seen_up - first.last_seen_up == datetime.timedelta(seconds=10)
 
-    def test_a_heartbeat_counts_only_in_the_boot_that_is_known(self, scene: Scene) -> None:
+    def test_a_heartbeat_counts_only_in_the_registered_boot(self, scene: Scene) -> None:
         boot = scene.host('host1')
         scene.clock.seconds = 10
         assert not scene.database.services.heartbeat('host1', 'an earlier boot')
@@ -34,7 +34,7 @@ class TestReports:
         assert scene.database.services.get_compute('host1').last_seen_up == scene.clock.now()
         assert not scene.database.services.heartbeat('unknown', boot)
 
-    def test_one_that_has_stopped_is_down_until_it_reports_again(self, scene: Scene) -> None:
+    def test_a_stopped_service_is_down_until_it_reports_again(self, scene: Scene) -> None:
         boot = scene.host('host1')
         services, begin_stop = scene.database.services, scene.database.migrations.begin_stop
 
@@ -58,7 +58,7 @@ class TestReports:
         assert len(scene.database.services.list(host='host1')) == 2
         assert [one.binary for one in scene.database.services.list(binary='nova-conductor')] == ['nova-conductor']
 
-    def test_what_is_not_there_is_not_found(self, scene: Scene) -> None:
+    def test_a_missing_service_is_not_found(self, scene: Scene) -> None:
         scene.database.services.report('host1', 'nova-conductor', 4)
         for error, act in (
             (exception.ServiceNotFound, lambda: scene.database.services.get(4711)),
@@ -69,7 +69,7 @@ class TestReports:
             with pytest.raises(error):
                 act()
 
-    def test_an_operator_changes_what_is_the_operators(self, scene: Scene) -> None:
+    def test_update_changes_the_columns_of_the_operator(self, scene: Scene) -> None:
         scene.host('host1')
         service = scene.database.services.get_compute('host1')
         scene.database.services.update(service.id, disabled=True, disabled_reason='disk', forced_down=True)
@@ -80,7 +80,7 @@ class TestReports:
 
 
 class TestNodes:
-    def test_a_node_comes_back_with_its_tree_and_is_renewed_at_the_next_start(self, scene: Scene) -> None:
+    def test_a_node_is_read_with_its_tree_and_replaced_at_the_next_start(self, scene: Scene) -> None:
         scene.host('host1')
         first = scene.database.services.list_nodes()
         scene.host('host1')
@@ -99,7 +99,7 @@ class TestNodes:
 
 
 class TestPlaces:
-    def test_inbound_counts_what_is_in_progress_and_on_its_way_there(self, scene: Scene) -> None:
+    def test_inbound_counts_migrations_in_progress_to_the_host(self, scene: Scene) -> None:
         for name in ('host1', 'host2', 'host3'):
             scene.host(name)
         moving = scene.owned()
@@ -109,7 +109,7 @@ class TestPlaces:
         places = {place.host: place.inbound for place in scene.database.services.places('anyone')}
         assert places == {'host1': 0, 'host2': 1, 'host3': 0}
 
-    def test_a_host_owes_for_the_instance_that_its_debt_is_about(self, scene: Scene) -> None:
+    def test_a_place_shows_a_deferred_cleanup_of_the_instance(self, scene: Scene) -> None:
 
         scene.host('host1')
         scene.host('host2')
@@ -123,7 +123,7 @@ class TestPlaces:
         assert owes == {'host1': True, 'host2': False}
         assert not any(place.owes for place in scene.database.services.places('another'))
 
-    def test_they_can_be_narrowed_to_a_host_or_to_roots(self, scene: Scene) -> None:
+    def test_places_are_filtered_by_host_or_by_roots(self, scene: Scene) -> None:
         scene.host('host1')
         scene.host('host2')
         scene.host('without', node=False)

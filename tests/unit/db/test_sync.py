@@ -19,13 +19,13 @@ def empty(tmp_path: pathlib.Path) -> Engine:
     return Engine(f'sqlite:///{tmp_path}/empty.sqlite', executors.NativeThreads())
 
 
-def test_an_empty_database_comes_up_to_the_newest_schema(empty: Engine) -> None:
+def test_an_empty_database_is_upgraded_to_the_newest_schema(empty: Engine) -> None:
     assert sync.version(empty) is None
     assert sync.sync(empty) == sync.head() == sync.version(empty)
     sync.check(empty)
 
 
-def test_a_second_time_there_is_nothing_to_do(empty: Engine) -> None:
+def test_a_second_sync_changes_nothing(empty: Engine) -> None:
     sync.sync(empty)
     assert sync.sync(empty) == sync.head()
 
@@ -45,13 +45,13 @@ def test_the_schema_that_is_written_is_the_one_that_the_models_describe(scene: c
                 assert (column.name,) in unique, (name, column.name)
 
 
-def test_an_empty_one_is_too_old_to_work_with(empty: Engine) -> None:
+def test_an_empty_schema_is_too_old(empty: Engine) -> None:
     with pytest.raises(exception.SchemaTooOld) as caught:
         sync.check(empty)
     assert 'db sync' in str(caught.value)
 
 
-def test_one_of_a_later_release_is_refused_and_left_alone(empty: Engine) -> None:
+def test_a_schema_of_a_later_release_is_refused_and_unchanged(empty: Engine) -> None:
     sync.sync(empty)
     with empty.sa_engine.begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))

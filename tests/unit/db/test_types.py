@@ -74,7 +74,7 @@ class TestUTCDateTime:
         assert stored == datetime.datetime(2026, 1, 1, 7, 0, 0, 123456)  # noqa: DTZ001 -- what the column holds
         assert column.process_result_value(stored, sqlite.dialect()) == moment
 
-    def test_nothing_stays_nothing(self) -> None:
+    def test_none_is_stored_as_null(self) -> None:
         column = types.UTCDateTime()
         assert column.process_bind_param(None, sqlite.dialect()) is None
         assert column.process_result_value(None, sqlite.dialect()) is None
@@ -82,7 +82,7 @@ class TestUTCDateTime:
     def test_mysql_keeps_the_fraction_of_a_second(self) -> None:
         assert types.UTCDateTime().load_dialect_impl(mysql.dialect()).fsp == 6
 
-    def test_what_a_database_answers_outside_a_column_is_made_aware(self) -> None:
+    def test_a_time_outside_of_a_column_is_made_aware(self) -> None:
         moment = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
         assert types.aware('2026-01-01 00:00:00.000000') == moment
         assert types.aware(moment.replace(tzinfo=None)) == moment
@@ -98,7 +98,7 @@ class TestText:
             ('\0' * 6, '\\x00' * 4 + '\\...'), (7, '7'),
         ],
     )  # fmt: skip
-    def test_a_text_is_stored_as_every_database_can_hold_it(self, given: object, stored: object) -> None:
+    def test_a_text_is_stored_in_a_form_for_every_database(self, given: object, stored: object) -> None:
         assert types.Text(20).process_bind_param(given, sqlite.dialect()) == stored
 
     def test_a_long_text_fits_into_the_text_column_of_mysql_whatever_its_characters(self) -> None:
@@ -125,15 +125,15 @@ class TestText:
         ]
         assert odd == []
 
-    def test_a_uuid_with_more_behind_it_is_another(self, scene: conftest.Scene) -> None:
-        """What is cut to fit a column says so, and is found by nobody who looks for the text before the cut."""
+    def test_a_uuid_with_a_suffix_does_not_match(self, scene: conftest.Scene) -> None:
+        """A cut text is marked as cut, so that a search for the text before the cut does not find it."""
         instance = scene.instance()
         with pytest.raises(exception.InstanceNotFound):
             scene.database.instances.get(f'{instance.uuid}0')
 
 
 class TestJson:
-    def test_texts_names_numbers_and_depth_are_what_every_database_can_hold(self) -> None:
+    def test_texts_names_numbers_and_depth_fit_every_database(self) -> None:
         deep: list[object] = []
         for _ in range(2000):
             deep = [deep]

@@ -13,7 +13,7 @@ from tests.unit.db import bare, conftest
 
 
 def rows(scene: conftest.Scene) -> list[tuple[Any, ...]]:
-    """Return (id, uuid, updated_at) as they are stored."""
+    """Return the stored (id, uuid, updated_at)."""
     with scene.database.engine.reader() as session:
         query = 'SELECT id, uuid, updated_at FROM migrations ORDER BY id'
         return [tuple(row) for row in session.connection().exec_driver_sql(query)]
@@ -21,7 +21,7 @@ def rows(scene: conftest.Scene) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def old(scene: conftest.Scene) -> conftest.Scene:
-    """A database with three migrations from before they had a uuid."""
+    """A database with three migrations without a uuid."""
     write(scene, 3)
     return scene
 
@@ -31,7 +31,7 @@ def write(scene: conftest.Scene, number: int) -> None:
         bare.insert(session.connection().exec_driver_sql, number)
 
 
-def test_one_that_is_read_has_a_uuid_from_then_on(old: conftest.Scene) -> None:
+def test_a_migration_that_is_read_gets_a_uuid(old: conftest.Scene) -> None:
     found = old.database.migrations.get_by_id(2)
     assert uuidutils.is_uuid_like(found.uuid)
     assert old.database.migrations.get_by_id(2).uuid == found.uuid
@@ -39,7 +39,7 @@ def test_one_that_is_read_has_a_uuid_from_then_on(old: conftest.Scene) -> None:
     assert [uuid for _, uuid, _ in rows(old)] == [None, found.uuid, None]
 
 
-def test_those_that_are_listed_have_each_its_own(old: conftest.Scene) -> None:
+def test_listed_migrations_get_a_uuid_each(old: conftest.Scene) -> None:
     mine = old.migration()
     listed = {one.id: one.uuid for one in old.database.migrations.list()}
     assert len(set(listed.values())) == 4
@@ -47,7 +47,7 @@ def test_those_that_are_listed_have_each_its_own(old: conftest.Scene) -> None:
     assert rows(old) == [(id_, uuid, None) for id_, uuid in sorted(listed.items())]
 
 
-def test_having_got_a_uuid_is_no_change_of_a_migration(old: conftest.Scene) -> None:
+def test_a_new_uuid_does_not_change_updated_at(old: conftest.Scene) -> None:
     old.clock.seconds = 3600
     later = conftest.START + datetime.timedelta(seconds=1800)
     assert old.database.migrations.fill_uuids(10) == 3
@@ -55,7 +55,7 @@ def test_having_got_a_uuid_is_no_change_of_a_migration(old: conftest.Scene) -> N
     assert [one.updated_at for one in old.database.migrations.list()] == [None] * 3
 
 
-def test_they_are_filled_in_batches_the_oldest_first(old: conftest.Scene) -> None:
+def test_uuids_are_filled_in_batches_oldest_first(old: conftest.Scene) -> None:
     migrations = old.database.migrations
     assert migrations.count_without_uuid() == 3
     assert migrations.fill_uuids(2) == 2
@@ -64,8 +64,8 @@ def test_they_are_filled_in_batches_the_oldest_first(old: conftest.Scene) -> Non
     assert migrations.fill_uuids(2) == migrations.count_without_uuid() == 0
 
 
-def test_of_two_who_fill_one_wins_each_row_and_both_agree(old: conftest.Scene) -> None:
-    """The other comes between this one's reading and its writing."""
+def test_two_concurrent_fills_agree_on_each_uuid(old: conftest.Scene) -> None:
+    """The other process writes between the read and the write of this one."""
     other = api.Database(old.connection, old.threads)
     theirs: list[str] = []
 
@@ -84,13 +84,13 @@ def test_of_two_who_fill_one_wins_each_row_and_both_agree(old: conftest.Scene) -
     other.close()
 
 
-def test_one_that_only_reads_leaves_them_as_they_are(old: conftest.Scene) -> None:
+def test_a_read_only_session_fills_no_uuids(old: conftest.Scene) -> None:
     with old.database.one_session() as database:
         assert [one.uuid for one in database.migrations.list()] == [None] * 3
     assert [uuid for _, uuid, _ in rows(old)] == [None] * 3
 
 
-def test_one_in_progress_is_taken_up_once_it_has_its_uuid(scene: conftest.Scene) -> None:
+def test_a_migration_in_progress_is_adopted_once_it_has_a_uuid(scene: conftest.Scene) -> None:
     mine = scene.migration()
     with scene.database.engine.writer() as session:
         session.connection().exec_driver_sql('UPDATE migrations SET uuid = NULL')

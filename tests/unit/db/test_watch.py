@@ -9,14 +9,14 @@ from migrator.db import watch
 from migrator.db.engine import Engine
 
 
-def test_statements_and_commits_are_told_and_transaction_control_is_neither(tmp_path):
+def test_watch_reports_statements_and_commits_but_no_transaction_control(tmp_path):
     engine = Engine(f'sqlite:///{tmp_path}/x.sqlite', executors.NativeThreads())
-    told = []
-    watch.watch(engine, told.append, lambda: told.append('a commit'))
+    seen = []
+    watch.watch(engine, seen.append, lambda: seen.append('a commit'))
     with engine.writer() as session:
         session.execute(sa.text('CREATE TABLE t (a INTEGER)'))
         session.execute(sa.text('INSERT INTO t VALUES (1)'))
     with engine.reader() as session:
         assert session.execute(sa.text('SELECT a FROM t')).scalar() == 1
     engine.dispose()
-    assert told == ['CREATE TABLE t (a INTEGER)', 'INSERT INTO t VALUES (1)', 'a commit', 'SELECT a FROM t']
+    assert seen == ['CREATE TABLE t (a INTEGER)', 'INSERT INTO t VALUES (1)', 'a commit', 'SELECT a FROM t']
