@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The database, behind oslo.db and SQLAlchemy; nothing else imports them."""
+"""The database; no other package imports oslo.db or SQLAlchemy."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Instance actions: what somebody asked of an instance, and what came of it."""
+"""Instance actions: the requests of users for an instance, and their results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ERROR = 'Error'
 
 @dataclasses.dataclass(frozen=True)
 class Action:
-    """One row of ``instance_actions``. Times are UTC."""
+    """One row of ``instance_actions``; times are in UTC."""
 
     action: str
     instance_uuid: str
@@ -42,7 +42,7 @@ class Action:
 
 
 def start(session: Any, context: RequestContext, action: str, instance_uuid: str, migration_uuid: str | None) -> None:
-    """Write the start of an action, within the transaction that accepts it."""
+    """Write the start of an action within the transaction that accepts the request."""
     session.execute(
         sa.insert(_T).values(
             action=action,
@@ -56,9 +56,9 @@ def start(session: Any, context: RequestContext, action: str, instance_uuid: str
 
 
 def finish(session: Any, action: str, migration_uuid: str, message: str | None) -> None:
-    """Write what came of an action, within the transaction that ends its migration.
+    """Write the result of an action within the transaction that ends its migration.
 
-    :param message: why it failed; None: it succeeded.
+    :param message: why the action failed; None: it succeeded.
     """
     session.execute(
         sa.update(_T)
@@ -83,7 +83,7 @@ class Actions:
     ) -> list[Action]:
         """Return an instance's actions, the newest first.
 
-        :param marker: the request id of the last one of the page before.
+        :param marker: the request id of the last action of the previous page.
         :raises migrator.exception.MarkerNotFound: no action has the marker's request id.
         """
         query = sa.select(_T).where(_T.c.instance_uuid == instance_uuid).order_by(_T.c.id.desc())
@@ -105,9 +105,9 @@ class Actions:
             return [_action(row) for row in session.execute(query)]
 
     def get(self, instance_uuid: str, request_id: str) -> Action:
-        """Return the action that a request was.
+        """Return the action of a request.
 
-        :raises migrator.exception.ActionNotFound: there is none.
+        :raises migrator.exception.ActionNotFound: the instance has no action of this request.
         """
         query = sa.select(_T).where(_T.c.instance_uuid == instance_uuid, _T.c.request_id == request_id)
         with self._engine.reader() as session:

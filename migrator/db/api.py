@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The database as the rest of migrator sees it: one object, one noun an attribute."""
+"""The database as one object, with an attribute for each noun."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Database:
     """All tables.
 
     :param connection: an SQLAlchemy URL; SQLite serves a single process only.
-    :param threads: where uuids, and SQLite's time, come from.
-    :param engine: an engine to share instead of opening one.
-    :param options: more of oslo.db's ``[database]`` options.
+    :param threads: the source of uuids, and of SQLite's time.
+    :param engine: an engine to share; without it a new one is opened.
+    :param options: further ``[database]`` options of oslo.db.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Database:
 
     @contextlib.contextmanager
     def one_session(self) -> Iterator[Database]:
-        """Return a database from which several things are read at the cost of one session; nothing can be written."""
+        """Yield a database that only reads, and that reads everything in one session."""
         with self.engine.reader() as session:
             held: Any = OneSession(session)
             yield Database('', self.threads, engine=held)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What hosts still owe for migrations that have ended without them."""
+"""Deferred cleanups: the steps that hosts still have to do for migrations that went on without them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from migrator.db import conductors, models, tenures
 from migrator.db import engine as engines
 
 _T = models.HOST_DEBTS
-#: The steps that remove what a host has of a guest.
+#: The steps that remove a guest, or what is left of it, from a host.
 REMOVES = ('post_live_migration_at_source', 'rollback_live_migration_at_destination')
 
 
@@ -25,10 +25,10 @@ REMOVES = ('post_live_migration_at_source', 'rollback_live_migration_at_destinat
 class Cleanup:
     """One row of ``host_debts``.
 
-    :ivar reason: why it is owed, or why it could not be paid when its host was last told.
-    :ivar tenure: of the instance, when it was last taken in hand for this.
-    :ivar alarm: why it cannot be paid without a person, or None.
-    :ivar input: what paying it needs (the frozen migrate data).
+    :ivar reason: why the cleanup was deferred, or why the host could not do it at the last try.
+    :ivar tenure: the tenure of the instance when a conductor last adopted the cleanup.
+    :ivar alarm: why the cleanup is blocked until an operator looks at it, or None.
+    :ivar input: the input of the step (the stored migrate data).
     """
 
     host: str
@@ -46,12 +46,15 @@ class Cleanup:
 
 
 def cleanup(row: Any) -> Cleanup:
-    """Return the object of a row of ``host_debts``."""
+    """Convert a row of ``host_debts`` to a cleanup."""
     return Cleanup(**{field.name: getattr(row, field.name) for field in dataclasses.fields(Cleanup)})
 
 
 def write(session: Any, cleanup: Cleanup) -> None:
-    """Write a debt within the transaction that lets its migration go on without the host, in the place of an older."""
+    """Write a cleanup within the transaction that lets its migration go on without the host.
+
+    It replaces an older cleanup of the same migration, host and step.
+    """
     forget(session, cleanup.migration_uuid, cleanup.host, cleanup.step)
     values = {field.name: getattr(cleanup, field.name) for field in dataclasses.fields(cleanup)}
     for automatic in ('id', 'created_at'):
@@ -60,45 +63,45 @@ def write(session: Any, cleanup: Cleanup) -> None:
 
 
 def forget(session: Any, migration_uuid: str, host: str, step: str | None) -> None:
-    """Take a debt off the list within the transaction that says that it is paid.
+    """Delete a cleanup within the transaction that records that it is done.
 
-    :param step: None: all that the host owes for this migration.
+    :param step: None deletes every cleanup of this migration at this host.
     """
     query = sa.delete(_T).where(_T.c.migration_uuid == migration_uuid, _T.c.host == host)
     session.execute(query if step is None else query.where(_T.c.step == step))
 
 
 def hold(session: Any, instance_uuid: str, why: str) -> None:
-    """Have nothing that is owed for an instance paid before a person has looked.
+    """Block every cleanup of an instance until an operator looks at it.
 
-    Who is having it paid at this moment finds another epoch, and can neither take it off the list nor go on.
+    A conductor that runs one at this moment finds a new epoch, and can neither delete the cleanup nor go on.
     """
-    _hold(session, why, _T.c.instance_uuid == instance_uuid)
+    _block(session, why, _T.c.instance_uuid == instance_uuid)
 
 
 def hold_at(session: Any, instance_uuid: str, host: str) -> None:
-    """Block what would remove a guest from the host where it is being registered: an operator has to look.
+    """Block the cleanups that would remove a guest from the host where it is being registered.
 
-    :raises migrator.exception.CleanupInProgress: the host has been told to do it, and has not answered yet.
+    :raises migrator.exception.CleanupInProgress: a conductor has sent the step to the host, which has not answered yet.
     """
-    why = f'The instance has been created at {host} since: look whether this is still to be done.'
+    why = f'The instance has been created at {host} since: check whether this cleanup is still needed.'
     here = (_T.c.instance_uuid == instance_uuid, _T.c.host == host, _T.c.step.in_(REMOVES))
-    # Blocked first: from then on nobody can begin it.
-    _hold(session, why, *here)
-    told = sa.select(_T.c.step, _T.c.migration_uuid).where(*here, _T.c.alarm == why, _T.c.owner.is_not(None))
-    found = session.execute(told).first()
+    # Block first, so that no conductor can begin the cleanup after the check below.
+    _block(session, why, *here)
+    sent = sa.select(_T.c.step, _T.c.migration_uuid).where(*here, _T.c.alarm == why, _T.c.owner.is_not(None))
+    found = session.execute(sent).first()
     if found is not None:
         raise exception.CleanupInProgress(
             host=host, step=found.step, migration_uuid=found.migration_uuid, instance_uuid=instance_uuid
         )
 
 
-def _hold(session: Any, why: str, *which: Any) -> None:
+def _block(session: Any, why: str, *which: Any) -> None:
     session.execute(sa.update(_T).where(*which, _T.c.alarm.is_(None)).values(alarm=why, epoch=_T.c.epoch + 1))
 
 
-class InHand(Exception):
-    """Somebody else has the guest, or the debt, in hand: the transaction is rolled back."""
+class Busy(Exception):
+    """Another conductor or migration works on the guest or the cleanup; the transaction is rolled back."""
 
 
 def _same(cleanup: Cleanup) -> builtins.list[Any]:
@@ -106,7 +109,7 @@ def _same(cleanup: Cleanup) -> builtins.list[Any]:
 
 
 def _check_free(session: Any, cleanup: Cleanup, beside: bool) -> None:
-    """Raise :class:`InHand` if a migration in progress has the guest in hand at the host of a debt."""
+    """Raise :class:`Busy` if a migration in progress works on the guest at the host of a cleanup."""
     other = models.MIGRATIONS
     there = sa.or_(other.c.source_compute == cleanup.host, other.c.dest_compute == cleanup.host)
     query = sa.select(other.c.uuid).where(
@@ -114,7 +117,7 @@ def _check_free(session: Any, cleanup: Cleanup, beside: bool) -> None:
         there if beside else sa.or_(there, other.c.uuid != cleanup.migration_uuid),
     )
     if session.execute(query).first() is not None:
-        raise InHand
+        raise Busy
 
 
 class Cleanups:
@@ -125,13 +128,15 @@ class Cleanups:
 
     @engines.retried
     def adopt(self, cleanup: Cleanup, owner: str, beside: bool = True) -> Cleanup | None:
-        """Take a debt that no living conductor owns, its epoch and the tenure of the instance raised; one that is
-        already ours stays as it is.
+        """Take over a cleanup that no living conductor owns.
 
-        :param beside: whether it may be paid while another migration of the instance is in progress elsewhere; a host
-            that does not compare tenures could not tell the two apart.
-        :returns: the debt as it now is, or None: another owns it, it has been paid, it has an alarm by now, or a
-            migration in progress has the guest in hand at this host.
+        This raises the epoch of the cleanup and the tenure of the instance. A cleanup that ``owner`` already owns stays
+        as it is.
+
+        :param beside: whether the cleanup may run while another migration of the instance is in progress elsewhere. A
+            host that does not compare tenures could not distinguish the two.
+        :returns: the cleanup after the takeover. None if another conductor owns it, it is done, it is blocked by now,
+            or a migration in progress works on the guest at this host.
         """
         free = sa.or_(_T.c.owner.is_(None), ~conductors.alive(_T.c.owner))
         try:
@@ -140,26 +145,28 @@ class Cleanups:
                 if row is None or row.alarm is not None:
                     return None
                 if row.owner == owner:
-                    # Told again in the same epoch, the host answers with what became of the work that it has begun.
+                    # If the step is sent again in the same epoch, the host answers with the result of the work that it
+                    # has begun.
                     _check_free(session, cleanup, beside)
                     return dataclasses.replace(cleanup, owner=owner, epoch=row.epoch, tenure=row.tenure)
                 return self._take(session, cleanup, owner, row.epoch, (_T.c.epoch == row.epoch, free), beside=beside)
-        except InHand:
+        except Busy:
             return None
 
     @engines.retried
     def raise_epoch(self, cleanup: Cleanup, seen: int, seen_tenure: int = 0) -> Cleanup | None:
-        """Begin a new epoch of a debt, and a new tenure of its instance, above all that its host has seen.
+        """Begin a new epoch of a cleanup and a new tenure of its instance, above all that its host has seen.
 
-        :param seen: the highest epoch that the host has told of. :param seen_tenure: the highest tenure, likewise.
-        :returns: the debt as it now is, or None: another owns it, it has been paid, or a migration in progress has the
-            guest in hand at this host.
+        :param seen: the highest epoch that the host has reported.
+        :param seen_tenure: the highest tenure that the host has reported.
+        :returns: the cleanup in its new epoch. None if another conductor owns it, it is done, or a migration in
+            progress works on the guest at this host.
         """
         epoch = max(cleanup.epoch, seen)
         try:
             with self._engine.writer() as session:
                 return self._take(session, cleanup, cleanup.owner, epoch, _same(cleanup), seen_tenure)
-        except InHand:
+        except Busy:
             return None
 
     @staticmethod
@@ -172,7 +179,7 @@ class Cleanups:
         seen_tenure: int = 0,
         beside: bool = True,
     ) -> Cleanup | None:
-        # The lock first: a migration that is accepted meanwhile is seen.
+        # Lock the instance first, so that the check below sees a migration that is accepted meanwhile.
         tenure = tenures.take(session, cleanup.instance_uuid, cleanup.migration_uuid, seen_tenure)
         _check_free(session, cleanup, beside)
         after = dataclasses.replace(cleanup, owner=owner, epoch=epoch + 1, tenure=tenure)
@@ -182,39 +189,39 @@ class Cleanups:
             .values(owner=after.owner, epoch=after.epoch, tenure=after.tenure)
         )
         if not taken.rowcount:
-            raise InHand
+            raise Busy
         return after
 
     @engines.retried
     def forget(self, cleanup: Cleanup) -> None:
-        """Take a debt that is paid off the list, if it is still its owner's in its epoch."""
+        """Delete a cleanup that is done, if owner and epoch are unchanged."""
         with self._engine.writer() as session:
             session.execute(sa.delete(_T).where(*_same(cleanup)))
 
     @engines.retried
     def note_failure(self, cleanup: Cleanup, reason: str) -> None:
-        """Write why a debt could not be paid when its host was last told, if it is still its owner's in its epoch."""
+        """Write why the host could not do a cleanup at the last try, if owner and epoch are unchanged."""
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(*_same(cleanup), _T.c.reason != reason).values(reason=reason))
 
     @engines.retried
     def let_go(self, cleanup: Cleanup) -> None:
-        """Note that the host has answered, and nobody has the debt paid until it is adopted for the next try."""
+        """Release ownership of a cleanup after the host has answered; the next try adopts it again."""
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(*_same(cleanup)).values(owner=None))
 
     @engines.retried
     def raise_alarm(self, cleanup: Cleanup, why: str) -> None:
-        """Note that a debt cannot be paid without a person."""
+        """Block a cleanup until an operator looks at it."""
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(*_same(cleanup)).values(alarm=why))
 
     @engines.retried
     def try_again(self, seen: Sequence[Cleanup]) -> int:
-        """Take alarms away: somebody has looked at these, and each of their debts is told again.
+        """Unblock cleanups that an operator has looked at, so that a conductor runs them again.
 
-        :param seen: the debts with their alarms as they were seen; another alarm stays.
-        :returns: how many were taken away.
+        :param seen: the cleanups as the operator saw them. One that is blocked for another reason by now stays blocked.
+        :returns: how many were unblocked.
         """
         taken = 0
         with self._engine.writer() as session:
@@ -226,10 +233,10 @@ class Cleanups:
 
     @engines.retried
     def discard(self, seen: Cleanup) -> bool:
-        """Take a cleanup that is blocked off the list, because an operator says that it need not be done.
+        """Delete a blocked cleanup, because an operator has decided that it is not needed.
 
-        :param seen: as it was seen; with another alarm by now it stays.
-        :returns: whether it was taken off.
+        :param seen: the cleanup as the operator saw it. If it is blocked for another reason by now, it stays.
+        :returns: whether it was deleted.
         """
         with self._engine.writer() as session:
             gone: Any = session.execute(sa.delete(_T).where(_T.c.id == seen.id, _T.c.alarm == seen.alarm))
@@ -238,7 +245,7 @@ class Cleanups:
     def list(
         self, host: str | None = None, instance_uuid: str | None = None, migration_uuid: str | None = None
     ) -> builtins.list[Cleanup]:
-        """Return debts, the oldest first."""
+        """Return deferred cleanups, the oldest first."""
         query = sa.select(_T).order_by(_T.c.id)
         if host is not None:
             query = query.where(_T.c.host == host)

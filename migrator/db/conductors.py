@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Lives of conductors, and their leases on the database's clock."""
+"""Incarnations of conductors, and their leases by the clock of the database."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from migrator.db.services import Services
 from migrator.objects import CONDUCTOR_BINARY, CURRENT_VERSION
 
 _T = models.CONDUCTORS
-#: Seconds for which a life that has ended is kept: stories name conductors by their lives.
+#: Seconds for which an ended incarnation is kept, because timelines look up the names of conductors here.
 KEPT = 30 * 24 * 3600.0
 
 
 def alive(owner: Any) -> Any:
-    """Return the condition that a migration's owner holds an unexpired lease."""
+    """Return the condition that an owner holds an unexpired lease."""
     return sa.exists().where(_T.c.id == owner, _T.c.lease_until > types.now())
 
 
 @dataclasses.dataclass(frozen=True)
 class Life:
-    """One life of a conductor, which may be over.
+    """One incarnation of a conductor, which may have ended.
 
-    :ivar server: the RPC server name to which events go; a conductor's next life has it again.
-    :ivar lease_until: by the database's clock; what is later than its present time lives.
+    :ivar server: the RPC server name for events. The conductor's next incarnation has the same name.
+    :ivar lease_until: the end of the lease by the database's clock. The incarnation lives until then.
     :ivar broker_away_since: since when it cannot reach the broker; None: it can.
     """
 
@@ -50,19 +50,19 @@ class Conductors:
 
     @engines.retried
     def register(self, conductor_id: str, server: str, lease: float) -> None:
-        """Begin a life; those that ended long ago, and that nothing in progress names, are forgotten.
+        """Begin an incarnation, and delete those that ended long ago and that no work in progress names.
 
-        :param server: the RPC server name to which events go.
-        :param lease: seconds that it may be taken for alive.
+        :param server: the RPC server name for events.
+        :param lease: seconds until the lease ends.
         """
-        moving, owed = models.MIGRATIONS, models.HOST_DEBTS
+        moving, cleanups = models.MIGRATIONS, models.HOST_DEBTS
         in_progress = moving.c.in_progress_instance_uuid.is_not(None)
         with self._engine.writer() as session:
             session.execute(
                 sa.delete(_T).where(
                     _T.c.lease_until < types.later(-KEPT),
                     ~sa.exists().where(moving.c.owner == _T.c.id, in_progress),
-                    ~sa.exists().where(owed.c.owner == _T.c.id),
+                    ~sa.exists().where(cleanups.c.owner == _T.c.id),
                 )
             )
             session.execute(sa.insert(_T).values(id=conductor_id, server=server, lease_until=types.later(lease)))
@@ -71,9 +71,9 @@ class Conductors:
     def renew(self, conductor_id: str, lease: float, server: str | None = None, broker_away: float = 0) -> bool:
         """Extend a lease that has not run out.
 
-        :param server: is reported to be alive among the services, too, if the lease was extended.
-        :param broker_away: for how many seconds it has not reached the broker; 0: it can.
-        :returns: whether it was extended; if not, the life is over: take a new id, and own nothing.
+        :param server: also report this service as up, if the lease was extended.
+        :param broker_away: seconds for which it has not reached the broker; 0: it can.
+        :returns: whether the lease was extended. If not, the incarnation has ended: take a new id, and own nothing.
         """
         with self._engine.writer() as session:
             found: Any = session.execute(
@@ -90,10 +90,9 @@ class Conductors:
 
     @engines.retried
     def retire(self, conductor_id: str, server: str | None = None) -> None:
-        """End a life: its migrations may be adopted at once.
+        """End an incarnation, so that other conductors may take over its migrations at once.
 
-        :param server: has stopped in good order, which is written among the services too, unless another life of that
-            name goes on.
+        :param server: also write this service as stopped, unless another incarnation with this name lives.
         """
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(_T.c.id == conductor_id).values(lease_until=types.now()))
@@ -108,7 +107,7 @@ class Conductors:
             return session.execute(query).scalar_one_or_none()
 
     def list(self) -> builtins.list[Life]:
-        """Return every life that is known, the one with the latest lease first."""
+        """Return every known incarnation, the one with the latest lease first."""
         query = sa.select(_T).order_by(_T.c.lease_until.desc(), _T.c.id)
         with self._engine.reader() as session:
             return [Life(row.id, row.server, row.lease_until, row.broker_away_since) for row in session.execute(query)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Connections and transactions."""
+"""Connections and transactions of the database."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from migrator.db import types
 
 R = TypeVar('R')
 
-#: Somebody holds a lock for longer than we may wait; and: the operator has chosen an isolation in which a transaction
-#: may come too late. PostgreSQL's codes.
+#: Codes of PostgreSQL. The first: another transaction holds a lock for longer than this one may wait. The second: under
+#: an isolation level that the operator has chosen, another transaction was faster.
 _LOCK_NOT_AVAILABLE = '55P03'
 _SERIALIZATION_FAILURE = '40001'
-#: The database takes no changes: PostgreSQL's code, MySQL's, and what SQLite's begins with. MySQL has one code for
+#: Codes of a database that is read-only: PostgreSQL's, MySQL's, and the beginning of SQLite's. MySQL has one code for
 #: all options that forbid a statement.
 _READ_ONLY = '25006'
 _READ_ONLY_NUMBERS = (1792, 1836)
 _OPTION_FORBIDS = 1290
 _READ_ONLY_FILE = 'SQLITE_READONLY'
-#: What SQLAlchemy puts before a driver's text.
-_OF_CLASS = re.compile(r'^\([\w.]+\) ')
+#: The class name that SQLAlchemy puts before a driver's text.
+_CLASS_PREFIX = re.compile(r'^\([\w.]+\) ')
 
 
 @enginefacade.transaction_context_provider
 class _Scope:
-    """What oslo.db hangs a session on; a new one for each transaction."""
+    """The object to which oslo.db attaches a session; each transaction has a new one."""
 
 
 class Engine:
     """One database, for one process.
 
     :param connection: an SQLAlchemy URL. SQLite serves a single process only.
-    :param threads: SQLite asks its clock for the time; the others have one of their own.
-    :param lease: seconds of ``[conductor] lease``. On PostgreSQL nothing waits for a lock, or holds one idly, for as
-        long as a third of that: a conductor that hangs in one place must not lose its lease in all others.
-    :param keep_connections: on SQLite, keep the connections that are open instead of opening one for each transaction:
-        faster by a third, and :meth:`dispose` closes them.
-    :param options: more of oslo.db's ``[database]`` options.
+    :param threads: the source of SQLite's time. The other databases have their own clock.
+    :param lease: seconds of ``[conductor] lease``. On PostgreSQL no transaction waits for a lock, or holds one idly,
+        for as long as a third of that. So a conductor with one hanging transaction does not lose its lease.
+    :param keep_connections: on SQLite, keep connections open instead of opening one for each transaction. This is
+        faster by a third, and :meth:`dispose` closes the connections.
+    :param options: further ``[database]`` options of oslo.db.
     """
 
     reads_only = False
@@ -66,18 +66,18 @@ class Engine:
         self._patience = lease / 4
         self._facade = enginefacade.transaction_context()
         self._facade.configure(connection=connection, **options)
-        # SQLite lets one transaction write at a time, and answers "locked" to a reader that then wants to write.
+        # SQLite lets one transaction write at a time, and fails with "locked" if a reader then begins to write.
         self._one_writer: Any = (
             executors.NativeThreads().lock() if connection.startswith('sqlite') else contextlib.nullcontext()
         )
-        #: Called with a word at each boundary; for tests, which count and inject faults there.
+        #: Called with the name of each transaction boundary. Tests count them and inject faults there.
         self.boundary: Callable[[str], None] = lambda what: None
-        #: Called as soon as a transaction is committed, before anybody else can do anything; for who watches.
+        #: Called as soon as a transaction is committed, before any other thread can act. Monitors use it.
         self.on_commit: Callable[[], None] = lambda: None
 
     @functools.cached_property
     def sa_engine(self) -> sa.Engine:
-        """SQLAlchemy's engine."""
+        """The engine of SQLAlchemy."""
         with translated():
             engine: sa.Engine = self._facade.writer.get_engine()
         if engine.dialect.name == 'sqlite':
@@ -86,10 +86,10 @@ class Engine:
             sa.event.listen(engine, 'connect', self._on_postgresql_connect)
         else:
             return engine
-        # oslo.db has opened one connection to try the URL; it must be like the others.
+        # oslo.db opened one connection to test the URL, without the listeners above. Replace it.
         engine.dispose()
         if self._keep_connections:
-            # oslo.db has no option for it: it takes a NullPool for SQLite's files, whose listeners have to come along.
+            # oslo.db always uses a NullPool for files of SQLite. The new pool needs the listeners of the old one.
             old = engine.pool
             engine.pool = sa.pool.QueuePool(
                 old._creator, pool_size=64, max_overflow=-1, dialect=engine.dialect, _dispatch=old.dispatch
@@ -98,17 +98,17 @@ class Engine:
 
     @property
     def connections_in_use(self) -> int:
-        """How many connections are being used at this moment, where they are kept open."""
+        """The number of connections in use, if connections are kept open."""
         pool = self.sa_engine.pool
         return pool.checkedout() if isinstance(pool, sa.pool.QueuePool) else 0
 
     def _prepare(self) -> None:
-        # The first look makes the engine, and hangs our function on its connections.
+        # The first access creates the engine and adds the listeners for its connections.
         self.sa_engine  # noqa: B018 -- a cached property
 
     def _on_sqlite_connect(self, connection: Any, _record: Any) -> None:
         connection.create_function('migrator_later', 1, lambda s: types.sqlite_later(self._threads.clock.now(), s))
-        # Readers then never wait for the writer, nor the writer for them.
+        # With a write-ahead log readers never wait for the writer, nor the writer for them.
         connection.execute('PRAGMA journal_mode = WAL')
         connection.execute('PRAGMA busy_timeout = 30000')
 
@@ -117,21 +117,21 @@ class Engine:
         with connection.cursor() as cursor:
             for name in ('lock_timeout', 'idle_in_transaction_session_timeout'):
                 cursor.execute('SELECT set_config(%s, %s, false)', (name, milliseconds))
-        # What is set in a transaction that is then rolled back was never set.
+        # A rollback would undo the settings.
         connection.commit()
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[orm.Session]:
         """Open a session that only reads."""
         self._prepare()
-        with gives_way_no_more(), translated(), self._facade.reader.using(_Scope()) as session:
+        with deadlocks_translated(), translated(), self._facade.reader.using(_Scope()) as session:
             yield session
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[orm.Session]:
-        """Open a transaction; it is committed at the end of the block, or rolled back if the block raises.
+        """Open a transaction that is committed at the end of the block, or rolled back if the block raises.
 
-        Nothing but SQL happens inside the block.
+        The block contains only SQL.
         """
         self._prepare()
         self.boundary('begin')
@@ -146,7 +146,7 @@ class Engine:
 
 
 class OneSession:
-    """Stands in for an engine where all that is read is to be read in one session, and nothing is written."""
+    """A replacement for an engine that reads everything in one session and writes nothing."""
 
     reads_only = True
 
@@ -155,16 +155,16 @@ class OneSession:
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[orm.Session]:
-        """Return the session."""
+        """Yield the session."""
         yield self._session
 
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Turn the loss of the database into an error of ours.
+    """Convert the errors of an unreachable database to migrator's exceptions.
 
-    :raises migrator.exception.DatabaseUnreachable: it is away, or refuses to serve.
-    :raises migrator.exception.DatabaseReadOnly: it is there, and takes no changes.
+    :raises migrator.exception.DatabaseUnreachable: the database is away, or refuses to serve.
+    :raises migrator.exception.DatabaseReadOnly: the database is there and takes no changes.
     """
     try:
         yield
@@ -175,7 +175,7 @@ def translated() -> Iterator[None]:
             raise
         inner = getattr(error, 'inner_exception', None) or getattr(error, 'orig', None) or error
         if _sqlstate(inner) == _SERIALIZATION_FAILURE:
-            # oslo.db has no name for it, and what helps is the same.
+            # oslo.db has no class for this error. The remedy is the same as for a deadlock: a retry.
             raise db_exception.DBDeadlock(inner) from error
         if _is_read_only(inner):
             raise exception.DatabaseReadOnly(reason=_first_line(inner)) from None
@@ -185,10 +185,10 @@ def translated() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def gives_way_no_more() -> Iterator[None]:
-    """Turn a transaction's having had to give way to another, for the last time, into an error of ours.
+def deadlocks_translated() -> Iterator[None]:
+    """Convert the last deadlock of a transaction to migrator's exception.
 
-    :raises migrator.exception.DatabaseUnreachable: it serves, but not us.
+    :raises migrator.exception.DatabaseUnreachable: the database serves, but let other transactions go first each time.
     """
     try:
         yield
@@ -207,37 +207,37 @@ def _is_read_only(error: BaseException) -> bool:
     number = original.args[0] if original.args else None
     if number == _OPTION_FORBIDS:
         return re.search('read.only', str(original), re.IGNORECASE) is not None
-    of_file = str(getattr(original, 'sqlite_errorname', '')).startswith(_READ_ONLY_FILE)
-    return of_file or number in _READ_ONLY_NUMBERS or _sqlstate(error) == _READ_ONLY
+    file_is_read_only = str(getattr(original, 'sqlite_errorname', '')).startswith(_READ_ONLY_FILE)
+    return file_is_read_only or number in _READ_ONLY_NUMBERS or _sqlstate(error) == _READ_ONLY
 
 
 def _sqlstate(error: BaseException) -> str | None:
-    """Return PostgreSQL's code of an error; psycopg2 has another word for it than psycopg."""
+    """Return PostgreSQL's code of an error; psycopg2 and psycopg have different names for it."""
     original = getattr(error, 'orig', None) or error
     return getattr(original, 'pgcode', None) or getattr(original, 'sqlstate', None)
 
 
 def _first_line(error: BaseException) -> str:
-    # Further lines quote the statement and its parameters, which may hold what a log should not.
-    first = _OF_CLASS.sub('', (str(error).strip().splitlines() or [type(error).__name__])[0])
-    # SQLite's word, also for a disk that is full.
-    return f'{first}: look whether its disk is full' if first == 'disk I/O error' else first
+    # Further lines quote the statement and its parameters, which may contain secrets.
+    first = _CLASS_PREFIX.sub('', (str(error).strip().splitlines() or [type(error).__name__])[0])
+    # SQLite has the same text for a full disk.
+    return f'{first}: check whether its disk is full' if first == 'disk I/O error' else first
 
 
 def retried(method: Callable[..., R]) -> Callable[..., R]:
-    """Run a method that is one transaction again, should the database have made it give way to another.
+    """Wrap a method that is one transaction, so that it runs again after a deadlock.
 
-    What it returns raises :class:`~migrator.exception.DatabaseUnreachable` when it has had to give way each time.
+    The wrapped method raises :class:`~migrator.exception.DatabaseUnreachable` if each try ends in a deadlock.
     """
     from oslo_db import api as db_api
 
-    patient: Callable[..., R] = db_api.wrap_db_retry(
+    retrying: Callable[..., R] = db_api.wrap_db_retry(
         max_retries=5, retry_on_deadlock=True, retry_interval=0.1, inc_retry_interval=True, max_retry_interval=2
     )(method)
 
     @functools.wraps(method)
     def wrapped(*args: Any, **kwargs: Any) -> R:
-        with gives_way_no_more():
-            return patient(*args, **kwargs)
+        with deadlocks_translated():
+            return retrying(*args, **kwargs)
 
     return wrapped

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Instances."""
+"""The rows of instances."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from migrator.objects import Instance
 
 _T = models.INSTANCES
 
-#: An instance's task_state while its row is there and its allocation may be gone; nova's word.
+#: The task_state of an instance, as in nova, while its row exists and its allocation may be gone.
 DELETING = 'deleting'
 
 
@@ -33,8 +33,8 @@ class Instances:
     def create(self, instance: Instance) -> Instance:
         """Register an instance.
 
-        :raises migrator.exception.InstanceExists: the uuid is taken.
-        :raises migrator.exception.CleanupInProgress: its host is just removing what was left of it there.
+        :raises migrator.exception.InstanceExists: an instance has this uuid.
+        :raises migrator.exception.CleanupInProgress: a cleanup at its host removes the remains of the guest now.
         """
         values = {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
         values['flavor'] = dataclasses.asdict(instance.flavor)
@@ -55,7 +55,7 @@ class Instances:
     def get(self, uuid: str) -> Instance:
         """Return one instance.
 
-        :raises migrator.exception.InstanceNotFound: there is none.
+        :raises migrator.exception.InstanceNotFound: no instance has this uuid.
         """
         with self._engine.reader() as session:
             row = session.execute(sa.select(_T).where(_T.c.uuid == uuid)).one_or_none()
@@ -74,8 +74,8 @@ class Instances:
         """Return instances, the newest first.
 
         :param filters: column -> value, or list of values; equality only.
-        :param marker: the uuid of the last one of the page before.
-        :param marker_project: whose that has to be; None: anybody's.
+        :param marker: the uuid of the last instance of the previous page.
+        :param marker_project: the project that the marker must belong to; None: any project.
         :raises migrator.exception.MarkerNotFound: no instance of that project has the marker's uuid.
         """
         query = sa.select(_T).order_by(_T.c.created_at.desc(), _T.c.id.desc())
@@ -96,9 +96,9 @@ class Instances:
 
     @engines.retried
     def update(self, uuid: str, **values: Any) -> None:
-        """Change columns of one instance: lock and unlock, and what an embedding service reports of its power.
+        """Change columns of one instance: its lock, or the power state that an embedding service reports.
 
-        :raises migrator.exception.InstanceNotFound: there is none.
+        :raises migrator.exception.InstanceNotFound: no instance has this uuid.
         """
         with self._engine.writer() as session:
             found: Any = session.execute(sa.update(_T).where(_T.c.uuid == uuid).values(**values))
@@ -107,36 +107,38 @@ class Instances:
 
     @engines.retried
     def begin_delete(self, uuid: str) -> None:
-        """Set an instance's task_state to deleting: no migration of it is accepted any more. Again is right, too.
+        """Set an instance's task_state to deleting, so that no migration of it is accepted any more.
 
-        :raises migrator.exception.MigrationInProgress: it is being migrated.
-        :raises migrator.exception.InstanceNotFound: there is none.
+        The call may be repeated.
+
+        :raises migrator.exception.MigrationInProgress: the instance has a migration in progress.
+        :raises migrator.exception.InstanceNotFound: no instance has this uuid.
         """
         with self._engine.writer() as session:
             found: Any = session.execute(
-                sa.update(_T).where(_T.c.uuid == uuid, ~_moving(uuid)).values(task_state=DELETING)
+                sa.update(_T).where(_T.c.uuid == uuid, ~_has_migration(uuid)).values(task_state=DELETING)
             )
             if not found.rowcount:
-                self._say_why_not(session, uuid)
+                self._raise_why_not(session, uuid)
 
     @engines.retried
     def delete(self, uuid: str) -> None:
-        """Forget an instance.
+        """Delete the row of an instance.
 
-        :raises migrator.exception.MigrationInProgress: it is being migrated.
-        :raises migrator.exception.InstanceNotFound: there is none.
+        :raises migrator.exception.MigrationInProgress: the instance has a migration in progress.
+        :raises migrator.exception.InstanceNotFound: no instance has this uuid.
         """
         with self._engine.writer() as session:
-            found: Any = session.execute(sa.delete(_T).where(_T.c.uuid == uuid, ~_moving(uuid)))
+            found: Any = session.execute(sa.delete(_T).where(_T.c.uuid == uuid, ~_has_migration(uuid)))
             if not found.rowcount:
-                self._say_why_not(session, uuid)
+                self._raise_why_not(session, uuid)
 
     @staticmethod
-    def _say_why_not(session: Any, uuid: str) -> None:
+    def _raise_why_not(session: Any, uuid: str) -> None:
         if session.execute(sa.select(_T.c.id).where(_T.c.uuid == uuid)).scalar() is not None:
             raise exception.MigrationInProgress(instance_uuid=uuid, facts=standing.of(session, uuid))
         raise exception.InstanceNotFound(instance_uuid=uuid)
 
 
-def _moving(uuid: str) -> Any:
+def _has_migration(uuid: str) -> Any:
     return sa.select(models.MIGRATIONS.c.id).where(models.MIGRATIONS.c.in_progress_instance_uuid == uuid).exists()

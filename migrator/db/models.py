@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The tables. Who may write which column is in ARCHITECTURE.rst."""
+"""The tables; ARCHITECTURE.rst says which service writes which column."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from migrator.db import types
 class Base(orm.DeclarativeBase):
     """The base of every table."""
 
-    type_annotation_map = {  # noqa: RUF012 -- SQLAlchemy reads it as it stands
+    type_annotation_map = {  # noqa: RUF012 -- SQLAlchemy reads this attribute
         datetime.datetime: types.UTCDateTime(),
         dict[str, Any]: types.Json(),
         list[Any]: types.Json(),
@@ -25,7 +25,7 @@ class Base(orm.DeclarativeBase):
 
 
 class Times:
-    """When a row was made and last changed, by the database's clock."""
+    """The times when a row was created and last changed, by the clock of the database."""
 
     created_at: orm.Mapped[datetime.datetime] = orm.mapped_column(default=types.now())
     updated_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(onupdate=types.now())
@@ -36,7 +36,7 @@ def _uuid(**options: Any) -> orm.Mapped[str]:
 
 
 class Instance(Times, Base):
-    """A guest that migrator keeps the books of."""
+    """A guest whose allocation migrator keeps."""
 
     __tablename__ = 'instances'
 
@@ -54,19 +54,19 @@ class Instance(Times, Base):
     locked_by: orm.Mapped[str | None] = orm.mapped_column(types.Text(64))
     locked_reason: orm.Mapped[str | None] = orm.mapped_column(types.Text(255))
     launched_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    #: Rises with each migration of the instance, and with each cleanup that none of them carries out.
+    #: Rises with each migration of the instance, and with each cleanup that runs outside of a migration.
     tenure: orm.Mapped[int] = orm.mapped_column(default=0, server_default='0')
 
 
 class Migration(Times, Base):
-    """A migration: what was asked, where it stands, whose it is, and in which epoch."""
+    """A migration: the request, its progress, its owner and its epoch."""
 
     __tablename__ = 'migrations'
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
     uuid: orm.Mapped[str | None] = _uuid(unique=True)
     instance_uuid: orm.Mapped[str] = _uuid(index=True)
-    #: The instance's uuid while in progress, NULL after: so the database holds "at most one in progress" by itself.
+    #: The instance's uuid while in progress, NULL afterwards. Unique, so that an instance has at most one in progress.
     in_progress_instance_uuid: orm.Mapped[str | None] = _uuid(unique=True)
     project_id: orm.Mapped[str] = orm.mapped_column(types.Text(255))
     user_id: orm.Mapped[str] = orm.mapped_column(types.Text(255))
@@ -90,7 +90,7 @@ class Migration(Times, Base):
     owner: orm.Mapped[str | None] = _uuid(index=True)
     epoch: orm.Mapped[int] = orm.mapped_column(default=0)
     attempt: orm.Mapped[int] = orm.mapped_column(default=1)
-    #: A copy of the instance's when this migration, or a cleanup of it, last took the instance in hand.
+    #: The tenure of the instance when this migration, or a cleanup of it, last raised it.
     tenure: orm.Mapped[int] = orm.mapped_column(default=0, server_default='0')
     checked_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     queued_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
@@ -98,7 +98,7 @@ class Migration(Times, Base):
     failure: orm.Mapped[str | None] = orm.mapped_column(types.Text())
     stuck_reason: orm.Mapped[str | None] = orm.mapped_column(types.Text())
     waits_for: orm.Mapped[str | None] = orm.mapped_column(types.Text())
-    #: The place of its newest entry in the log. Its owner appends at the next one.
+    #: The ``seq`` of the newest entry of the migration's log. The owner appends at the next one.
     log_seq: orm.Mapped[int] = orm.mapped_column(default=0, server_default='0')
 
     abort_requested_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
@@ -120,7 +120,7 @@ class Migration(Times, Base):
 
 
 class SagaLog(Base):
-    """The log of each migration's saga: rows are added, and none is changed. An intent is committed before the act."""
+    """The log of each migration: rows are only added. The intent of a step is committed before the step is sent."""
 
     __tablename__ = 'saga_log'
 
@@ -136,19 +136,19 @@ class SagaLog(Base):
 
 
 class Conductor(Base):
-    """A life of a conductor, and until when it may be taken for alive."""
+    """An incarnation of a conductor, and its lease."""
 
     __tablename__ = 'conductors'
 
     id: orm.Mapped[str] = _uuid(primary_key=True)
     server: orm.Mapped[str] = orm.mapped_column(types.Text(255))
     lease_until: orm.Mapped[datetime.datetime] = orm.mapped_column()
-    #: Since when it cannot reach the broker.
+    #: The time since when the conductor cannot reach the broker.
     broker_away_since: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
 
 
 class Service(Times, Base):
-    """A service that reports."""
+    """A compute service or a conductor."""
 
     __tablename__ = 'services'
     __table_args__ = (sa.UniqueConstraint('host', 'binary', name='uniq_services'),)
@@ -160,7 +160,7 @@ class Service(Times, Base):
     version: orm.Mapped[int] = orm.mapped_column(types.Whole())
     boot_id: orm.Mapped[str | None] = _uuid()
     last_seen_up: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
-    #: Since when a conductor that could be reached all the time has heard nothing of it for long.
+    #: When a conductor that was reachable all the time declared the service down, after too long without a report.
     down_since: orm.Mapped[datetime.datetime | None] = orm.mapped_column()
     disabled: orm.Mapped[bool] = orm.mapped_column(default=False)
     disabled_reason: orm.Mapped[str | None] = orm.mapped_column(types.Text(255))
@@ -181,12 +181,12 @@ class ComputeNode(Times, Base):
     host_ip: orm.Mapped[str] = orm.mapped_column(types.Text(64))
     cpu_info: orm.Mapped[dict[str, Any]] = orm.mapped_column()
     providers: orm.Mapped[list[Any]] = orm.mapped_column()
-    #: Whether Placement has been seen to have these providers.
+    #: Whether a conductor has written these providers to Placement.
     in_placement: orm.Mapped[bool] = orm.mapped_column(default=True, server_default=sa.true())
 
 
 class HostCleanup(Base):
-    """What a host still owes for a migration that has ended without it."""
+    """A deferred cleanup: a step that a host still has to do for a migration that went on without it."""
 
     __tablename__ = 'host_debts'
     __table_args__ = (sa.UniqueConstraint('host', 'migration_uuid', 'step', name='uniq_host_debts'),)
@@ -206,7 +206,7 @@ class HostCleanup(Base):
 
 
 class InstanceAction(Base):
-    """What somebody asked of an instance, and what came of it."""
+    """A request of a user for an instance, and its result."""
 
     __tablename__ = 'instance_actions'
 
@@ -223,7 +223,7 @@ class InstanceAction(Base):
     result: orm.Mapped[str | None] = orm.mapped_column(types.Text(16))
 
 
-#: What the queries are made of: no session keeps objects of rows, nor looks for what has changed in them.
+#: The tables for queries. The queries use no ORM objects, so no session tracks changes.
 INSTANCES: Any = Instance.__table__
 MIGRATIONS: Any = Migration.__table__
 SAGA_LOG: Any = SagaLog.__table__

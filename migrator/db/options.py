@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Options of ``[database]``, as oslo.db has them, and the engine that they describe.
+"""The options of ``[database]`` from oslo.db, and the engine that they describe.
 
-Nothing is registered when this is imported; :func:`register_opts` takes the ConfigOpts that is meant.
+An import registers nothing. :func:`register_opts` registers the options on a given ConfigOpts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from migrator.db.engine import Engine
 
 GROUP = 'database'
 
-#: What the engine is told; the other options of the section are about oslo.db's own API layer, which is not used.
-_OF_ENGINE = (
+#: The options for the engine. The others configure the API layer of oslo.db, which is not used.
+_ENGINE_OPTIONS = (
     'mysql_sql_mode',
     'mysql_wsrep_sync_wait',
     'connection_recycle_time',
@@ -36,47 +36,48 @@ _OF_ENGINE = (
     'connection_parameters',
 )
 _EXAMPLE = 'postgresql+psycopg2://USER:PASSWORD@HOST/migrator'
-#: What a database says that is there and will not let us in, whenever it is asked; it has no class of its own.
+#: The errors of a database that runs and refuses the connection on each try. They have no class of their own.
 _REFUSES = re.compile(
     r'password authentication failed|no password supplied|no pg_hba\.conf entry|(role|database) "[^"]*" does not exist'
     r'|Access denied|Unknown database|unable to open database file'
 )
-#: Everything up to the host: a password may itself hold an @.
+#: Everything up to the host. A password may contain an @.
 _UP_TO_HOST = re.compile(r'//\S*@')
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the section ``[database]`` on a ConfigOpts, and on no other."""
-    # Copies: oslo.db hands out its own objects, and a default that somebody sets there is everybody's.
+    """Register the section ``[database]`` on the given ConfigOpts only."""
+    # Copy the options, because oslo.db returns its own objects, and a changed default would apply everywhere.
     conf.register_opts(copy.deepcopy(options.database_opts), group=GROUP)
 
 
 def engine_from_conf(conf: cfg.ConfigOpts, threads: executors.Threads, **overrides: Any) -> Engine:
     """Return the engine of ``[database] connection``; it connects when it is first used.
 
-    :param conf: where :func:`register_opts` has been called.
-    :param overrides: of oslo.db's options, such as ``max_retries=0`` for who would rather be told than wait.
-    :raises migrator.exception.ConfigurationError: the URL is missing or cannot be, or its driver is not installed.
+    :param conf: a configuration on which :func:`register_opts` was called.
+    :param overrides: options of oslo.db that replace the configured ones, such as ``max_retries=0`` for an error at
+        once.
+    :raises migrator.exception.ConfigurationError: the URL is missing or invalid, or its driver is not installed.
     """
     settings = conf[GROUP]
     connection = settings.connection
     if not connection:
         raise _misconfigured(connection, f'give it a URL such as {_EXAMPLE}.')
     _check(connection)
-    chosen = {name: getattr(settings, name) for name in _OF_ENGINE} | overrides
+    chosen = {name: getattr(settings, name) for name in _ENGINE_OPTIONS} | overrides
     return Engine(connection, threads, **{name: value for name, value in chosen.items() if value is not None})
 
 
 def refusal(conf: cfg.ConfigOpts, error: exception.DatabaseUnreachable) -> exception.ConfigurationError | None:
-    """Return what is wrong with the URL where a database is there and will not let us in; None where it is away."""
+    """Return the error for a database that runs and refuses the connection, or None if it is away."""
     if not _REFUSES.search(str(error)):
         return None
     shown = without_password(conf[GROUP].connection)
-    return _misconfigured(shown, f'the database does not let migrator in: {error.kwargs["reason"]}')
+    return _misconfigured(shown, f'the database refuses the connection: {error.kwargs["reason"]}')
 
 
 def without_password(text: str) -> str:
-    """Return a text without the credentials of the URLs in it."""
+    """Return a text without the credentials of its URLs."""
     return _UP_TO_HOST.sub('//***@', text)
 
 
@@ -85,12 +86,12 @@ def _check(connection: str) -> None:
         dialect = sa.engine.make_url(connection).get_dialect()
     except sa.exc.NoSuchModuleError:
         scheme = connection.partition(':')[0]
-        detail = f'SQLAlchemy knows no database {scheme!r}; what would do is a URL such as {_EXAMPLE}.'
+        detail = f'SQLAlchemy knows no database {scheme!r}: give a URL such as {_EXAMPLE}.'
         raise _misconfigured(without_password(connection), detail) from None
     except (sa.exc.ArgumentError, ValueError):
-        # It may be malformed in the very place that tells which part is the password, so only its beginning is shown.
+        # In a malformed URL the place of the password is unknown, so only the beginning is shown.
         shown = connection if '@' not in connection else f'{connection[:4]}...'
-        raise _misconfigured(shown, f'it is no URL of a database; what would do is {_EXAMPLE}.') from None
+        raise _misconfigured(shown, f'it is not the URL of a database: give one such as {_EXAMPLE}.') from None
     try:
         dialect.import_dbapi()
     except ImportError as error:

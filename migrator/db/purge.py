@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deletion of migrations that ended long ago, with their logs and instance actions.
+"""The purge of migrations that ended long ago, with their logs and instance actions.
 
 A migration stays while it is in progress, while a pending cleanup names it, and while it has the highest tenure of its
 instance. A host that starts is sent that tenure, and :func:`migrator.db.tenures.after_all` counts on from it when a
@@ -26,7 +26,7 @@ _ENDS = [status.value for status in ENDS]
 
 @dataclasses.dataclass(frozen=True)
 class Purged:
-    """How many rows of each table were deleted."""
+    """The number of deleted rows of each table."""
 
     migrations: int = 0
     saga_log: int = 0
@@ -37,7 +37,7 @@ class Purged:
 
 
 def _ended(before: datetime.datetime) -> Any:
-    # Nothing changes updated_at of a migration that has ended.
+    # No write changes updated_at after a migration has ended.
     ended_at = sa.func.coalesce(_T.c.updated_at, _T.c.created_at)
     return sa.and_(_T.c.status.in_(_ENDS), _T.c.in_progress_instance_uuid.is_(None), ended_at < before)
 
@@ -53,13 +53,13 @@ def _purgeable(before: datetime.datetime) -> Any:
 
 
 class Purge:
-    """Deletes in batches, one short transaction each."""
+    """The purge of migrations in batches, each in one short transaction."""
 
     def __init__(self, engine: engines.Engine) -> None:
         self._engine = engine
 
     def count(self, before: datetime.datetime) -> tuple[int, int]:
-        """Return how many migrations that ended before a time can be purged, and how many of them have to stay."""
+        """Return how many migrations that ended before a time can be purged, and how many have to stay."""
         with self._engine.reader() as session:
             ended, found = (
                 int(session.execute(sa.select(sa.func.count(_T.c.id)).where(which)).scalar_one())
@@ -70,8 +70,8 @@ class Purge:
     def next(self, before: datetime.datetime, after: int, count: int) -> list[int]:
         """Return the ids of the next migrations to purge, the oldest first.
 
-        :param after: the last id of the batch before; 0 begins.
-        :param count: how many at most.
+        :param after: the last id of the previous batch; 0 for the first batch.
+        :param count: the maximum number of ids.
         """
         query = sa.select(_T.c.id).where(_T.c.id > after, _purgeable(before)).order_by(_T.c.id).limit(count)
         with self._engine.reader() as session:
@@ -79,10 +79,10 @@ class Purge:
 
     @engines.retried
     def delete(self, before: datetime.datetime, ids: Sequence[int]) -> Purged:
-        """Delete those of some migrations that can still be purged, in one transaction."""
+        """Delete those of the given migrations that can still be purged, in one transaction."""
         query = sa.select(_T.c.id, _T.c.uuid).where(_T.c.id.in_(list(ids)), _purgeable(before))
         with self._engine.writer() as session:
-            # In one order, so that of two purges neither waits for what the other holds.
+            # Two purges lock the rows in the same order, so that they cannot deadlock.
             found = session.execute(query.order_by(_T.c.id).with_for_update()).all()
             uuids = [row.uuid for row in found if row.uuid is not None]
             which = (_T.c.id.in_([row.id for row in found]), _L.c.migration.in_(uuids), _A.c.migration_uuid.in_(uuids))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Wishes: what the API and migrator-manage ask of a migration's owner.
+"""Requests of the API and of migrator-manage to the owner of a migration.
 
-They are guarded by status, or by the migration's being stuck, and the owner acts on them.
+A request is written only if the migration has a suitable status, or is stuck. The owner carries it out.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ _T = models.MIGRATIONS
 
 
 class Requests:
-    """The columns of ``migrations`` that are not their owner's."""
+    """The columns of ``migrations`` that hold requests, which the owner does not write."""
 
     def __init__(self, engine: engines.Engine) -> None:
         self._engine = engine
 
     @engines.retried
     def request_abort(self, context: RequestContext, migration: Migration, statuses: Collection[str]) -> bool:
-        """Write that somebody wants a migration aborted, and the instance action: the promise behind a 202.
+        """Write the request to abort a migration, and its instance action, before the API answers 202.
 
-        :param statuses: in which it may be.
-        :returns: whether it was written; False: it had been asked for before, and nothing was changed.
-        :raises migrator.exception.InvalidMigrationState: it is in none of these statuses, by now.
+        :param statuses: the statuses in which the request is accepted.
+        :returns: whether it was written. False: the same request was there before, and nothing was changed.
+        :raises migrator.exception.InvalidMigrationState: the migration has another status by now.
         """
         values = {'abort_requested_at': types.now(), 'abort_requested_by': context.user_id or 'unknown'}
         return self._request(context, migration, statuses, values, actions.LIVE_MIGRATION_CANCEL, 'abort')
 
     @engines.retried
     def request_force_complete(self, context: RequestContext, migration: Migration, statuses: Collection[str]) -> bool:
-        """Write that somebody wants a migration's guest to move now, whatever it still copies.
+        """Write the request to switch the guest over now, whatever is still to be copied.
 
-        :param statuses: in which it may be.
-        :returns: whether it was written; False: it had been asked for before, and nothing was changed.
-        :raises migrator.exception.InvalidMigrationState: it is in none of these statuses, by now.
+        :param statuses: the statuses in which the request is accepted.
+        :returns: whether it was written. False: the same request was there before, and nothing was changed.
+        :raises migrator.exception.InvalidMigrationState: the migration has another status by now.
         """
         values = {'force_complete_requested_at': types.now()}
         action = actions.LIVE_MIGRATION_FORCE_COMPLETE
@@ -69,8 +69,10 @@ class Requests:
             if written.rowcount:
                 actions.start(session, context, action, migration.instance_uuid, migration.uuid)
                 return True
-            status, asked = session.execute(sa.select(_T.c.status, request).where(_T.c.uuid == migration.uuid)).one()
-            if asked is not None and status in IN_PROGRESS:
+            status, requested_at = session.execute(
+                sa.select(_T.c.status, request).where(_T.c.uuid == migration.uuid)
+            ).one()
+            if requested_at is not None and status in IN_PROGRESS:
                 return False
             raise exception.InvalidMigrationState(
                 migration_id=migration.id,
@@ -80,26 +82,28 @@ class Requests:
                 wanted=' or '.join(statuses),
             )
 
-    # --- of one that is stuck ----------------------------------------------------------------------------------------
+    # --- requests for a stuck migration -------------------------------------------------------------------------------
 
     @engines.retried
     def request_retry(self, migration: Migration, who: str) -> None:
-        """Write that somebody wants a migration that is stuck to be looked at anew, all tries forgotten.
+        """Write the request to observe a stuck migration again, with its count of tries reset.
 
-        :param who: for the story.
-        :raises migrator.exception.NotStuck: it is not stuck, by now, or it is being abandoned.
+        :param who: the user who requests it, for the timeline.
+        :raises migrator.exception.NotStuck: the migration is no longer stuck, or it is being abandoned.
         """
         values = {'retry_requested_at': types.now(), 'retry_requested_by': who}
         with self._engine.writer() as session:
-            self._of_stuck(session, migration, values)
+            self._write_if_stuck(session, migration, values)
 
     @engines.retried
     def request_abandon(self, migration: Migration, guest_on: str, who: str) -> None:
-        """Write that somebody wants a migration that is stuck to end in error, the books saying what he says.
+        """Write the request to end a stuck migration in error.
 
-        :param guest_on: the host that runs the guest, by his word.
-        :param who: for the story.
-        :raises migrator.exception.NotStuck: it is not stuck, by now.
+        The instance will be at the host that the operator names.
+
+        :param guest_on: the host that has the guest, as the operator states.
+        :param who: the user who requests it, for the timeline.
+        :raises migrator.exception.NotStuck: the migration is no longer stuck.
         :raises migrator.exception.AbandonedOtherwise: it is being abandoned already, with the guest on another host.
         """
         values = {'abandon_requested_at': types.now(), 'abandon_requested_by': who, 'abandon_guest_on': guest_on}
@@ -107,7 +111,7 @@ class Requests:
             row = session.execute(sa.select(_T, types.now().label('now')).where(_T.c.uuid == migration.uuid)).one()
             if row.abandon_guest_on is None or row.status not in IN_PROGRESS:
                 takes_part = sa.or_(_T.c.source_compute == guest_on, _T.c.dest_compute == guest_on)
-                self._of_stuck(session, migration, values, takes_part)
+                self._write_if_stuck(session, migration, values, takes_part)
             elif row.abandon_guest_on != guest_on:
                 when = times.ago(row.abandon_requested_at, types.aware(row.now))
                 raise exception.AbandonedOtherwise(
@@ -115,7 +119,7 @@ class Requests:
                 )
 
     @staticmethod
-    def _of_stuck(session: Any, migration: Migration, values: dict[str, Any], *conditions: Any) -> None:
+    def _write_if_stuck(session: Any, migration: Migration, values: dict[str, Any], *conditions: Any) -> None:
         stuck = (
             _T.c.uuid == migration.uuid,
             _T.c.stuck_reason.is_not(None),
@@ -132,6 +136,6 @@ class Requests:
         if row.status not in IN_PROGRESS:
             what = f'it ended {row.status} {times.ago(row.updated_at, now)}.'
         elif row.abandon_guest_on is not None:
-            asked = times.ago(row.abandon_requested_at, now)
-            what = f'it is being abandoned, with the guest on {row.abandon_guest_on}, as was asked {asked}.'
+            requested = times.ago(row.abandon_requested_at, now)
+            what = f'it is being abandoned, with the guest on {row.abandon_guest_on}, as requested {requested}.'
         raise exception.NotStuck(uuid=migration.uuid, what=what)

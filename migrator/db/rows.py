@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Rows into objects."""
+"""The conversion of rows to objects."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ def _fields(cls: type[T], row: Any, prefix: str = '', **more: Any) -> T:
 
 
 def instance(row: Any, prefix: str = '') -> Instance:
-    """Return the object of a row of ``instances``.
+    """Convert a row of ``instances`` to an instance.
 
-    :param prefix: of the columns' names in the row.
+    :param prefix: the prefix of the column names in the row.
     """
     flavor = Flavor(**getattr(row, f'{prefix}flavor'))
     return _fields(Instance, row, prefix, flavor=flavor)
 
 
 def migration(row: Any) -> Migration:
-    """Return the object of a row of ``migrations``."""
+    """Convert a row of ``migrations`` to a migration."""
     return _fields(Migration, row)
 
 
 def service(row: Any) -> Service:
-    """Return the object of a row of ``services``."""
+    """Convert a row of ``services`` to a service."""
     return _fields(Service, row)
 
 
 def node(row: Any) -> compute_node.ComputeNode:
-    """Return the object of a row of ``compute_nodes``."""
+    """Convert a row of ``compute_nodes`` to a compute node."""
     return _fields(compute_node.ComputeNode, row, providers=base.from_primitive(row.providers))
 
 
 def entry(row: Any) -> log.Entry:
-    """Return the entry of a row of ``saga_log``."""
+    """Convert a row of ``saga_log`` to an entry of the log."""
     return _fields(log.Entry, row)

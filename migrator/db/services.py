@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Services and their hypervisors: who reports, in which boot, and what it has."""
+"""Services and their hypervisors: last reports, boots, and resources."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _N = models.COMPUTE_NODES
 class Place:
     """A compute host as a possible destination.
 
-    :ivar uuid: of the root of its tree in Placement.
+    :ivar uuid: the root provider of its tree in Placement.
     :ivar service: its compute service.
-    :ivar inbound: how many migrations in progress are on their way to it.
-    :ivar owes: whether it owes a debt for the instance that is to be moved.
-    :ivar hypervisor: its type and version.
-    :ivar source_hypervisor: those of the host where the instance is; None: it has reported none.
+    :ivar inbound: the number of migrations in progress to this host.
+    :ivar owes: whether it has a deferred cleanup of the instance.
+    :ivar hypervisor: the type and version of its hypervisor.
+    :ivar source_hypervisor: the same of the instance's host; None: that host has not reported a hypervisor.
     """
 
     host: str
@@ -52,12 +52,15 @@ class Services:
 
     @engines.retried
     def report(self, host: str, binary: str, version: int, boot_id: str | None = None) -> None:
-        """Write that a service is alive; a first report makes its row. A boot_id that is None is left as it is."""
+        """Write that a service is up.
+
+        The first report creates the row. A ``boot_id`` of None leaves the stored one unchanged.
+        """
         with self._engine.writer() as session:
             self.write_report(session, host, binary, version, boot_id)
 
     def write_report(self, session: Any, host: str, binary: str, version: int, boot_id: str | None) -> None:
-        """Write a report within a transaction under way."""
+        """Write the report of a service within an open transaction."""
         values: dict[str, Any] = {'version': version, 'last_seen_up': types.now(), 'down_since': None}
         if boot_id is not None:
             values['boot_id'] = boot_id
@@ -67,9 +70,9 @@ class Services:
 
     @engines.retried
     def heartbeat(self, host: str, boot_id: str) -> bool:
-        """Write that a compute is alive in the boot that is known.
+        """Write that a compute service is up in its registered boot.
 
-        :returns: whether it is that boot, and has not stopped; if not, nothing was written.
+        :returns: whether ``boot_id`` is the registered boot and has not stopped. If not, nothing was written.
         """
         with self._engine.writer() as session:
             found: Any = session.execute(
@@ -78,7 +81,7 @@ class Services:
                     _T.c.host == host,
                     _T.c.binary == COMPUTE_BINARY,
                     _T.c.boot_id == boot_id,
-                    # One that was on its way when the boot stopped does not bring it back.
+                    # A late heartbeat does not bring back a boot that has stopped.
                     _T.c.last_seen_up.is_not(None),
                 )
                 .values(last_seen_up=types.now(), down_since=None)
@@ -87,35 +90,39 @@ class Services:
 
     @engines.retried
     def call_down(self, seconds: float) -> int:
-        """Call the compute services down that nothing was heard of for so long, and return how many are.
+        """Declare the compute services down that have not reported for a time, and return how many are down.
 
-        For a conductor that could be reached for all that time.
+        Only a conductor that was reachable for the whole time may call this.
+
+        :param seconds: the time without a report.
         """
         known = (_T.c.binary == COMPUTE_BINARY, _T.c.last_seen_up.is_not(None))
-        # What was heard later than now was heard before the database's clock was set back.
-        silent = sa.or_(_T.c.last_seen_up < types.later(-seconds), _T.c.last_seen_up > types.later(seconds))
+        # A report from the future came before the database's clock was set back.
+        unreachable = sa.or_(_T.c.last_seen_up < types.later(-seconds), _T.c.last_seen_up > types.later(seconds))
         with self._engine.writer() as session:
             session.execute(
-                sa.update(_T).where(*known, _T.c.down_since.is_(None), silent).values(down_since=types.now())
+                sa.update(_T).where(*known, _T.c.down_since.is_(None), unreachable).values(down_since=types.now())
             )
             down = sa.select(sa.func.count()).where(*known, _T.c.down_since.is_not(None))
             return int(session.execute(down).scalar_one())
 
     def lock_boot(self, session: Any, host: str) -> str | None:
-        """Return the boot_id of a host's compute service, which stays as it is until the transaction has ended."""
+        """Lock the row of a host's compute service until the transaction ends, and return its boot_id."""
         mine = (_T.c.host == host, _T.c.binary == COMPUTE_BINARY)
         boot_id: str | None = session.execute(sa.select(_T.c.boot_id).where(*mine).with_for_update()).scalar()
         return boot_id
 
     def write_stopped(self, session: Any, host: str, binary: str, where: Any) -> None:
-        """Write within a transaction under way that a service stops in good order: it is down until it reports again.
+        """Write a planned stop of a service within an open transaction.
 
-        :param where: a condition that it meets; else nothing is written.
+        The service is down until it reports again.
+
+        :param where: a condition for the row; if it is false, nothing is written.
         """
         session.execute(sa.update(_T).where(_T.c.host == host, _T.c.binary == binary, where).values(last_seen_up=None))
 
     def write_node(self, session: Any, node: ComputeNode) -> None:
-        """Write a hypervisor within a transaction under way; its providers are to be written to Placement."""
+        """Write a hypervisor within an open transaction, and mark its providers for a write to Placement."""
         values = {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
         for automatic in ('id', 'created_at', 'updated_at'):
             del values[automatic]
@@ -138,7 +145,7 @@ class Services:
     def get(self, service_id: int | str) -> Service:
         """Return one service by its integer id or its uuid.
 
-        :raises migrator.exception.ServiceNotFound: there is none.
+        :raises migrator.exception.ServiceNotFound: no service has this id.
         """
         column = _T.c.id if isinstance(service_id, int) else _T.c.uuid
         with self._engine.reader() as session:
@@ -150,7 +157,7 @@ class Services:
     def get_compute(self, host: str) -> Service:
         """Return the compute service of a host.
 
-        :raises migrator.exception.ComputeHostNotFound: there is none.
+        :raises migrator.exception.ComputeHostNotFound: the host has no compute service.
         """
         found = self.list(binary=COMPUTE_BINARY, host=host)
         if not found:
@@ -159,21 +166,21 @@ class Services:
 
     @engines.retried
     def update(self, service_id: int, **values: Any) -> None:
-        """Change what an operator may change: disabled, disabled_reason, forced_down."""
+        """Change the columns that an operator may change: disabled, disabled_reason, forced_down."""
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(_T.c.id == service_id).values(**values))
 
     @engines.retried
     def delete(self, service: Service) -> bool:
-        """Delete a service; of a compute host its hypervisor and its debts too.
+        """Delete a service, and for a compute service also the host's hypervisor and deferred cleanups.
 
-        :returns: whether it was; False: it has been heard of since it was read, or an instance or a migration in
-            progress is on it.
+        :returns: whether it was deleted. False: the service has reported since it was read, or the host has an instance
+            or a migration in progress.
         """
         moving, guests, cleanups = models.MIGRATIONS, models.INSTANCES, models.HOST_DEBTS
         here = [_T.c.id == service.id, _T.c.last_seen_up.is_not_distinct_from(service.last_seen_up)]
-        of_host = service.binary == COMPUTE_BINARY
-        if of_host:
+        is_compute = service.binary == COMPUTE_BINARY
+        if is_compute:
             on_its_way = sa.or_(moving.c.source_compute == service.host, moving.c.dest_compute == service.host)
             here += [
                 ~sa.exists().where(moving.c.in_progress_instance_uuid.is_not(None), on_its_way),
@@ -181,7 +188,7 @@ class Services:
             ]
         with self._engine.writer() as session:
             deleted: Any = session.execute(sa.delete(_T).where(*here))
-            if deleted.rowcount and of_host:
+            if deleted.rowcount and is_compute:
                 session.execute(sa.delete(_N).where(_N.c.host == service.host))
                 session.execute(sa.delete(cleanups).where(cleanups.c.host == service.host))
             return bool(deleted.rowcount)
@@ -189,7 +196,7 @@ class Services:
     def list_nodes(self, limit: int | None = None, marker: str | None = None) -> builtins.list[ComputeNode]:
         """Return the hypervisors, by id.
 
-        :param marker: the uuid of the last one of the page before.
+        :param marker: the uuid of the last hypervisor of the previous page.
         :raises migrator.exception.MarkerNotFound: no hypervisor has the marker's uuid.
         """
         query = sa.select(_N).order_by(_N.c.id)
@@ -204,12 +211,12 @@ class Services:
             return [rows.node(row) for row in session.execute(query)]
 
     def nodes_to_place(self) -> builtins.list[ComputeNode]:
-        """Return the hypervisors whose providers Placement has not been seen to have since they were last reported."""
+        """Return the hypervisors whose last reported providers are not yet known to be in Placement."""
         with self._engine.reader() as session:
             return [rows.node(row) for row in session.execute(sa.select(_N).where(~_N.c.in_placement))]
 
     def note_placed(self, node: ComputeNode) -> bool:
-        """Note that Placement has a hypervisor's providers; return False if it has reported others meanwhile."""
+        """Mark a hypervisor's providers as written; return False if the host has reported others meanwhile."""
         with self._engine.writer() as session:
             row = session.execute(sa.select(_N).where(_N.c.host == node.host).with_for_update()).one_or_none()
             if row is None:
@@ -222,7 +229,7 @@ class Services:
     def get_node(self, node_id: int | str) -> ComputeNode:
         """Return one hypervisor by its integer id or its uuid.
 
-        :raises migrator.exception.HypervisorNotFound: there is none.
+        :raises migrator.exception.HypervisorNotFound: no hypervisor has this id.
         """
         column = _N.c.id if isinstance(node_id, int) else _N.c.uuid
         with self._engine.reader() as session:
@@ -236,8 +243,8 @@ class Services:
     ) -> builtins.list[Place]:
         """Return compute hosts as possible destinations of an instance.
 
-        :param uuids: only those whose tree in Placement has one of these roots.
-        :param host: only this one.
+        :param uuids: only hosts whose root provider is among these.
+        :param host: only this host.
         """
         moving = models.MIGRATIONS
         inbound = (
@@ -248,7 +255,7 @@ class Services:
         cleanup = models.HOST_DEBTS
         owes = sa.exists().where(cleanup.c.host == _N.c.host, cleanup.c.instance_uuid == instance_uuid)
         source, guest = _N.alias('source'), models.INSTANCES
-        leaves = sa.select(guest.c.host).where(guest.c.uuid == instance_uuid).scalar_subquery()
+        source_host = sa.select(guest.c.host).where(guest.c.uuid == instance_uuid).scalar_subquery()
         query = (
             sa.select(
                 _T,
@@ -262,7 +269,7 @@ class Services:
                 owes.label('owes'),
             )
             .join(_T, sa.and_(_T.c.host == _N.c.host, _T.c.binary == COMPUTE_BINARY))
-            .outerjoin(source, source.c.host == leaves)
+            .outerjoin(source, source.c.host == source_host)
             .order_by(_N.c.host)
         )
         if uuids is not None:

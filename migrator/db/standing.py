@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the migrations of an instance stand, in words: what an error adds to "this cannot be done now".
+"""The state of an instance and its migrations in words, for the message of an error.
 
-No host is named: the caller may not be allowed to know it.
+The text names no host, because the caller may not be allowed to know it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _TOO_LATE_TO_ABORT = (_S.RUNNING_POST_COPY, _S.POST_MIGRATING)
 
 
 def of(session: Any, instance_uuid: str, migration_id: int | None = None) -> str:
-    """Return how a migration of an instance stands, since when, and what to do.
+    """Return the state of a migration of an instance, since when, and what to do.
 
-    :param migration_id: which; None, or if the instance has no such migration: the one in progress, else the last.
+    :param migration_id: the migration. With None, or if the instance has no such migration: the one in progress, or
+        else the last one.
     """
     query = (
         sa.select(_T, types.now().label('now'))
@@ -55,7 +56,7 @@ def _advice(row: Any) -> str:
 
 
 def existing(session: Any, instance_uuid: str) -> str:
-    """Return which instance has this uuid, and what to do."""
+    """Return a text that says which instance has this uuid, and what to do."""
     row = session.execute(sa.select(_I, types.now().label('now')).where(_I.c.uuid == instance_uuid)).one_or_none()
     if row is None:
         return 'it was deleted meanwhile; try again.'
@@ -72,10 +73,10 @@ def invalid_state(
     wanted: Sequence[str] = (),
     migration_id: int | None = None,
 ) -> exception.InstanceInvalidState:
-    """Return the error that says that an instance is in the wrong state, and why.
+    """Return the error for an instance in the wrong state.
 
-    :param wanted: the states that would be right.
-    :param migration_id: which migration the request was about, if it was about one.
+    :param wanted: the states in which the request is possible.
+    :param migration_id: the migration that the request named, if any.
     """
     facts = of(session, instance_uuid, migration_id)
     if wanted:
@@ -88,7 +89,7 @@ def invalid_state(
 
 
 class Standing:
-    """The same for a caller that has no session."""
+    """The errors of this module for a caller without a session."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Bring the schema up to this release, or say how far it is from it."""
+"""The upgrade of the schema to this release, and the check of its version."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def head() -> str:
 def version(engine: engines.Engine) -> str | None:
     """Return the schema version of a database; None if it is empty.
 
-    :raises migrator.exception.DatabaseUnreachable: it is away.
+    :raises migrator.exception.DatabaseUnreachable: the database is away.
     """
     with engines.translated(), engine.sa_engine.connect() as connection:
         return alembic_migration.MigrationContext.configure(connection).get_current_revision()
 
 
 def sync(engine: engines.Engine) -> str:
-    """Bring the schema up to this release; nothing to do is right too.
+    """Upgrade the schema to this release, if it is older.
 
-    :returns: the version that it has now.
-    :raises migrator.exception.SchemaTooNew: a later release wrote it.
-    :raises migrator.exception.DatabaseUnreachable: it is away.
+    :returns: the version after the upgrade.
+    :raises migrator.exception.SchemaTooNew: a later release wrote the schema.
+    :raises migrator.exception.DatabaseUnreachable: the database is away.
     """
     found = version(engine)
     if found is not None and not _is_known(found):
@@ -58,8 +58,8 @@ def check(engine: engines.Engine) -> None:
     """Raise unless the schema is that of this release.
 
     :raises migrator.exception.SchemaTooOld: run ``migrator-manage db sync``.
-    :raises migrator.exception.SchemaTooNew: a later release wrote it.
-    :raises migrator.exception.DatabaseUnreachable: it is away.
+    :raises migrator.exception.SchemaTooNew: a later release wrote the schema.
+    :raises migrator.exception.DatabaseUnreachable: the database is away.
     """
     found = version(engine)
     if found == head():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whole tables of a SQLite file, over and over: what has not changed since the last reading is not made again.
+"""Repeated reads of whole tables of a SQLite file, which keep the objects of unchanged rows.
 
-For who looks at a simulated cloud after every commit, where a session and a query for each table would cost more than
-all that is being looked at.
+A monitor of a simulated cloud reads all tables after every commit. A session and a query for each table would cost more
+than everything else that it does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlalchemy.dialects import sqlite
 
 from migrator.db import cleanups, models, rows
 
-#: Table -> its model, and what makes an object of a row.
+#: Table -> its model, and the function that converts a row to an object.
 TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
     'migrations': (models.Migration, rows.migration),
     'instances': (models.Instance, rows.instance),
@@ -28,7 +28,10 @@ TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
 
 
 class Row:
-    """A row, its columns being attributes; ``object`` is what the methods of the tables return for it."""
+    """A row with its columns as attributes.
+
+    :ivar object: the object that the methods of the table return for the row.
+    """
 
     object: Any
 
@@ -36,14 +39,14 @@ class Row:
         vars(self).update(columns)
 
     def __getattr__(self, name: str) -> Any:
-        """Tell a type checker that there are columns; there is no other attribute."""
+        """Raise AttributeError; the method only shows a type checker that there are more attributes."""
         raise AttributeError(name)
 
 
 class Tables:
-    """Reads tables by one connection of its own, opened when it is needed.
+    """The tables of a SQLite file, read by one connection that is opened when it is needed.
 
-    :param file: the database; it has its tables when the first of them is read.
+    :param file: the database. Its tables must exist when the first one is read.
     """
 
     def __init__(self, file: str) -> None:
@@ -58,14 +61,14 @@ class Tables:
         return list(self._tables[table].read(self._connection))
 
     def close(self) -> None:
-        """Close the connection; the next reading opens another."""
+        """Close the connection; the next read opens another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
 class _Table:
-    def __init__(self, model: type[models.Base], made: Callable[[Any], Any]) -> None:
+    def __init__(self, model: type[models.Base], convert: Callable[[Any], Any]) -> None:
         dialect = sqlite.dialect()
         columns = model.__table__.columns
         self._processors = [
@@ -73,7 +76,7 @@ class _Table:
         ]
         names = ', '.join(f'"{column.name}"' for column in columns)
         self._query = f'SELECT rowid, {names} FROM "{model.__tablename__}" ORDER BY rowid'  # noqa: S608 -- the schema's own names
-        self._made = made
+        self._convert = convert
         self._known: dict[int, tuple[tuple[Any, ...], Row]] = {}
 
     def read(self, connection: sqlite3.Connection) -> Iterator[Row]:
@@ -91,5 +94,5 @@ class _Table:
                 for (name, process), value in zip(self._processors, raw, strict=True)
             }
         )
-        row.object = self._made(row)
+        row.object = self._convert(row)
         return row

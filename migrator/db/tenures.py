@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The tenure of an instance: who takes the guest in hand raises it; see :class:`migrator.objects.protocol.Command`.
+"""The tenure of an instance, a counter that each migration and each cleanup of the guest raises.
 
-The row of the instance has the counter. Each migration and each cleanup keeps a copy of what it was when it last took
-the guest in hand, so that the counter goes on where it was after the instance was deleted and created again.
+Hosts compare it; see :class:`migrator.objects.protocol.Command`. The counter is in the row of the instance. Each
+migration and each cleanup keeps a copy of the value that it last raised it to. So the counter continues if the instance
+is deleted and created again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ def of(instance_uuid: str) -> Any:
 
 
 def after_all(instance_uuid: str) -> Any:
-    """Return, as a scalar subquery, a tenure above all that is known of an instance without a row; 0: nothing is."""
+    """Return, as a scalar subquery, a tenure above all known ones of an instance without a row.
+
+    The tenure is 0 if none is known.
+    """
     known = sa.union_all(
         *(sa.select(table.c.tenure).where(table.c.instance_uuid == instance_uuid) for table in (_T, _D))
     ).subquery()
@@ -31,11 +35,12 @@ def after_all(instance_uuid: str) -> Any:
 
 
 def take(session: Any, instance_uuid: str, migration_uuid: str, seen: int = 0) -> int:
-    """Raise the tenure of an instance for one of its migrations, or a cleanup of it; return what it is then.
+    """Raise the tenure of an instance for one of its migrations or cleanups, and return the new one.
 
-    The row of the instance is locked from now on: nobody else takes the guest in hand until the transaction has ended.
+    This locks the row of the instance, so that no other migration or cleanup raises the tenure until the transaction
+    ends.
 
-    :param seen: the highest tenure that a host has told of; the new one is above it.
+    :param seen: the highest tenure that a host has reported. The new one is above it.
     """
     above = sa.case((_I.c.tenure < seen, seen), else_=_I.c.tenure) + 1
     raised = session.execute(sa.update(_I).where(_I.c.uuid == instance_uuid).values(tenure=above))

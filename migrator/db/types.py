@@ -2,9 +2,9 @@
 
 """Column types and the one clock of the database, for every dialect.
 
-What hosts, drivers and Placement say is stored as far as a database can hold it, which the types see to: a text that is
-odd or too long must keep no host from registering, and no migration from being settled. A request to the REST API that
-says such a thing is refused before (:meth:`migrator.api.request.Request.json_document`).
+The types change a value from a host, a driver or Placement so that the database can store it. An odd or too long text
+must not keep a host from registering, or a migration from being settled. The REST API refuses such values before they
+are stored (:meth:`migrator.api.request.Request.json_document`).
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ from sqlalchemy.sql import functions
 
 from migrator.objects import base
 
-#: Characters in a column of type TEXT, of which MySQL's holds 65,535 bytes, four a character.
+#: Maximum characters in a column of type TEXT. MySQL's holds 65,535 bytes, with four bytes for a character.
 LONGEST_TEXT = 16_000
-#: Objects and arrays within each other in a column of type JSON.
+#: Maximum depth of nested objects and arrays in a column of type JSON.
 DEEPEST_JSON = 50
 
 
 class UTCDateTime(sa.types.TypeDecorator[datetime.datetime]):
-    """A time in UTC with microseconds: stored naive, aware in Python, so that no reader can mistake its zone."""
+    """A time in UTC with microseconds, naive in the database and aware in Python.
+
+    An aware time leaves a reader no doubt about the zone.
+    """
 
     impl = sa.DateTime
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Any) -> Any:
-        """Give MySQL the fraction of a second that the others have anyway."""
+        """Return the type for a dialect; MySQL needs an option for the fraction of a second."""
         if dialect.name == 'mysql':
             from sqlalchemy.dialects import mysql
 
@@ -49,9 +52,9 @@ class UTCDateTime(sa.types.TypeDecorator[datetime.datetime]):
 
 
 class Text(sa.types.TypeDecorator[str]):
-    """A text: what no database can hold is escaped, and what is too long is cut.
+    """A text in which unstorable characters are escaped, and which is cut to the length of the column.
 
-    :param length: of the column, in characters; None: it is of type TEXT.
+    :param length: the length of the column in characters; None for a column of type TEXT.
     """
 
     impl: Any = sa.String
@@ -63,18 +66,21 @@ class Text(sa.types.TypeDecorator[str]):
         self.impl = sa.Text() if length is None else sa.String(length)
 
     def process_bind_param(self, value: Any, dialect: Any) -> str | None:
-        """Return the text that is stored, or looked for."""
+        """Return the text as it is stored and compared."""
         return None if value is None else base.text(str(value), self.length or LONGEST_TEXT)
 
 
 class Json(sa.types.TypeDecorator[Any]):
-    """A document: texts as in :class:`Text`, a number that is none is null, and what is nested too deep is left out."""
+    """A JSON document in which NaN, infinity and values that are nested too deep become null.
+
+    Texts are escaped as in :class:`Text`.
+    """
 
     impl = sa.JSON
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Any) -> Any:
-        """Return the document that is stored."""
+        """Return the document as it is stored."""
         return _storable(value, DEEPEST_JSON)
 
 
@@ -93,9 +99,9 @@ def _storable(value: Any, depth: int) -> Any:
 
 
 class Whole(sa.types.TypeDecorator[int]):
-    """A whole number: one that the column cannot hold is its nearest, and what is no number is 0.
+    """A whole number that is limited to the range of the column; anything else is stored as 0.
 
-    :param bits: of the column, 32 or 64.
+    :param bits: the size of the column, 32 or 64.
     """
 
     impl: Any = sa.Integer
@@ -107,7 +113,7 @@ class Whole(sa.types.TypeDecorator[int]):
         self.impl = sa.Integer() if bits <= 32 else sa.BigInteger()
 
     def process_bind_param(self, value: Any, dialect: Any) -> int | None:
-        """Return the number that is stored, or looked for."""
+        """Return the number as it is stored and compared."""
         if value is None:
             return None
         try:
@@ -119,7 +125,7 @@ class Whole(sa.types.TypeDecorator[int]):
 
 
 class later(functions.FunctionElement[datetime.datetime]):  # noqa: N801 -- an SQL function, in SQLAlchemy's spelling
-    """The database's time of this statement, so many seconds from now: ``later(0)`` is now."""
+    """The database's time of this statement plus some seconds; ``later(0)`` is now."""
 
     type = UTCDateTime()
     inherit_cache = True
@@ -130,7 +136,7 @@ class later(functions.FunctionElement[datetime.datetime]):  # noqa: N801 -- an S
 
 
 def now() -> later:
-    """Return the expression for the database's present time; the only clock that leases are held by."""
+    """Return the expression for the database's present time, the only clock for leases."""
     return later(0)
 
 
@@ -150,18 +156,18 @@ def _later_sqlite(element: later, sql: Any, **kw: Any) -> str:
 
 @compiler.compiles(later, 'postgresql')
 def _later_postgresql(element: later, sql: Any, **kw: Any) -> str:
-    # now() stands still within a transaction, which may be the very one that waited for a lock.
+    # now() does not advance within a transaction, and a transaction may wait for a lock.
     seconds = _seconds(element, sql, **kw)
     return f"(timezone('utc', clock_timestamp()) + {seconds} * interval '1 second')"
 
 
 def sqlite_later(now_: datetime.datetime, seconds: float) -> str:
-    """Return what SQLite's ``migrator_later`` answers: text in the form in which SQLAlchemy stores times there."""
+    """Return the result of SQLite's ``migrator_later``: a text as SQLAlchemy stores times there."""
     moment = now_.astimezone(datetime.UTC) + datetime.timedelta(seconds=seconds)
     return moment.replace(tzinfo=None).strftime('%Y-%m-%d %H:%M:%S.%f')
 
 
 def aware(moment: datetime.datetime | str) -> datetime.datetime:
-    """Return a time that the database answered outside a column, aware, in UTC."""
+    """Return an aware time in UTC for a time that the database returned outside of a column."""
     found = datetime.datetime.fromisoformat(moment) if isinstance(moment, str) else moment
     return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)

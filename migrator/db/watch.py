@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tells somebody of every statement and every commit: for counting, as the demo and the tests do."""
+"""Hooks for every statement and every commit; the demo and the tests count with them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _CONTROL = ('BEGIN', 'COMMIT', 'ROLLBACK', 'SAVEPOINT', 'RELEASE')
 
 
 def watch(engine: Engine, statement: Callable[[str], None], commit: Callable[[], None]) -> None:
-    """Have two functions called from now on, in the thread that talks to the database.
+    """Call two functions from now on, in the thread that uses the database.
 
-    :param statement: called with each statement before it is sent; what begins and ends transactions is none.
+    :param statement: called with each statement before it is sent, except those that begin and end transactions.
     :param commit: called before each commit.
     """
 
     def before_statement(_connection: Any, _cursor: Any, text: str, *_more: Any) -> None:
-        # On SQLite oslo.db sends BEGIN as if it were one; elsewhere the driver sends it and nobody sees it.
+        # On SQLite oslo.db sends BEGIN as a statement. On other databases the driver sends it, without this event.
         if not text.lstrip().upper().startswith(_CONTROL):
             statement(text)
 

@@ -17,7 +17,7 @@ MUTANTS = (
         'cleanup-beside-the-next-migration',
         'migrator/db/cleanups.py',
         'if session.execute(query).first() is not None:',
-        'if debt is None:',
+        'if cleanup is None:',
         'A cleanup aborts the job of the next migration of the guest, or resumes its copy at the source.',
     ),
     Mutant(
@@ -100,8 +100,8 @@ MUTANTS = (
     Mutant(
         'heartbeat-of-an-earlier-boot-counts',
         SERVICES,
-        '_T.c.boot_id == boot_id,\n                    # One that',
-        '_T.c.boot_id != "",\n                    # One that',
+        '_T.c.boot_id == boot_id,\n                    # A late',
+        '_T.c.boot_id != "",\n                    # A late',
         'A host stays up in the list although its registered boot is dead, and nothing calls the living one back.',
     ),
     Mutant(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What alembic runs for each command; it is given an open connection."""
+"""The script that alembic runs for each command, with an open connection."""
 
 from alembic import context
 

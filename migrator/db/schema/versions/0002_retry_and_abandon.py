@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The wishes to retry and to abandon; and by whom a step was begun."""
+"""Columns for the requests to retry and to abandon, and for the owner that began a step."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The tenure: which migration of an instance a host may act for; and whether Placement has what a host reports."""
+"""Columns for the tenure, and for whether Placement has the providers that a host reports."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Since when a conductor cannot reach the broker, and since when one has called a compute service down."""
+"""Columns for the times since when a conductor lost the broker and a compute service is down."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""One file a version, the oldest first."""
+"""The versions of the schema, one file each, the oldest first."""
