@@ -30,7 +30,7 @@ _POLL = 0.5
 def retry(asked: Asked) -> int:
     """Request that a stuck migration is observed again, or unblock the cleanups of an ended one.
 
-    :raises migrator.exception.NotStuck: the migration is neither stuck nor has it blocked cleanups.
+    :raises migrator.exception.NotStuck: the migration is not stuck, and has no blocked cleanups.
     """
     story = _story(asked)
     migration = story.migration
