@@ -99,7 +99,7 @@ def measure(number: int, hosts: int, seconds: int) -> dict[str, Any]:
 
 
 def _make_rows(directory: pathlib.Path, owner: str, number: int, hosts: int) -> list[str]:
-    """Write migrations that wait in their sources' queues, with their journals, straight into the database."""
+    """Write migrations that wait in their sources' queues, with their logs, straight into the database."""
     uuids = [str(uuid.UUID(int=2 * one + 1)) for one in range(number)]
     flavor = json.dumps({'name': 'm1', 'vcpus': 1, 'memory_mb': 512, 'root_gb': 1})
     with contextlib.closing(sqlite3.connect(directory / 'migrator.sqlite')) as connection, connection:
@@ -110,11 +110,11 @@ def _make_rows(directory: pathlib.Path, owner: str, number: int, hosts: int) -> 
             _insert(connection, 'migrations', uuid=one, instance_uuid=instance, in_progress_instance_uuid=instance,
                     project_id='p', user_id='u', migration_type='live-migration', status='queued', epoch=1, attempt=1,
                     source_compute=source, source_node=source, dest_compute='far', dest_node='far', owner=owner,
-                    strategy='migration-owned', queued_at=_BEGAN)  # fmt: skip
-            for step in ('move_allocation', 'pre_live_migration', 'live_migration'):
-                state = 'intent' if step == 'live_migration' else 'done'
-                _insert(connection, 'saga_steps', saga=one, step=step, direction='do', state=state, attempt=1, epoch=1,
-                        owner=owner, tries=1, input='{"host": "far"}', started_at=_BEGAN)  # fmt: skip
+                    strategy='migration-owned', queued_at=_BEGAN, log_seq=3)  # fmt: skip
+            for seq, step in enumerate(('move_allocation', 'pre_live_migration', 'live_migration'), 1):
+                kind = 'intent' if step == 'live_migration' else 'done'
+                _insert(connection, 'saga_log', migration=one, seq=seq, step=step, kind=kind, attempt=1, epoch=1,
+                        conductor=owner, payload='{"input": {"host": "far"}}', at=_BEGAN)  # fmt: skip
     return uuids
 
 

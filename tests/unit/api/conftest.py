@@ -169,12 +169,12 @@ class World:
 
     def rows(self):
         """Return everything that a request could have changed, to be compared."""
-        tables = (models.Instance, models.Migration, models.Service, models.InstanceAction, models.SagaStep)
+        tables = (models.Instance, models.Migration, models.Service, models.InstanceAction, models.SagaLog)
         with self.database.engine.reader() as session:
             return [
                 {column.name: getattr(row, column.name) for column in table.__table__.columns}
                 for table in tables
-                for row in session.query(table).order_by(table.id)
+                for row in session.query(table).order_by(*table.__table__.primary_key)
             ]
 
     def refuses(self, response, code, fault, *words, since=None):

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from migrator.conductor.compute_client import CALLS_PER_HOST
-from migrator.conductor.migration import context
 from tests.unit.conductor import stage as stages
 
 Stage = stages.Stage
@@ -204,8 +203,8 @@ def test_a_step_that_ends_and_is_begun_anew_has_not_been_going_on_all_the_time(
     why = stage.until_stuck(migration)
     assert 'the guest is there and could run' in why
     stage.simulation.advance(8 * 60)
-    (record,) = [one for one in stage.database.migrations.steps(migration.uuid) if one.step == context.STUCK]
-    said = [event['stuck'] for event in record.result['events']]
+    entries = stage.database.migrations.read_log(migration.uuid)
+    said = [one.payload.get('reason') for one in entries if one.kind in ('stuck', 'unstuck')]
     assert set(said) <= {why, None}
     assert len(said) <= 3, 'it is not told anew each time it is asked'
 

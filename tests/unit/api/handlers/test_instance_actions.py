@@ -19,22 +19,17 @@ def story(world):
     world.threads.seconds = 5
     world.move(one.uuid, status='failed', failure='dest could not prepare')
     with world.database.engine.writer() as session:
-        for number, (step, direction, state, result) in enumerate(
+        for number, (step, kind, payload) in enumerate(
             [
-                ('move_allocation', 'do', 'done', None),
-                ('pre_live_migration', 'do', 'failed', {'reason': 'no room at dest'}),
-                ('pre_live_migration', 'undo', 'done', None),
-                ('move_allocation', 'undo', 'intent', None),
+                ('move_allocation', 'done', {}),
+                ('pre_live_migration', 'failed', {'result': {'reason': 'no room at dest'}}),
+                ('pre_live_migration', 'undo_done', {}),
+                ('move_allocation', 'undo_intent', {}),
             ]
         ):
             world.threads.seconds = number
-            ended = types.now() if state != 'intent' else None
-            session.add(
-                models.SagaStep(
-                    saga=one.uuid, step=step, direction=direction, state=state, epoch=1, attempt=1, result=result,
-                    ended_at=ended,
-                )
-            )  # fmt: skip
+            entry = {'kind': kind, 'step': step, 'payload': payload, 'epoch': 1, 'attempt': 1}
+            session.add(models.SagaLog(migration=one.uuid, seq=10 + number, **entry))
             session.flush()
         session.query(models.InstanceAction).update(
             {'finish_time': types.later(5), 'message': 'dest could not prepare', 'result': 'Error'}
