@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the services say to each other and store: frozen data that travels as JSON."""
+"""The data that services send to each other and store: frozen objects that travel as JSON."""
 
 from migrator.objects.compute_node import ComputeNode, ProviderInventory
 from migrator.objects.events import EventClient

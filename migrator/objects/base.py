@@ -3,8 +3,8 @@
 """Plain frozen data that travels as JSON, with a name and a version.
 
 An object goes over the wire as ``{"object": name, "version": "1.0", "data": {...}}``. A receiver that is older than
-the sender ignores the fields that it does not know; one that is newer fills the missing ones with their defaults. So
-a field may be added with a default (minor version), and never be renamed or change its meaning.
+the sender ignores unknown fields. A receiver that is newer fills missing fields with their defaults. So a new field
+needs a default (minor version), and no field is ever renamed or changes its meaning.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REGISTRY: dict[str, type[Versioned]] = {}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Versioned:
-    """The base of every object; a subclass is registered under its name when it is defined."""
+    """The base of every object. A subclass is registered under its name when it is defined."""
 
     VERSION: ClassVar[str] = '1.0'
 
@@ -42,10 +42,10 @@ class Versioned:
     def from_primitive(cls: type[T], primitive: dict[str, Any]) -> T:
         """Return the object that :meth:`to_primitive` wrote.
 
-        :raises ValueError: the primitive is of another object, or of another major version.
+        :raises ValueError: the primitive belongs to another object, or to another major version.
         """
         if primitive.get('object') != cls.__name__:
-            raise ValueError(f'this is a {primitive.get("object")!r}, not a {cls.__name__}')
+            raise ValueError(f'the primitive is a {primitive.get("object")!r}: expected a {cls.__name__}')
         if str(primitive.get('version')).split('.')[0] != cls.VERSION.split('.')[0]:
             raise ValueError(f'{cls.__name__} {primitive.get("version")} is not compatible with {cls.VERSION}')
         known = {field.name for field in dataclasses.fields(cls)}
@@ -70,11 +70,11 @@ def to_primitive(value: Any) -> Any:
 
 
 def cannot_travel(value: Any) -> str | None:
-    """Return where in a value something is that :func:`to_primitive` refuses, and of what type; None: it can travel."""
-    return _odd(value, '')
+    """Return the place and type of the first part that :func:`to_primitive` refuses, or None."""
+    return _first_refused(value, '')
 
 
-def _odd(value: Any, where: str) -> str | None:
+def _first_refused(value: Any, where: str) -> str | None:
     parts: Iterable[tuple[str, Any]]
     if isinstance(value, Versioned):
         dot = '.' if where else ''
@@ -89,11 +89,11 @@ def _odd(value: Any, where: str) -> str | None:
         except TypeError:
             return f'{where or "something"} of type {type(value).__name__}'
         return None
-    return next(filter(None, (_odd(item, where + place) for place, item in parts)), None)
+    return next(filter(None, (_first_refused(item, where + place) for place, item in parts)), None)
 
 
 def from_primitive(value: Any) -> Any:
-    """Return the value that :func:`to_primitive` wrote; lists stay lists, enumerations stay strings."""
+    """Return the value that :func:`to_primitive` wrote. Lists stay lists, and enumerations stay strings."""
     if isinstance(value, dict):
         if value.keys() == {'object', 'version', 'data'}:
             return _REGISTRY[value['object']].from_primitive(value)
@@ -106,9 +106,11 @@ def from_primitive(value: Any) -> Any:
 
 
 def text(value: str, limit: int | None = None) -> str:
-    """Return a text as every database can store it: what no encoding has, such as a driver's odd byte, is escaped.
+    """Return a text in a form that every database can store.
 
-    :param limit: characters to which it is cut, the dots at its end included; None: it is not.
+    Characters that no encoding has, such as an invalid byte from a driver, are escaped.
+
+    :param limit: the greatest length in characters; a longer text is cut and ends with three dots. None: no limit.
     """
     if not value.isascii():
         value = value.encode('utf-8', 'backslashreplace').decode()
@@ -117,7 +119,7 @@ def text(value: str, limit: int | None = None) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text for a log line or a terminal: in one line, and with nothing in it that a terminal would obey."""
+    """Return a text for a log line or a terminal, as one line without control characters."""
     if text.isprintable():
         return text
     return ''.join(one if one.isprintable() else one.encode('unicode_escape').decode() for one in text)

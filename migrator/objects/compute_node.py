@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a host has: its tree of resource providers, and the hypervisor as the API lists it."""
+"""The resources of a host: its tree of resource providers, and the hypervisor as the API lists it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from migrator.objects import base
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProviderInventory(base.Versioned):
-    """One resource provider of a host's tree, in Placement's words.
+    """One resource provider of a host's tree, as Placement describes it.
 
-    ``inventory`` is resource class -> ``{total, reserved, min_unit, max_unit, step_size, allocation_ratio}``.
+    ``inventory`` maps a resource class to ``{total, reserved, min_unit, max_unit, step_size, allocation_ratio}``.
     """
 
     uuid: str
@@ -27,7 +27,10 @@ class ProviderInventory(base.Versioned):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeNode(base.Versioned):
-    """One hypervisor. Its uuid is that of the root of its tree in Placement. Memory is in MiB, disk in GiB."""
+    """One hypervisor.
+
+    Its uuid is the uuid of the root provider of its tree in Placement. Memory is in MiB, disk in GiB.
+    """
 
     id: int = 0
     uuid: str
@@ -42,5 +45,5 @@ class ComputeNode(base.Versioned):
     updated_at: datetime.datetime | None = None
 
     def total(self, resource_class: str) -> int:
-        """Return how much of a resource class the whole tree has, in the class's own unit."""
+        """Return the total of a resource class over the whole tree, in the unit of the class."""
         return sum(int(provider.inventory.get(resource_class, {}).get('total', 0)) for provider in self.providers)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""An instance: a guest that migrator keeps the books of."""
+"""An instance: a guest that migrator has in its database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from migrator.objects import base
 
-#: vm_state in which a guest can be live-migrated (nova: active and paused).
+#: The vm_states in which a guest can be live-migrated, as in nova.
 MIGRATABLE_VM_STATES = ('active', 'paused')
 
 _RESOURCES_KEY = re.compile(r'^resources(?P<group>[a-zA-Z0-9_-]*):(?P<resource_class>[A-Z0-9_]+)$')
@@ -19,7 +19,7 @@ _RESOURCES_KEY = re.compile(r'^resources(?P<group>[a-zA-Z0-9_-]*):(?P<resource_c
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Flavor(base.Versioned):
-    """What a guest needs. Memory is in MiB, disk in GiB, as nova has it."""
+    """The resources that a guest needs. Memory is in MiB, disk in GiB, as in nova."""
 
     name: str
     vcpus: int = 1
@@ -30,10 +30,10 @@ class Flavor(base.Versioned):
     extra_specs: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def resource_groups(self) -> dict[str, dict[str, int]]:
-        """Return what to claim, by request group; the unnumbered group is ``''``.
+        """Return the amounts to claim by request group. The unnumbered group is ``''``.
 
-        ``resources:CLASS`` and ``resources<group>:CLASS`` in the extra specs add to or override the flavor's own
-        amounts, and an amount of 0 takes the class away, as in nova's flavors.
+        ``resources:CLASS`` and ``resources<group>:CLASS`` in the extra specs add to the flavor's own amounts or
+        override them. An amount of 0 removes the class, as in nova's flavors.
         """
         disk = self.root_gb + self.ephemeral_gb + -(-self.swap // 1024)
         groups = {'': {'VCPU': self.vcpus, 'MEMORY_MB': self.memory_mb, 'DISK_GB': disk}}
@@ -46,11 +46,11 @@ class Flavor(base.Versioned):
 
     @property
     def group_policy(self) -> str:
-        """Whether the numbered groups have to be apart, by the extra spec of this name: 'none' or 'isolate'."""
+        """The extra spec of this name, 'none' or 'isolate': whether numbered groups need separate providers."""
         return self.extra_specs.get('group_policy', 'none')
 
     def resources(self) -> dict[str, int]:
-        """Return what to claim in all, summed over the request groups, by resource class."""
+        """Return the amounts to claim by resource class, summed over the request groups."""
         total: dict[str, int] = {}
         for wanted in self.resource_groups().values():
             for name, amount in wanted.items():
@@ -60,7 +60,7 @@ class Flavor(base.Versioned):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Instance(base.Versioned):
-    """A guest: where it is, whose it is, and in what state. Times are UTC."""
+    """A guest, with its host, its owner and its state. Times are UTC."""
 
     id: int = 0
     uuid: str
@@ -83,16 +83,16 @@ class Instance(base.Versioned):
 
     @property
     def locked(self) -> bool:
-        """Whether somebody has locked it against actions."""
+        """Whether a user has locked it against actions."""
         return self.locked_by is not None
 
     def identity(self) -> dict[str, Any]:
-        """Return what a log line or an RPC needs to name it."""
+        """Return the fields that name it in a log line or an RPC."""
         return {'uuid': self.uuid, 'name': self.name}
 
 
 def stand_in(uuid: str, host: str) -> Instance:
-    """Return as much of an instance that was deleted meanwhile as a host needs to clean up after it."""
+    """Return a substitute for a deleted instance, with what a host needs to clean up after it."""
     flavor = Flavor(name='deleted')
     return Instance(
         uuid=uuid, name=uuid, project_id='', user_id='', host=host, node=host, flavor=flavor, vm_state='deleted'

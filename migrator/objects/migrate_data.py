@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the two hosts must know of each other to move one guest; it travels through the conductor."""
+"""The data that the two hosts of a live migration exchange through the conductor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from migrator.objects import base
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LiveMigrateData(base.Versioned):
-    """Made by the destination's check, completed by the source's check and by pre_live_migration, then frozen.
+    """The data of one live migration for both hosts.
+
+    The destination's check creates it. The source's check and pre_live_migration complete it. After that it does not
+    change.
 
     :ivar block_migration: whether disks are copied too; None until the checks have found out.
     :ivar is_shared_storage: whether both hosts see the same disks.

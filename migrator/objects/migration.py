@@ -14,7 +14,10 @@ from migrator.objects import base
 
 
 class MigrationStatus(enum.StrEnum):
-    """Where a migration stands. The words are nova's; the order is that of the 2016 specification."""
+    """The status of a migration.
+
+    The words are nova's. The order is that of the 2016 specification.
+    """
 
     ACCEPTED = 'accepted'
     PREPARING = 'preparing'
@@ -30,19 +33,19 @@ class MigrationStatus(enum.StrEnum):
 
 _S = MigrationStatus
 
-#: A status that nothing leaves.
+#: The statuses that a migration never leaves.
 ENDS = frozenset({_S.COMPLETED, _S.CANCELLED, _S.FAILED, _S.ERROR})
-#: In progress, by the one definition used everywhere: everything that is not an end.
+#: The one definition of "in progress": every status that is not an end.
 IN_PROGRESS = frozenset(MigrationStatus) - ENDS
 
-#: (from, to) -> what makes it so. Nothing else assigns a status.
+#: (from, to) -> the cause. A status changes only along this table.
 LEGAL_MOVES: dict[tuple[MigrationStatus, MigrationStatus], str] = {
     (_S.ACCEPTED, _S.PREPARING): 'a conductor has taken it',
     (_S.ACCEPTED, _S.CANCELLED): 'asked to abort before anything was done',
     (_S.ACCEPTED, _S.FAILED): 'no destination could be found before anything was done',
     (_S.ACCEPTED, _S.ERROR): 'abandoned before anything was done',
-    (_S.PREPARING, _S.QUEUED): 'the destination is prepared, and the source is told to queue it',
-    (_S.PREPARING, _S.POST_MIGRATING): 'an adopter finds the guest at the destination',
+    (_S.PREPARING, _S.QUEUED): 'the destination is prepared, and the source gets the command to queue it',
+    (_S.PREPARING, _S.POST_MIGRATING): 'after a takeover the guest is found at the destination',
     (_S.PREPARING, _S.CANCELLED): 'unwound because asked',
     (_S.PREPARING, _S.FAILED): 'unwound: no candidate could take it',
     (_S.PREPARING, _S.ERROR): 'the guest was lost, or abandoned',
@@ -59,41 +62,41 @@ LEGAL_MOVES: dict[tuple[MigrationStatus, MigrationStatus], str] = {
     (_S.RUNNING, _S.ERROR): 'the guest was lost, or abandoned',
     (_S.RUNNING_POST_COPY, _S.POST_MIGRATING): 'the last page has arrived',
     (_S.RUNNING_POST_COPY, _S.ERROR): 'post-copy broke off for good, or it was abandoned',
-    (_S.POST_MIGRATING, _S.COMPLETED): 'every post step is done, or owed by a host that is down',
+    (_S.POST_MIGRATING, _S.COMPLETED): 'every post step is done, or deferred for a host that is down',
     (_S.POST_MIGRATING, _S.ERROR): 'the guest was lost after the move, or abandoned',
 }
 
 
-#: What a planned stop of a source writes as the verdict of an abort: its own word that the entry was cancelled in its
-#: queue, where the driver had not been called, and that this boot takes nothing new. It holds when the host is gone.
+#: The abort verdict that a planned stop of a source writes. The source reports with it that it cancelled the entry in
+#: its queue before it called the driver, and that this boot accepts no new work. It stays valid when the host is gone.
 CANCELLED_BY_STOP = f'{_S.CANCELLED}: in the queue of its source, which was stopped'
 
 
 class MigrationType(enum.StrEnum):
-    """Which story a migration tells; nova's words."""
+    """The kind of a migration, in nova's words."""
 
     LIVE_MIGRATION = 'live-migration'
     EVACUATION = 'evacuation'
 
 
 class Outcome(enum.StrEnum):
-    """How the pivot was settled. Before that it is None; then it never changes."""
+    """The result of settling the pivot. It is None before, and never changes afterwards."""
 
     FORWARD = 'forward'
     BACK = 'back'
 
 
 class Strategy(enum.StrEnum):
-    """Who holds the source's allocation meanwhile (the migration-allocations specification)."""
+    """The holder of the source's allocation during a migration (the migration-allocations specification)."""
 
     MIGRATION_OWNED = 'migration-owned'
     DOUBLED = 'doubled'
 
 
 def check_move(migration_uuid: str, old: str, new: str) -> None:
-    """Raise unless the table has this move.
+    """Raise unless the table has this move, or the status is in progress and stays the same.
 
-    :raises IllegalMove: the table has no row for it. Staying where one is, before the end, is always legal.
+    :raises IllegalMove: the table has no row for it.
     """
     if old == new and MigrationStatus(old) in IN_PROGRESS:
         return
@@ -123,14 +126,14 @@ class Migration(base.Versioned):
     created_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
 
-    #: What was asked for.
+    #: The request.
     request_id: str | None = None
     requested_host: str | None = None
     force: bool = False
     block_migration: bool | None = None
     disk_over_commit: bool = False
 
-    #: The saga's own columns.
+    #: The columns of the saga.
     strategy: str = Strategy.MIGRATION_OWNED.value
     outcome: str | None = None
     owner: str | None = None
@@ -146,20 +149,20 @@ class Migration(base.Versioned):
     #: The place of the newest entry in its log.
     log_seq: int = 0
 
-    #: Wishes: written by the API, by a stopping host and by migrator-manage, read by the owner.
+    #: Requests: written by the API, by migrator-manage, and when a host stops or times out; read by the owner.
     abort_requested_at: datetime.datetime | None = None
     abort_requested_by: str | None = None
     abort_verdict: str | None = None
     force_complete_requested_at: datetime.datetime | None = None
-    #: None again when the owner has looked.
+    #: The owner sets these back to None when it has processed the request.
     retry_requested_at: datetime.datetime | None = None
     retry_requested_by: str | None = None
     abandon_requested_at: datetime.datetime | None = None
     abandon_requested_by: str | None = None
-    #: The host that runs the guest, by the word of who has it abandoned.
+    #: The host that runs the guest, as the operator who abandons the migration states.
     abandon_guest_on: str | None = None
 
-    #: What the hypervisor last said of the copy.
+    #: The hypervisor's last report of the copy.
     memory_total: int | None = None
     memory_processed: int | None = None
     memory_remaining: int | None = None
@@ -169,14 +172,14 @@ class Migration(base.Versioned):
 
     @property
     def in_progress(self) -> bool:
-        """Whether it has not ended; stuck is not an end."""
+        """Whether it has not ended. A stuck migration has not."""
         return self.status in IN_PROGRESS
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will change it any more."""
+        """Whether its status is final."""
         return not self.in_progress
 
     def identity(self) -> dict[str, Any]:
-        """Return what a log line needs to name it."""
+        """Return the fields that name it in a log line."""
         return {'uuid': self.uuid, 'instance_uuid': self.instance_uuid, 'epoch': self.epoch}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a conductor and a compute host say to each other about one migration."""
+"""The messages between a conductor and a compute host about one migration."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Any
 from migrator import exception
 from migrator.objects import base
 
-#: Characters of a reason that are kept.
+#: The greatest length of a reason, in characters. The rest is cut.
 LONGEST_REASON = 4000
 #: The highest epoch or tenure that a database can store.
 STORABLE = 2**31 - 1
-#: From here on an epoch or tenure that a host reports is taken for nonsense: far above what conductors come to by ones,
-#: and far enough below what can be stored for them to go on from it.
+#: From this number on an epoch or tenure that a host reports counts as invalid. Conductors count in ones and never come
+#: near it, and it is far enough below STORABLE for them to count on from it.
 HIGHEST = 2**30
 
 
 class GuestState(enum.StrEnum):
-    """What a driver says of one guest on its host."""
+    """The state of one guest on one host, as the driver reports it."""
 
-    #: It runs here, in post-copy arriving here included.
+    #: It runs here, also while its memory still arrives in post-copy.
     RUNNING = 'running'
     #: Its user has paused it.
     PAUSED = 'paused'
     #: It is defined here and shut off.
     SHUTDOWN = 'shutdown'
-    #: The hypervisor has paused it to cut over (told by the reason of the pause).
+    #: The hypervisor has paused it for the switchover. The reason of the pause shows that.
     CUTOVER = 'paused for cut-over'
     #: Post-copy broke off: neither host can run it alone.
     POSTCOPY_BROKEN = 'post-copy broken off'
-    #: What pre_live_migration made is here and waits for the guest.
+    #: The host has what pre_live_migration made, and waits for the guest.
     WAITING = 'waiting'
-    #: Not even that.
+    #: The host has nothing of the guest.
     ABSENT = 'absent'
 
 
@@ -43,7 +43,7 @@ _STATES = tuple(state.value for state in GuestState)
 
 
 class Entry(enum.StrEnum):
-    """Where a migration's driver call stands in the source's queue."""
+    """The state of a migration's driver call in the source's queue."""
 
     NONE = ''
     QUEUED = 'queued'
@@ -52,7 +52,7 @@ class Entry(enum.StrEnum):
 
 
 class WorkState(enum.StrEnum):
-    """Where one step's work on a host stands."""
+    """The state of one step's work on a host."""
 
     RUNNING = 'running'
     DONE = 'done'
@@ -65,10 +65,10 @@ class Guest(base.Versioned):
     """One guest as its driver sees it.
 
     :ivar state: a :class:`GuestState`.
-    :ivar job: a migration job of it goes out from here.
-    :ivar incoming: a receiving process exists (told apart from merely prepared).
-    :ivar post_copy: it runs at the destination while its memory still follows.
-    :raises migrator.exception.ValidationError: the state is none that there is.
+    :ivar job: whether an outgoing migration job of the guest exists here.
+    :ivar incoming: whether a receiving process exists; without one the host is only prepared.
+    :ivar post_copy: whether the guest runs at the destination while its memory still follows.
+    :raises migrator.exception.ValidationError: the state is not a :class:`GuestState`.
     """
 
     instance_uuid: str
@@ -80,15 +80,16 @@ class Guest(base.Versioned):
     def __post_init__(self) -> None:
         if not self.told:
             *most, last = GuestState
-            would_do = f'{", ".join(most)} or {last} would do.'
-            raise exception.ValidationError(path='Guest.state', value=self.state, detail=would_do)
+            detail = f'Use {", ".join(most)} or {last}.'
+            raise exception.ValidationError(path='Guest.state', value=self.state, detail=detail)
 
     @classmethod
     def from_primitive(cls, primitive: dict[str, Any]) -> Any:
-        """Return the guest that a host tells of, also where its state is none that this release knows: what a host
-        says of one guest must not be in the way of what it says of the others; see :attr:`told`.
+        """Return the guest that a host reports, also if this release does not know its state.
 
-        :raises ValueError: the primitive is of another object, or of another major version.
+        An unknown state of one guest must not make the report on the other guests unreadable. See :attr:`told`.
+
+        :raises ValueError: the primitive belongs to another object, or to another major version.
         """
         data = primitive.get('data', {})
         state = data.get('state', GuestState.ABSENT.value)
@@ -100,7 +101,7 @@ class Guest(base.Versioned):
 
     @property
     def told(self) -> bool:
-        """Whether the state says anything; that of another service's driver may be a word that nobody knows."""
+        """Whether this release knows the state. The driver of a newer service may report an unknown one."""
         return self.state in _STATES
 
     @property
@@ -110,23 +111,23 @@ class Guest(base.Versioned):
 
     @property
     def active(self) -> bool:
-        """Whether its processors could execute here now."""
+        """Whether its processors can execute here now."""
         return self.state == GuestState.RUNNING
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command(base.Versioned):
-    """The head of every call to a compute host: which step of which migration, in whose name, for which boot.
+    """The header of every call to a compute host: the step, the migration, the owner and the boot.
 
-    The tenure says in which order migrations and cleanups have taken an instance in hand: accepting a migration,
-    abandoning one, and a cleanup that no migration in progress carries out each raise it. A host compares tenure and
-    epoch as a pair, and refuses what is lower than what it has seen for the instance; so an earlier migration cannot
-    act on a guest that a later one has in hand there.
+    The tenure orders the migrations and cleanups of an instance. It rises when a migration is accepted or abandoned,
+    and when a cleanup runs outside of a migration in progress. A host compares tenure and epoch as a pair, and refuses
+    a lower pair than it has seen for the instance. So an earlier migration cannot act on a guest after a later one.
 
-    :ivar tenure: 0: unknown, as from a service of an earlier release; only the migration's epochs are compared then.
+    :ivar tenure: 0: unknown, as from a service of an earlier release; the host then compares only the migration's
+        epochs.
     :ivar owner: the conductor's id.
     :ivar reply_to: the conductor's server name, for events.
-    :ivar boot_id: the boot of the host that is meant; another refuses it.
+    :ivar boot_id: the boot of the host that the command is meant for; any other boot refuses it.
     """
 
     migration_uuid: str
@@ -140,16 +141,18 @@ class Command(base.Versioned):
 
     @property
     def is_odd(self) -> bool:
-        """Whether its epoch or its tenure is one that no database can have given."""
+        """Whether its epoch or its tenure is outside of the range that a database can store."""
         return not (0 <= self.epoch <= STORABLE and 0 <= self.tenure <= STORABLE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report(base.Versioned):
-    """What became of one step's work on a host: sent as an event, and kept for the poll until it is acknowledged.
+    """The state or result of one step's work on a host.
 
-    :ivar result: what the step returned, JSON-safe.
-    :ivar reason: why it failed, for a person.
+    The host sends it as an event, and keeps it for polls until the conductor acknowledges it.
+
+    :ivar result: the return value of the step, JSON-safe.
+    :ivar reason: why it failed, in words for an operator.
     """
 
     migration_uuid: str
@@ -162,21 +165,21 @@ class Report(base.Versioned):
     reason: str | None = None
 
     def __post_init__(self) -> None:
-        """Bound what a driver says."""
+        """Limit the length of the reason, which comes from a driver."""
         if self.reason is not None and len(self.reason) > LONGEST_REASON:
             object.__setattr__(self, 'reason', base.text(self.reason, LONGEST_REASON))
 
 
 class Refusal(enum.StrEnum):
-    """Why a host did not take a command."""
+    """The reason why a host refuses a command."""
 
     #: The command is for another boot of this host.
     BOOT = 'boot'
-    #: The command's epoch is lower than one seen, or equal and another owner's.
+    #: The command's epoch is lower than one seen, or equal to one of another owner.
     EPOCH = 'epoch'
-    #: A later migration of the guest, or a later cleanup, has it in hand.
+    #: The host has seen a command of a later migration or a later cleanup of the guest.
     TENURE = 'tenure'
-    #: The answer to compute_started has not been applied yet.
+    #: The host has not yet applied the answer to compute_started.
     STARTING = 'starting'
     #: The service is stopping.
     STOPPING = 'stopping'
@@ -186,10 +189,10 @@ class Refusal(enum.StrEnum):
 class Answer(base.Versioned):
     """The answer to a command.
 
-    :ivar refusal: None if it was taken, else a :class:`Refusal`.
+    :ivar refusal: None if the host accepted the command, else a :class:`Refusal`.
     :ivar seen: the highest epoch that this boot has seen for the migration.
     :ivar seen_tenure: the highest tenure that this boot has seen for the instance.
-    :ivar report: what is known of the step's work now: running, or ended (a repeated command gets the stored one).
+    :ivar report: the state of the step's work now: running, or ended; a repeated command gets the stored report.
     """
 
     refusal: str | None = None
@@ -201,13 +204,13 @@ class Answer(base.Versioned):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Observation(base.Versioned):
-    """What one host says of one migration when polled.
+    """The answer of one host to a poll about one migration.
 
-    :ivar epoch: the highest epoch seen, this poll's included.
-    :ivar tenure: the highest tenure seen for the instance, likewise.
+    :ivar epoch: the highest epoch seen, including the poll's own.
+    :ivar tenure: the highest tenure seen for the instance, including the poll's own.
     :ivar entry: an :class:`Entry`.
-    :ivar verdict: what the driver call returned, where it has: completed, failed, aborted; '' otherwise.
-    :ivar reports: the step works running or ended and not yet acknowledged.
+    :ivar verdict: the result of the driver call: completed, failed, aborted; '' while there is none.
+    :ivar reports: the reports of steps that run, or that have ended and are not yet acknowledged.
     :ivar progress: memory and disk figures in bytes, as the REST API names them; {} without a job.
     """
 
@@ -226,12 +229,12 @@ class Observation(base.Versioned):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostReport(base.Versioned):
-    """What a compute says of itself when it starts, and with every heartbeat.
+    """The report of a compute host on itself, sent at its start and with every heartbeat.
 
     :ivar limit: max_concurrent_live_migrations.
     :ivar node: name, hypervisor facts and inventory tree.
-    :ivar guests: every guest the driver knows; only at start.
-    :ivar adoptable: those of them that the books are to take in if they do not know them: each an instance.
+    :ivar guests: every guest that the driver knows; only at start.
+    :ivar adoptable: the guests that the conductor adopts if the database does not know them; each is an instance.
     """
 
     host: str
@@ -245,12 +248,12 @@ class HostReport(base.Versioned):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Assignment(base.Versioned):
-    """One migration of a host that has just started: what compute_started answers, in queued_at order.
+    """One migration of a host that has just started, from the answer to compute_started.
 
-    :ivar role: of the host: source or destination; none: the migration has ended, and was the last to have a guest of
-        this host in hand.
-    :ivar queue: whether the source is to queue its driver call again.
-    :ivar running_for: seconds since it was first seen running; 0 if it was not.
+    :ivar role: the host's role: source, destination, or none. None means that the migration has ended and was the last
+        one to handle a guest of this host.
+    :ivar queue: whether the source queues its driver call again.
+    :ivar running_for: seconds since the migration was first seen running; 0 if it never was.
     """
 
     command: Command

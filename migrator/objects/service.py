@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A service as the database knows it, and the one list of service versions."""
+"""A service as stored in the database, and the list of service versions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SERVICE_VERSIONS: dict[int, str] = {
     5: 'commands carry the tenure; below, a host compares the epochs of each migration alone',
 }
 CURRENT_VERSION = max(SERVICE_VERSIONS)
-#: From this version on a host lets go of what does not run yet.
+#: From this version on a host can abort a migration in its queue.
 ABORTS_QUEUED = 3
-#: From this version on a host answers at once when it is told to do post or rollback, and does it later.
+#: From this version on a host answers a command for a post or rollback step at once, and runs the step afterwards.
 LIGHTWEIGHT = 4
-#: From this version on a host refuses a migration of a guest that a later one has in hand.
+#: From this version on a host refuses commands of a migration after a later migration of the same guest.
 COMPARES_TENURE = 5
 
 COMPUTE_BINARY = 'nova-compute'
@@ -33,10 +33,10 @@ CONDUCTOR_BINARY = 'nova-conductor'
 class Service(base.Versioned):
     """One row of ``services``. Times are UTC.
 
-    :ivar last_seen_up: None: it has stopped in good order, and has not been heard of since.
-    :ivar down_since: when a conductor has called a compute service down: it had heard nothing of it for
-        ``service_down_time``, in which its own messages to itself came through the broker. None: none has, so that with
-        the broker or every conductor away a host stays what it was.
+    :ivar last_seen_up: the time of its last report; None: it stopped as planned, and has not reported since.
+    :ivar down_since: when a conductor declared a compute service down: the service had not reported for
+        ``service_down_time``, while the conductor's messages to itself came through the broker. None: no conductor has
+        declared it down. So a host keeps its state while the broker or every conductor is away.
     """
 
     id: int = 0
@@ -54,21 +54,24 @@ class Service(base.Versioned):
     updated_at: datetime.datetime | None = None
 
     def is_up(self, now: datetime.datetime, lease: float) -> bool:
-        """Whether it counts as up: no operator has declared it down, it was not stopped, and it has been heard of.
+        """Return whether the service counts as up.
+
+        It does not after it stopped, after an operator or a conductor declared it down, or before its first report.
 
         :param now: the database's time.
-        :param lease: seconds after which a conductor, which itself writes to the database, counts as down.
+        :param lease: seconds after which a conductor that has not written to the database counts as down.
         """
         if self.forced_down or self.last_seen_up is None:
             return False
         return self.down_since is None if self.binary == COMPUTE_BINARY else not self.is_silent(now, lease)
 
     def is_silent(self, now: datetime.datetime, seconds: float) -> bool:
-        """Whether nothing has been heard of it for so long, its own word that it stops being the last.
+        """Return whether the last report of the service is older than some seconds.
 
-        One that has stopped in good order is down at once, but may be back at once too.
+        The report of a planned stop counts as the last one. A stopped service is down at once, but it may also be back
+        soon.
 
         :param now: the database's time.
         """
-        heard = self.last_seen_up or self.updated_at
-        return heard is None or abs((now - heard).total_seconds()) > seconds
+        reported = self.last_seen_up or self.updated_at
+        return reported is None or abs((now - reported).total_seconds()) > seconds

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times in words."""
+"""Durations and times in words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import datetime
 
 
 def span(seconds: float) -> str:
-    """Return in words how long that is."""
+    """Return a duration in words."""
     whole = int(abs(seconds))
     if whole < 100:
         return f'{whole} s'
@@ -21,5 +21,5 @@ def span(seconds: float) -> str:
 
 
 def ago(at: datetime.datetime | None, now: datetime.datetime) -> str | None:
-    """Return in words how long ago something was, by the database's clock; None if it never was."""
+    """Return in words how long ago something happened, by the database's clock, or None if it never did."""
     return None if at is None else f'{span((now - at).total_seconds())} ago'

@@ -55,7 +55,7 @@ NODE = compute_node.ComputeNode(
         ([object()], '[0] of type object'),
     ],
 )
-def test_what_cannot_travel_is_told_by_its_place_and_type(value, where):
+def test_cannot_travel_returns_place_and_type_of_the_refused_part(value, where):
     assert base.cannot_travel(value) == where
     if where is None:
         base.to_primitive(value)
@@ -87,7 +87,7 @@ class TestRoundTrip:
         assert base.from_primitive(wire) == thing
         assert type(thing).from_primitive(wire) == thing
 
-    def test_every_object_there_is_has_been_tried_here(self) -> None:
+    def test_every_registered_object_is_in_this_list(self) -> None:
         tried = {type(thing).__name__ for thing in EVERYTHING}
         inside = {'Flavor', 'ProviderInventory', 'LiveMigrateData'}
         ours = {name for name, cls in base._REGISTRY.items() if cls.__module__.startswith('migrator.objects')}
@@ -103,12 +103,12 @@ class TestRoundTrip:
     def test_tuples_and_sets_become_lists_and_keys_become_text(self) -> None:
         assert base.to_primitive({1: (1, 2), 'x': frozenset({3})}) == {'1': [1, 2], 'x': [3]}
 
-    def test_what_cannot_go_over_the_wire_says_what_it_is(self) -> None:
+    def test_refused_value_raises_type_error_with_its_type(self) -> None:
         with pytest.raises(TypeError) as caught:
             base.to_primitive({'a': object()})
         assert 'object' in str(caught.value)
 
-    def test_a_plain_dict_that_merely_looks_a_little_like_an_object_stays_one(self) -> None:
+    def test_plain_dict_with_similar_keys_stays_a_dict(self) -> None:
         for plain in ({'object': 'Thing'}, {'time': 'x', 'zone': 'y'}, {}):
             assert base.from_primitive(plain) == plain
 
@@ -117,24 +117,24 @@ class TestVersions:
     def wire(self, **changes: Any) -> dict[str, Any]:
         return {**Thing(name='a').to_primitive(), **changes}
 
-    def test_a_field_that_is_not_known_is_ignored(self) -> None:
+    def test_unknown_field_is_ignored(self) -> None:
         assert Thing.from_primitive(self.wire(data={'name': 'a', 'weight': 7})) == Thing(name='a')
 
-    def test_a_field_that_is_missing_has_its_default(self) -> None:
+    def test_missing_field_has_its_default(self) -> None:
         assert Thing.from_primitive(self.wire(data={'name': 'a'})).size == 3
 
-    def test_one_that_has_no_default_cannot_be_missing(self) -> None:
+    def test_missing_field_without_default_raises(self) -> None:
         with pytest.raises(TypeError):
             Thing.from_primitive(self.wire(data={}))
 
-    def test_a_later_minor_version_is_read_and_another_major_one_refused(self) -> None:
+    def test_later_minor_version_is_read_and_other_major_version_refused(self) -> None:
         assert Thing.from_primitive(self.wire(version='1.9')) == Thing(name='a')
         for version in ('2.0', '0.9', None):
             with pytest.raises(ValueError) as caught:
                 Thing.from_primitive(self.wire(version=version))
             assert 'not compatible' in str(caught.value)
 
-    def test_another_object_is_refused_by_name(self) -> None:
+    def test_primitive_of_another_object_is_refused_with_both_names(self) -> None:
         with pytest.raises(ValueError) as caught:
             Thing.from_primitive(GUEST.to_primitive())
         assert 'Guest' in str(caught.value)
@@ -142,7 +142,7 @@ class TestVersions:
 
 
 class TestFrozen:
-    def test_an_object_is_replaced_and_never_changed(self) -> None:
+    def test_replace_returns_a_copy_and_assignment_raises(self) -> None:
         thing = Thing(name='a')
         assert thing.replace(size=4) == Thing(name='a', size=4)
         assert thing.size == 3

@@ -18,7 +18,7 @@ class TestResourceGroups:
         assert Flavor(name='f', root_gb=1, ephemeral_gb=2, swap=1025).resource_groups()['']['DISK_GB'] == 5
         assert Flavor(name='f', root_gb=1, swap=1024).resource_groups()['']['DISK_GB'] == 2
 
-    def test_nothing_is_claimed_of_a_class_of_which_it_needs_nothing(self) -> None:
+    def test_class_with_amount_zero_is_not_claimed(self) -> None:
         assert 'DISK_GB' not in Flavor(name='f', root_gb=0).resource_groups()['']
 
     def test_an_extra_spec_adds_a_class_overrides_one_or_takes_it_away(self) -> None:
@@ -36,14 +36,14 @@ class TestResourceGroups:
             '_NET': {'NET_BW': 5},
         }
 
-    def test_a_group_of_nothing_is_no_group(self) -> None:
+    def test_group_without_amounts_is_left_out(self) -> None:
         assert list(Flavor(name='f', extra_specs={'resources1:PGPU': '0'}).resource_groups()) == ['']
 
-    def test_other_extra_specs_say_nothing_of_resources(self) -> None:
+    def test_other_extra_specs_do_not_change_resources(self) -> None:
         specs = {'hw:cpu_policy': 'dedicated', 'trait:CUSTOM_FAST': 'required', 'resources': '1'}
         assert Flavor(name='f', extra_specs=specs).resource_groups() == Flavor(name='f').resource_groups()
 
-    def test_in_all_it_is_the_sum_over_the_groups(self) -> None:
+    def test_resources_are_summed_over_the_groups(self) -> None:
         specs = {'resources1:PGPU': '1', 'resources2:PGPU': '2', 'resources1:VCPU': '4'}
         assert Flavor(name='f', vcpus=2, extra_specs=specs).resources() == {
             'VCPU': 6,
@@ -54,7 +54,7 @@ class TestResourceGroups:
 
 
 @pytest.mark.parametrize(('locked_by', 'locked'), [(None, False), ('admin', True), ('owner', True)])
-def test_an_instance_is_locked_when_somebody_has_locked_it(locked_by: str | None, locked: bool) -> None:
+def test_instance_with_locked_by_is_locked(locked_by: str | None, locked: bool) -> None:
     one = Instance(
         uuid='i', name='n', project_id='p', user_id='u', host='h', node='h', flavor=Flavor(name='f'),
         locked_by=locked_by,

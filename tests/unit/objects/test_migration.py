@@ -13,7 +13,7 @@ from migrator.objects.migration import ENDS, IN_PROGRESS, LEGAL_MOVES, Migration
 
 
 class TestLegalMoves:
-    def test_ends_absorb(self) -> None:
+    def test_no_move_leaves_an_end(self) -> None:
         assert not [move for move in LEGAL_MOVES if move[0] in ENDS]
 
     def test_every_status_can_be_reached_and_from_each_an_end(self) -> None:
@@ -27,7 +27,7 @@ class TestLegalMoves:
                 ahead |= more
             assert ahead & ENDS
 
-    def test_whatever_is_in_progress_can_be_abandoned(self) -> None:
+    def test_every_status_in_progress_can_become_error(self) -> None:
         assert {start for start, to in LEGAL_MOVES if to is MigrationStatus.ERROR} == IN_PROGRESS
 
     def test_no_move_leads_back(self) -> None:
@@ -38,7 +38,7 @@ class TestLegalMoves:
     def test_every_move_has_a_remark(self) -> None:
         assert all(remark.strip() for remark in LEGAL_MOVES.values())
 
-    def test_once_the_guest_runs_at_the_destination_there_is_no_way_back(self) -> None:
+    def test_status_after_the_pivot_cannot_become_cancelled_or_failed(self) -> None:
         for start in (MigrationStatus.RUNNING_POST_COPY, MigrationStatus.POST_MIGRATING):
             ends = {to for one, to in LEGAL_MOVES if one is start}
             assert not ends & {MigrationStatus.CANCELLED, MigrationStatus.FAILED}
@@ -65,12 +65,12 @@ class TestStatuses:
         assert not ENDS & IN_PROGRESS
         assert {status.value for status in ENDS} == {'completed', 'cancelled', 'failed', 'error'}
 
-    def test_the_words_are_novas(self) -> None:
+    def test_status_values_are_those_of_nova(self) -> None:
         assert MigrationStatus.RUNNING_POST_COPY == 'running (post-copy)'
         assert MigrationStatus.POST_MIGRATING == 'post-migrating'
 
     @pytest.mark.parametrize('status', MigrationStatus)
-    def test_a_migration_knows_whether_it_has_ended(self, status: MigrationStatus) -> None:
+    def test_migration_has_ended_exactly_in_an_end_status(self, status: MigrationStatus) -> None:
         one = migration.Migration(
             uuid='m', instance_uuid='i', project_id='p', user_id='u', source_compute='h', source_node='h',
             status=status.value,

@@ -13,34 +13,34 @@ NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
 @pytest.mark.parametrize(('silent', 'up'), [(0, True), (60, True), (60.001, False), (-30, True), (-61, False)])
-def test_a_conductor_is_up_as_long_as_it_has_written_lately(silent: float, up: bool) -> None:
+def test_conductor_is_up_while_its_last_write_is_within_the_lease(silent: float, up: bool) -> None:
     seen = NOW - datetime.timedelta(seconds=silent)
     assert service.Service(uuid='s', host='h', binary='nova-conductor', last_seen_up=seen).is_up(NOW, 60) == up
 
 
-def test_a_compute_is_up_until_a_conductor_has_called_it_down() -> None:
+def test_compute_is_up_until_a_conductor_declares_it_down() -> None:
     seen = NOW - datetime.timedelta(days=1)
     assert service.Service(uuid='s', host='h', last_seen_up=seen).is_up(NOW, 60)
     assert not service.Service(uuid='s', host='h', last_seen_up=seen, down_since=NOW).is_up(NOW, 60)
 
 
-def test_one_that_is_declared_down_is_down_however_lately_it_was_heard_of() -> None:
+def test_forced_down_service_is_down_despite_a_recent_report() -> None:
     assert not service.Service(uuid='s', host='h', last_seen_up=NOW, forced_down=True).is_up(NOW, 60)
 
 
-def test_one_that_was_never_heard_of_is_down() -> None:
+def test_service_that_never_reported_is_down_and_silent() -> None:
     assert not service.Service(uuid='s', host='h').is_up(NOW, 60)
     assert service.Service(uuid='s', host='h').is_silent(NOW, 60)
 
 
-def test_one_that_has_stopped_is_down_at_once_and_silent_later() -> None:
+def test_stopped_service_is_down_at_once_and_silent_later() -> None:
     stopped = service.Service(uuid='s', host='h', last_seen_up=None, updated_at=NOW)
     assert not stopped.is_up(NOW, 60)
     assert not stopped.is_silent(NOW + datetime.timedelta(seconds=60), 60)
     assert stopped.is_silent(NOW + datetime.timedelta(seconds=61), 60)
 
 
-def test_a_disabled_one_is_up_all_the_same() -> None:
+def test_disabled_service_is_up() -> None:
     assert service.Service(uuid='s', host='h', last_seen_up=NOW, disabled=True).is_up(NOW, 60)
 
 
