@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The context of a request, carried on every call; and what a thread works on, for the lines that it logs."""
+"""The context of a request, sent with every call, and the subject of a thread's work, for its log lines."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from oslo_context import context as oslo_context
 
 
 class RequestContext(oslo_context.RequestContext):
-    """Who asks, and under which request id.
+    """The caller and the id of a request.
 
-    It is oslo.context's context as it stands; only :meth:`from_primitive` and :meth:`to_primitive` are added, for the
-    form in which it travels with an RPC message: JSON-safe, and without the token.
+    This is oslo.context's context with :meth:`from_primitive` and :meth:`to_primitive` added, for the form that travels
+    with an RPC message: JSON-safe and without the token.
     """
 
     def to_primitive(self) -> dict[str, Any]:
-        """Return the JSON-safe form that travels with a message; it holds no token."""
+        """Return the JSON-safe form that travels with a message, without the token."""
         return {
             'request_id': self.request_id,
             'global_request_id': self.global_request_id,
@@ -39,10 +39,10 @@ class RequestContext(oslo_context.RequestContext):
 
 
 def admin_context(request_id: str | None = None) -> RequestContext:
-    """Return the context under which a service acts on its own account.
+    """Return the context for what a service does with its own rights.
 
-    :param request_id: the request that caused the act, where there was one; that which this thread works on
-        (:func:`about`), unless given.
+    :param request_id: the request that caused it, if any; by default the request that this thread works on
+        (:func:`about`).
     """
     if request_id is None:
         known = subject().request
@@ -52,9 +52,9 @@ def admin_context(request_id: str | None = None) -> RequestContext:
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """What a thread works on.
+    """The subject of a thread's work.
 
-    :ivar request: the request that caused it.
+    :ivar request: the request that caused the work.
     """
 
     request: RequestContext | None = None
@@ -62,13 +62,13 @@ class Subject:
     instance_uuid: str | None = None
 
 
-# A green thread has a context of its own too, so that it is kept apart in a process that eventlet has patched.
+# Each green thread has its own context too, so this also works in a process that eventlet has patched.
 _subject: contextvars.ContextVar[Subject] = contextvars.ContextVar('migrator_subject')
 _NOTHING = Subject()
 
 
 def subject() -> Subject:
-    """Return what this thread works on."""
+    """Return the subject of this thread's work."""
     return _subject.get(_NOTHING)
 
 
@@ -76,15 +76,15 @@ def subject() -> Subject:
 def about(
     request: RequestContext | None = None, migration_uuid: str | None = None, instance_uuid: str | None = None
 ) -> Iterator[None]:
-    """Keep, for this thread and this block, what it works on; what is not given stays as it was outside.
+    """Set the subject of this thread's work for a block. An omitted value keeps its value from outside.
 
-    A thread that is started within begins with nothing: a pool's work says for itself what it is about.
+    A thread that is started within the block has no subject: the work of a pool sets its own.
     """
     outer = subject()
     if migration_uuid is None or migration_uuid == outer.migration_uuid:
         migration_uuid = outer.migration_uuid
         instance_uuid = instance_uuid or outer.instance_uuid
-    # Else it is another migration, and the instance around it is not its own.
+    # Another migration must not inherit the instance.
     token = _subject.set(Subject(request or outer.request, migration_uuid, instance_uuid))
     try:
         yield

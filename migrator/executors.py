@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Threads, locks, clocks and pools: the only place where they are made.
+"""Threads, locks, clocks and pools: the only module that makes them.
 
-Everything that waits, sleeps, locks or starts a thread is handed a :class:`Threads` and asks it. :class:`NativeThreads`
-is the one of a real process; it also works in a process that eventlet has patched, because it looks ``threading`` and
-``time`` up when it is asked. There its locks and events are green: no thread of the system's own (one of
-``eventlet.tpool``, say) may take them, and what blocks such a thread and not its hub blocks everything. The test
-harness has another that runs one thread at a time under a virtual clock, so code that keeps to this seam can be driven
-step by step.
+Code that waits, sleeps, locks or starts a thread receives a :class:`Threads` and uses it. A real process has
+:class:`NativeThreads`. It also works in a process that eventlet has patched, because it looks ``threading`` and
+``time`` up at each use. In such a process its locks and events are green. A native thread, such as one of
+``eventlet.tpool``, must not take them. A call that blocks without yielding to the hub blocks the whole process.
+
+The test harness has an implementation that runs one thread at a time under a virtual clock. So it can run code that
+uses only this interface step by step.
 """
 
 from __future__ import annotations
@@ -28,59 +29,59 @@ from oslo_log import log as logging
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds until a green thread looks for the first time whether a call has ended, of which nothing can tell it; each
-#: further look comes after twice as long, so that a short call is not waited for much longer than it takes.
-_FIRST_LOOK = 0.001
-#: And the longest time between two of them.
-_LOOK_FOR_END = 0.05
+#: Seconds until a green thread first checks whether a native call has ended, which cannot wake it. Each further check
+#: comes after twice the time, so that a short call costs little more than its own time.
+_FIRST_CHECK = 0.001
+#: The longest time between two checks, in seconds.
+_LONGEST_CHECK = 0.05
 
 T = TypeVar('T')
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """A source of time."""
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary start; never goes back."""
+        """Return the seconds since an arbitrary start. They never decrease."""
 
     def now(self) -> datetime.datetime:
-        """Return the wall clock's time, aware, in UTC."""
+        """Return the time of the wall clock, aware, in UTC."""
 
 
 class Lock(Protocol):
-    """What ``threading.Lock`` offers, as far as it is used."""
+    """The used part of the interface of ``threading.Lock``."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock; False if it could not be had within ``timeout`` seconds."""
+        """Take the lock. Return False if it stays taken for ``timeout`` seconds."""
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
 
     def __enter__(self) -> Any:
         """Take the lock."""
 
     def __exit__(self, *exc_info: Any) -> None:
-        """Give the lock back."""
+        """Release the lock."""
 
 
 class Event(Protocol):
-    """What ``threading.Event`` offers."""
+    """The interface of ``threading.Event``."""
 
     def is_set(self) -> bool:
-        """Whether it has been set."""
+        """Return whether it is set."""
 
     def set(self) -> None:
-        """Set it, and wake who waits."""
+        """Set it, and wake the waiting threads."""
 
     def clear(self) -> None:
         """Unset it."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, at most ``timeout`` seconds; return whether it is."""
+        """Wait until it is set, at most ``timeout`` seconds, and return whether it is."""
 
 
 class Threads(Protocol):
-    """The seam: a process's clock, uuids, locks and threads."""
+    """The clock, uuids, locks and threads of a process."""
 
     clock: Clock
 
@@ -97,17 +98,17 @@ class Threads(Protocol):
         """Return a new event."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait ``seconds``."""
+        """Sleep for ``seconds``."""
 
     def start(self, function: Callable[..., Any], *args: Any, name: str) -> None:
         """Run ``function(*args)`` in a new daemon thread called ``name``."""
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the machine."""
 
     def monotonic(self) -> float:
-        """Return the machine's monotonic seconds."""
+        """Return the machine's monotonic time in seconds."""
         return time.monotonic()
 
     def now(self) -> datetime.datetime:
@@ -118,7 +119,7 @@ class SystemClock:
 class NativeThreads:
     """Real threads on the real clock.
 
-    :param clock: where time comes from; the machine's unless told otherwise.
+    :param clock: the source of time; the machine's by default.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -150,19 +151,19 @@ class NativeThreads:
 
 
 def is_green() -> bool:
-    """Whether eventlet has patched this process, so that its threads are green."""
+    """Return whether eventlet has patched this process, so that its threads are green."""
     eventlet = sys.modules.get('eventlet')
     return eventlet is not None and bool(eventlet.patcher.is_monkey_patched('thread'))
 
 
 def outside_of_the_hub(function: Callable[[], T], lasts: bool = False) -> T:
-    """Return ``function()``, which calls into a C library and may block there; green threads go on meanwhile.
+    """Return the result of a function that may block in a C library, without blocking other green threads.
 
-    In a process of native threads it is just called. In a green one it runs in a thread of the system's own, and so
-    must not take a lock or an event of :class:`Threads`. That is no thread of eventlet's pool: those are few, the whole
-    process has them together, and a call may hang. How many there are at once is for the caller to bound.
+    In a process of native threads this only calls the function. In a green process the function runs in a native
+    thread, so it must not take a lock or an event of :class:`Threads`. The thread does not come from eventlet's pool,
+    because that pool is small and shared, and a call may hang. The caller has to limit the number of calls at once.
 
-    :param lasts: whether it takes so long that its end need not be seen at once.
+    :param lasts: whether the call takes long enough that a short delay after its end does not matter.
     """
     if not is_green():
         return function()
@@ -170,24 +171,24 @@ def outside_of_the_hub(function: Callable[[], T], lasts: bool = False) -> T:
 
     ended: list[Callable[[], T]] = []
     _native_threading().Thread(target=lambda: ended.append(_outcome(function)), daemon=True).start()
-    pause = _LOOK_FOR_END if lasts else _FIRST_LOOK
+    pause = _LONGEST_CHECK if lasts else _FIRST_CHECK
     while not ended:
         eventlet.sleep(pause)
-        pause = min(2 * pause, _LOOK_FOR_END)
+        pause = min(2 * pause, _LONGEST_CHECK)
     return ended[0]()
 
 
 def _outcome(function: Callable[[], T]) -> Callable[[], T]:
-    """Call a function, and return what returns what it has returned, or raises what it has raised."""
+    """Call a function. Return a callable that returns its result, or raises its error."""
     try:
         value = function()
-    except BaseException as error:  # noqa: BLE001 -- who waits raises it
+    except BaseException as error:  # noqa: BLE001 -- the waiting thread raises it
         return functools.partial(_raise, error)
     return lambda: value
 
 
 def _native_threading() -> Any:
-    """Return ``threading`` as the system has it."""
+    """Return the ``threading`` module that eventlet has not patched."""
     return sys.modules['eventlet'].patcher.original('threading') if is_green() else threading
 
 
@@ -196,17 +197,19 @@ def _raise(error: BaseException) -> Any:
 
 
 class ProbeTimeout(Exception):
-    """What a :class:`Probe` asks has not answered in time. What it has raised itself is told as it is."""
+    """The function of a :class:`Probe` did not return in time. An error of the function itself is raised unchanged."""
 
 
 class Probe(Generic[T]):
-    """Asks what may hang for ever, as a file system does whose server is away, in a thread of the system's own.
+    """A caller of a function that may hang forever, such as a look at a file system whose server is down.
 
-    A thread that hangs so is lost. There is one at most: who asks while it hangs is told that it does.
+    The function runs in a native thread. A thread that hangs is lost, so there is never more than one. While it hangs,
+    every further :meth:`ask` raises :class:`ProbeTimeout`.
 
-    It blocks the thread that asks, and its locks are never green: on eventlet's hub ask :func:`outside_of_the_hub`.
+    :meth:`ask` blocks the calling thread, and its locks are never green. With eventlet, call it through
+    :func:`outside_of_the_hub`.
 
-    :param function: asks; must not take a lock or an event of :class:`Threads`.
+    :param function: the function to call; it must not take a lock or an event of :class:`Threads`.
     """
 
     def __init__(self, function: Callable[[], T]) -> None:
@@ -215,10 +218,12 @@ class Probe(Generic[T]):
         self._attempt: _Attempt[T] | None = None
 
     def ask(self, seconds: float) -> T:
-        """Return what the function returns, or raise what it raises.
+        """Return the function's result, or raise its error.
 
-        :param seconds: how long it may take from when it was called, by whomever.
-        :raises ProbeTimeout: it takes longer.
+        A call that another thread has started is shared.
+
+        :param seconds: how long the call may take from its start.
+        :raises ProbeTimeout: the call takes longer.
         """
         with self._lock:
             attempt = self._attempt
@@ -227,18 +232,18 @@ class Probe(Generic[T]):
                 attempt.start()
                 self._attempt = attempt
         if not attempt.ended.wait(max(0.0, attempt.until - time.monotonic())):
-            raise ProbeTimeout(f'there was no answer within {seconds:g} s')
+            raise ProbeTimeout(f'no answer within {seconds:g} s')
         return attempt.answer()
 
 
 class _Attempt(Generic[T]):
-    """One call of a function that a :class:`Probe` asks."""
+    """One call of the function of a :class:`Probe`."""
 
     def __init__(self, function: Callable[[], T], until: float) -> None:
         self._function = function
         self.until = until
         self.ended = _native_threading().Event()
-        self.answer: Callable[[], T] = lambda: _raise(RuntimeError('it has not ended'))
+        self.answer: Callable[[], T] = lambda: _raise(RuntimeError('the call has not ended'))
 
     def start(self) -> None:
         _native_threading().Thread(target=self._run, daemon=True).start()
@@ -249,7 +254,10 @@ class _Attempt(Generic[T]):
 
 
 class _Call:
-    """What is to be called. Thousands may wait, so it is kept small: functools.partial has a dict each."""
+    """A call that waits for a worker.
+
+    Thousands may wait, so it is small. A functools.partial would have a dict.
+    """
 
     __slots__ = ('args', 'fn', 'kwargs')
 
@@ -261,17 +269,17 @@ class _Call:
 
 
 class BoundedExecutor(concurrent.futures.Executor):
-    """A first-in-first-out thread pool whose bound can change, and that forgets what is cancelled.
+    """A first-in-first-out thread pool whose bound can change, and that drops cancelled items at once.
 
-    The stock pools keep a cancelled item until a worker meets it, and cannot shrink. This one keeps what waits in an
-    ordered dict keyed by Future, so that cancelling touches one entry, and its workers end when nothing waits, so that
-    an idle pool holds no thread.
+    The pools of the standard library keep a cancelled item until a worker takes it, and cannot shrink. This pool keeps
+    waiting items in an ordered dict keyed by Future, so that cancelling touches one entry. Its workers end when nothing
+    waits, so that an idle pool has no thread.
 
-    Where no thread can be started, nothing is lost: what was submitted waits for a worker that becomes free, for the
-    next submit, or for :meth:`start_waiting`, which the pool's owner calls now and then.
+    If no thread can be started, no item is lost. It waits for a worker that becomes free, for the next submit, or for
+    :meth:`start_waiting`, which the pool's owner calls periodically.
 
     :param max_workers: how many items run at once; 1 or more.
-    :param threads: where its lock and its workers come from.
+    :param threads: the source of its lock and its workers.
     :param name: the prefix of its workers' names.
     """
 
@@ -285,7 +293,7 @@ class BoundedExecutor(concurrent.futures.Executor):
         self._max_workers = max_workers
         self._running = 0
         self._started = 0
-        #: When no thread could be started while none of its own ran, and since then none could (monotonic seconds).
+        #: Since when no thread could be started while no worker ran, in monotonic seconds; None: not stalled.
         self._stalled_at: float | None = None
         self._closed = False
         self._waiting: collections.OrderedDict[concurrent.futures.Future[Any], Callable[[], Any]] = (
@@ -294,21 +302,21 @@ class BoundedExecutor(concurrent.futures.Executor):
 
     @property
     def max_workers(self) -> int:
-        """How many items may run at once."""
+        """The number of items that may run at once."""
         return self._max_workers
 
     @property
     def running(self) -> int:
-        """How many items run now, those above the bound included."""
+        """The number of items that run now, including those above the bound."""
         return self._running
 
     @property
     def waiting(self) -> int:
-        """How many items wait."""
+        """The number of items that wait."""
         return len(self._waiting)
 
     def stalled_for(self) -> float:
-        """Return for how many seconds no thread could be started for what waits, while nothing ran."""
+        """Return the seconds for which items have waited without a running worker or a thread for one."""
         with self._lock:
             since = self._stalled_at
             return 0.0 if since is None or not self._waiting else self._threads.clock.monotonic() - since
@@ -321,9 +329,9 @@ class BoundedExecutor(concurrent.futures.Executor):
         return self._submit(_Call(fn, args, kwargs), above_bound=False)
 
     def submit_now(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
-        """Start ``fn(*args, **kwargs)`` at once, above the bound if need be; it takes a slot like any other.
+        """Start ``fn(*args, **kwargs)`` at once, above the bound if necessary. It takes a slot like any other.
 
-        For work that is found running, such as a job that outlived the service which started it.
+        This is for work that runs already, such as a job that outlived the service which started it.
         """
         return self._submit(_Call(fn, args, kwargs), above_bound=True)
 
@@ -332,7 +340,7 @@ class BoundedExecutor(concurrent.futures.Executor):
         future.add_done_callback(self._forget)
         with self._lock:
             if self._closed:
-                raise RuntimeError(f'{self._name} takes no new work: it has been shut down')
+                raise RuntimeError(f'pool {self._name} accepts no new work: it has been shut down')
             if not above_bound or not self._start_worker((future, call)):
                 self._waiting[future] = call
                 if above_bound:
@@ -341,15 +349,15 @@ class BoundedExecutor(concurrent.futures.Executor):
         return future
 
     def start_waiting(self) -> None:
-        """Start what waits, as far as the bound allows: a thread could not be had when it was submitted."""
+        """Start waiting items as far as the bound allows, after a thread could not be started."""
         with self._lock:
             self._start_workers()
 
     def resize(self, max_workers: int) -> None:
-        """Change the bound. What waits keeps its order; what runs is not interrupted.
+        """Change the bound. Waiting items keep their order, and running items are not interrupted.
 
         :param max_workers: how many items run at once; 1 or more.
-        :raises ValueError: less than 1.
+        :raises ValueError: the bound is less than 1.
         """
         _check_bound(max_workers)
         with self._lock:
@@ -357,11 +365,11 @@ class BoundedExecutor(concurrent.futures.Executor):
             self._start_workers()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no new work; see :meth:`concurrent.futures.Executor.shutdown`."""
+        """Accept no new work; see :meth:`concurrent.futures.Executor.shutdown`."""
         with self._lock:
             self._closed = True
             waiting = list(self._waiting) if cancel_futures else []
-            if cancel_futures:  # all at once: a worker that becomes free in the middle must find none
+            if cancel_futures:  # all at once, so that a worker that becomes free meanwhile finds no item
                 self._waiting.clear()
         for future in waiting:
             future.cancel()
@@ -369,13 +377,13 @@ class BoundedExecutor(concurrent.futures.Executor):
             self._idle.wait()
 
     def wait_idle(self, timeout: float) -> bool:
-        """Wait until nothing runs, at most ``timeout`` seconds; return whether nothing does."""
+        """Wait until nothing runs, at most ``timeout`` seconds, and return whether nothing runs."""
         return self._idle.wait(timeout)
 
     def _start_workers(self) -> None:
         while self._waiting and self._running < self._max_workers:
-            # Taken out first: once its thread is started it must not be found here, whatever strikes the starter then
-            # (in a process that eventlet has patched, a time-out may).
+            # Remove the item before its thread starts. An error may hit this thread afterwards (in a process that
+            # eventlet has patched, a time-out), and the item must not be found and started again.
             future, call = self._waiting.popitem(last=False)
             if not self._start_worker((future, call)):
                 self._waiting[future] = call
@@ -383,7 +391,7 @@ class BoundedExecutor(concurrent.futures.Executor):
                 return
 
     def _start_worker(self, item: tuple[concurrent.futures.Future[Any], Callable[[], Any]]) -> bool:
-        """Start a worker with its first item; return False if no thread could be started."""
+        """Start a worker with its first item. Return False if no thread could be started."""
         self._running += 1
         self._started += 1
         self._idle.clear()
@@ -394,10 +402,8 @@ class BoundedExecutor(concurrent.futures.Executor):
             if self._stalled_at is None and not self._running:
                 self._stalled_at = self._threads.clock.monotonic()
             LOG.warning(
-                '%s cannot start a thread, and tries again (%d items wait): %s',
-                self._name,
-                len(self._waiting) + 1,
-                error,
+                'Cannot start a thread of pool %(pool)s, trying again; %(waiting)d items wait: %(error)s',
+                {'pool': self._name, 'waiting': len(self._waiting) + 1, 'error': error},
             )
             return False
         self._stalled_at = None
@@ -409,11 +415,11 @@ class BoundedExecutor(concurrent.futures.Executor):
             if future.set_running_or_notify_cancel():
                 try:
                     result = call()
-                except BaseException as error:  # noqa: BLE001 -- the Future is where the caller looks for it
+                except BaseException as error:  # noqa: BLE001 -- the caller reads it from the Future
                     future.set_exception(error)
                 else:
                     future.set_result(result)
-            # The next item must not keep this one's objects alive while it runs.
+            # Do not keep the objects of this item alive while the next one runs.
             del future, call
             with self._lock:
                 if self._waiting and self._running <= self._max_workers:
@@ -434,17 +440,17 @@ class BoundedExecutor(concurrent.futures.Executor):
 
 def _check_bound(max_workers: int) -> None:
     if max_workers < 1:
-        raise ValueError(f'max_workers is {max_workers}: 1 or more would do')
+        raise ValueError(f'max_workers is {max_workers}: give 1 or more')
 
 
 class Periodic:
-    """Runs a function again and again in a thread of its own, until it is stopped.
+    """A periodic task: it runs a function repeatedly in its own thread until it is stopped.
 
-    An error is logged and does not end it. The time between two runs is jittered by a tenth, so that many services
-    started at once do not stay in step.
+    An error is logged and does not end the task. The interval varies by a tenth, so that many services that start at
+    once do not stay in step.
 
-    :param spacing: seconds between the end of one run and the start of the next; or what returns them as they now are,
-        and is asked at the end of each run.
+    :param spacing: the interval: seconds between the end of one run and the start of the next; or a function that
+        returns the present interval, called at the end of each run.
     """
 
     def __init__(
@@ -456,39 +462,42 @@ class Periodic:
         self._name = name
         self._stop = threads.event()
         self._ended = threads.event()
-        # until it is started there is nothing to wait for
+        # stop() must not wait for a task that was never started.
         self._ended.set()
 
     def start(self) -> Periodic:
-        """Start its thread; the first run comes one spacing later."""
+        """Start its thread. The first run comes one interval later."""
         self._ended.clear()
         self._threads.start(self._loop, name=self._name)
         return self
 
     def stop(self, wait: bool = True) -> None:
-        """Let no further run begin; wait for the one under way."""
+        """Prevent further runs, and wait for the present one."""
         self._stop.set()
         if wait:
             self._ended.wait()
 
     def _loop(self) -> None:
         try:
-            spacing = self._spaced(1.0)
+            spacing = self._interval(1.0)
             while not self._stop.wait(spacing * (0.9 + 0.2 * self._threads.random())):
                 try:
                     self._function()
-                except Exception:  # one bad run must not end the service; the next may be right
-                    LOG.exception('%s failed, and will be run again', self._name)
-                spacing = self._spaced(spacing)
+                except Exception:  # the next run may succeed
+                    LOG.exception('Periodic task %s failed; it will run again', self._name)
+                spacing = self._interval(spacing)
         finally:
             self._ended.set()
 
-    def _spaced(self, before: float) -> float:
-        """Return the spacing as it now is, or else what it was."""
+    def _interval(self, before: float) -> float:
+        """Return the present interval, or the one before if it cannot be read."""
         if not callable(self._spacing):
             return self._spacing
         try:
             return float(self._spacing())
-        except Exception as error:  # noqa: BLE001 -- without a next run nobody would notice that it can be told again
-            LOG.error('the spacing of %s cannot be told: it stays %g s: %s', self._name, before, error)
+        except Exception as error:  # noqa: BLE001 -- the task has to go on, so that it reads a later correction
+            LOG.error(
+                'Cannot read the interval of periodic task %(task)s; keeping %(interval)g s: %(error)s',
+                {'task': self._name, 'interval': before, 'error': error},
+            )
             return before

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""RPC: one Protocol, and its oslo.messaging form.
+"""RPC: one Protocol, and its implementation on oslo.messaging.
 
-A handler is a method marked with :func:`expose`; nothing else of an endpoint can be called. Arguments and results may
-hold :mod:`migrator.objects`; they travel as JSON. An error of ours keeps its class, message and kwargs; any other
-arrives as :class:`migrator.exception.RemoteError`.
+A handler is a method marked with :func:`expose`. No other method of an endpoint can be called. Arguments and results
+may hold :mod:`migrator.objects`, and travel as JSON. An error of :mod:`migrator.exception` keeps its class, message and
+kwargs. Any other error arrives as :class:`migrator.exception.RemoteError`.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ LOG = logging.getLogger(__name__)
 F = TypeVar('F', bound=Callable[..., Any])
 
 TRANSPORT_EXAMPLE = 'rabbit://USER:PASSWORD@HOST:5672/VHOST'
-#: How the want of a broker shows: oslo.messaging lets through, as they are, the errors of what it stands on when it
-#: opens a connection. None of them can be a handler's, for those travel as ours.
+#: The errors that mean that the broker cannot be reached. When oslo.messaging opens a connection, it does not wrap the
+#: errors of its own libraries. A handler's error never has one of these classes, because it travels as one of ours.
 _NO_BROKER = (
     oslo_messaging.MessageDeliveryFailure,
     oslo_messaging.ClientSendError,
     kombu.exceptions.KombuError,
     amqp.AMQPError,
 )
-#: How often a connection is tried again before a message counts as unsendable. oslo.messaging waits 1 s before the
-#: first time and 3 s before the second, unless it is configured otherwise.
+#: The number of further connection attempts before a message counts as undeliverable. By default, oslo.messaging waits
+#: 1 s before the first and 3 s before the second.
 _RETRIES = 2
-#: Seconds in which the broker has to take a message that has no answer. One that is short of memory or disk does not
-#: confirm it for as long as that lasts, and oslo.messaging waits minutes for it.
-_TAKEN_WITHIN = 2.0
-#: How many such messages may be on their way at once; those that come on top wait in line, for as long.
+#: Seconds in which the broker has to accept a cast. A broker that is short of memory or disk does not confirm messages
+#: until that ends, and oslo.messaging waits minutes for it.
+_ACCEPTED_WITHIN = 2.0
+#: How many casts may be sent at once. Further casts wait for a free sender within the same limit of seconds.
 _SENDERS = 16
-#: Seconds. For less, oslo.messaging's server sends no heartbeat at all, and a healthy call would be given up.
+#: Seconds. Below this oslo.messaging's server sends no heartbeat, and a healthy call would be given up.
 _LEAST_MONITOR = 2
 
 
 def get_transport(conf: Any, url: str | None = None) -> Any:
-    """Return an oslo.messaging transport for :class:`OsloRPC`; it is the caller's to clean up.
+    """Return an oslo.messaging transport for :class:`OsloRPC`. The caller has to clean it up.
 
-    :param conf: any ``ConfigOpts``, a private one included.
-    :param url: a transport URL; None: what ``conf.transport_url`` says.
-    :raises migrator.exception.ConfigurationError: the URL cannot be.
+    :param conf: any ``ConfigOpts``, also a private one.
+    :param url: a transport URL; None: the value of ``conf.transport_url``.
+    :raises migrator.exception.ConfigurationError: the URL is not valid.
     """
-    # oslo.messaging registers these two groups on the global ConfigOpts alone, and its first call would fail with ours.
+    # oslo.messaging registers these two groups only on the global ConfigOpts. Without them its first call would fail.
     for name in ('metrics', 'tracing'):
         try:
             module = importlib.import_module(f'oslo_messaging._{name}.client')
         except ImportError:
-            continue  # a release without them needs nothing
+            continue  # this release of oslo.messaging does not have the group
         conf.register_opts(getattr(module, f'oslo_messaging_{name}', []), group=f'oslo_messaging_{name}')
     try:
         return oslo_messaging.get_rpc_transport(conf, url, allowed_remote_exmods=[exception.__name__])
@@ -74,22 +74,25 @@ def get_transport(conf: Any, url: str | None = None) -> Any:
     except cfg.Error:
         raise
     except ValueError:
-        # Its text quotes what it took for the port, which may be of the password.
-        reason = 'its port is no number, or a / or @ of the user or password is not written as %2F or %40'
+        # Its text is not used: it quotes the supposed port, which may be a part of the password.
+        reason = 'its port is not a number, or a / or @ in the user or password is not written as %2F or %40'
     raise exception.ConfigurationError(
         option='url' if url else '[DEFAULT] transport_url',
         value=values.without_credentials(url or conf.transport_url or ''),
-        detail=f'{reason}; {TRANSPORT_EXAMPLE} is how it looks.',
+        detail=f'{reason}; write it as {TRANSPORT_EXAMPLE}.',
     )
 
 
 class _OncePerOutage(py_logging.Filter):
-    """Lets the first "not reachable" through; each connection repeats it at each of its attempts.
+    """A log filter that lets one "not reachable" record per outage through.
+
+    oslo.messaging logs one for each attempt of each connection.
 
     :param clock: monotonic seconds.
     """
 
-    #: Seconds of silence after which it is another outage. oslo.messaging tries again each 30 s at the latest.
+    #: Seconds without such a record after which the next one starts a new outage. oslo.messaging tries again within
+    #: 30 s.
     SILENCE = 60.0
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -98,20 +101,20 @@ class _OncePerOutage(py_logging.Filter):
         self._last = float('-inf')
 
     def filter(self, record: py_logging.LogRecord) -> bool:
-        """Tell whether to log it."""
-        words = ('is unreachable', 'Connection failed', 'Unable to connect')
-        if record.levelno < py_logging.ERROR or not any(word in str(record.msg) for word in words):
+        """Return whether to log a record."""
+        phrases = ('is unreachable', 'Connection failed', 'Unable to connect')
+        if record.levelno < py_logging.ERROR or not any(phrase in str(record.msg) for phrase in phrases):
             return True
-        # Not the record's own time, which is the wall clock's and may jump.
+        # The record's own time comes from the wall clock, which may jump.
         now = self._clock()
         silence, self._last = now - self._last, now
         return silence > self.SILENCE
 
 
 def say_outages_once(clock: Callable[[], float] = time.monotonic) -> None:
-    """Have oslo.messaging say once that the broker is away, not at each attempt: for a command, whose log is its own.
+    """Make oslo.messaging log a broker outage once instead of at each attempt.
 
-    That it is back is said by each connection, at level INFO.
+    Only a command calls this, because the log belongs to it. Each connection logs its recovery at level INFO.
 
     :param clock: monotonic seconds.
     """
@@ -127,9 +130,9 @@ def expose(method: F) -> F:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Who is meant: a topic, and within it one server, or any.
+    """The receiver of a message: a topic, and within it one server or any.
 
-    :param version: the interface version that the message needs; of one who serves: the newest that it knows.
+    :param version: the interface version that the message needs; for a server: the newest version that it serves.
     """
 
     topic: str
@@ -144,11 +147,14 @@ class Served(Protocol):
     """A server that listens."""
 
     def stop(self) -> None:
-        """Take no more messages, and wait for the running handlers."""
+        """Accept no more messages, and wait for the running handlers."""
 
 
 class RPC(Protocol):
-    """How services talk. Each service has one of its own, so that a recorder knows who sent what."""
+    """The interface through which services send messages.
+
+    Each service has an instance of its own, so that a recorder knows the sender of a message.
+    """
 
     def call(
         self,
@@ -161,38 +167,38 @@ class RPC(Protocol):
     ) -> Any:
         """Call a method and wait for its result.
 
-        :param timeout: seconds to wait for the result.
+        :param timeout: seconds to wait for the result. Without ``monitor`` it has to be short.
         :param monitor: seconds without a heartbeat of the called server after which it counts as gone; None: no
-            heartbeats. Only then may ``timeout`` be long.
+            heartbeats.
         :raises migrator.exception.RPCTimeout: no answer in time; the call may have been executed.
-        :raises migrator.exception.ServiceUnreachable: it could not be sent.
-        :raises migrator.exception.RemoteError: the handler failed with an error that is not ours, or there is none.
+        :raises migrator.exception.ServiceUnreachable: the message could not be sent.
+        :raises migrator.exception.RemoteError: the handler failed with an error that is not ours, or does not exist.
         :raises TypeError: an argument cannot go over the wire.
         """
 
     def cast(self, context: RequestContext, target: Target, method: str, **args: Any) -> None:
-        """Send a message that has no answer. It may be lost.
+        """Send a message without an answer. It may be lost.
 
-        :raises migrator.exception.ServiceUnreachable: it could not be sent.
+        :raises migrator.exception.ServiceUnreachable: the message could not be sent.
         """
 
     def serve(self, target: Target, endpoint: object) -> Served:
-        """Listen as ``target.server`` on ``target.topic`` and dispatch to the exposed methods of ``endpoint``."""
+        """Listen as ``target.server`` on ``target.topic``, and call the exposed methods of ``endpoint``."""
 
 
 class ObjectSerializer(oslo_messaging.Serializer):  # type: ignore[misc]  # oslo.messaging has no types
-    """Puts :mod:`migrator.objects` and the request context into JSON-safe form, and back."""
+    """The serializer of :mod:`migrator.objects` and of the request context to JSON-safe data and back."""
 
     def serialize_entity(self, ctxt: Any, entity: Any) -> Any:
         """Return the JSON-safe form of an argument or result."""
         return base.to_primitive(entity)
 
     def deserialize_entity(self, ctxt: Any, entity: Any) -> Any:
-        """Return what :meth:`serialize_entity` was given."""
+        """Return the value that :meth:`serialize_entity` received."""
         return base.from_primitive(entity)
 
     def serialize_context(self, ctxt: RequestContext) -> dict[str, Any]:
-        """Return the JSON-safe form of a context; it holds no token."""
+        """Return the JSON-safe form of a context, without its token."""
         return ctxt.to_primitive()
 
     def deserialize_context(self, ctxt: dict[str, Any]) -> RequestContext:
@@ -201,7 +207,7 @@ class ObjectSerializer(oslo_messaging.Serializer):  # type: ignore[misc]  # oslo
 
 
 def fit_to_travel(error: Exception, target: Target, method: str) -> exception.MigratorException:
-    """Return the form in which an error of a handler is answered: of a class of ours, with JSON-safe kwargs."""
+    """Return a handler's error in the form in which it is sent: one of our classes with JSON-safe kwargs."""
     if not isinstance(error, exception.MigratorException):
         return exception.RemoteError(target=str(target), method=method, kind=type(error).__name__, reason=str(error))
     kwargs = {name: _json_safe(value) for name, value in error.kwargs.items()}
@@ -209,7 +215,8 @@ def fit_to_travel(error: Exception, target: Target, method: str) -> exception.Mi
 
 
 def _our_class(error: exception.MigratorException) -> type[exception.MigratorException]:
-    # Only classes of that one module are known everywhere; oslo.messaging, too, makes a subclass of what it rebuilds.
+    # Only the classes of that one module are known to every service. An error may also have a subclass that
+    # oslo.messaging made when it rebuilt the error.
     return next(kind for kind in type(error).__mro__ if kind.__module__ == exception.__name__)
 
 
@@ -221,7 +228,7 @@ def _json_safe(value: Any) -> Any:
 
 
 def handler(endpoint: object, target: Target, method: str) -> Callable[..., Any]:
-    """Return an endpoint's method as ``handler(context, **args)``, which raises nothing but what may travel.
+    """Return an endpoint's method as ``handler(context, **args)``, which raises only errors that can travel.
 
     :raises AttributeError: the endpoint has no such method, or does not expose it.
     """
@@ -235,8 +242,8 @@ def handler(endpoint: object, target: Target, method: str) -> Callable[..., Any]
             return function(context, **args)
         except Exception as error:
             if not isinstance(error, exception.MigratorException):
-                # The caller gets its text; only here is it known where it came from.
-                LOG.exception('%s failed in %s', target, method)
+                # The caller receives only the text, so log the traceback here.
+                LOG.exception('RPC handler %(target)s failed in %(method)s', {'target': target, 'method': method})
             raise fit_to_travel(error, target, method) from error
 
     return handle
@@ -245,8 +252,8 @@ def handler(endpoint: object, target: Target, method: str) -> Callable[..., Any]
 class OsloRPC:
     """RPC over an oslo.messaging transport.
 
-    :param transport: from :func:`get_transport`, made by who imports or starts us.
-    :param threads: where messages that have no answer are sent from; native ones unless told otherwise.
+    :param transport: from :func:`get_transport`; it belongs to the embedder or the command.
+    :param threads: the threads that send casts; native ones by default.
     """
 
     def __init__(self, transport: Any, threads: executors.Threads | None = None) -> None:
@@ -274,9 +281,9 @@ class OsloRPC:
         **args: Any,
     ) -> Any:
         """Call a method and wait for its result; see :meth:`RPC.call`."""
-        # Here, so that what cannot be sent is a TypeError of the caller's, not taken for one of the handler's.
+        # Serialize here, so that a TypeError of an argument is not mistaken for an error of the handler.
         args = base.to_primitive(args)
-        # Without a bound oslo.messaging would wait for a broker as long as it takes, whatever the time-out.
+        # Without a limit oslo.messaging waits for a broker without end, despite the time-out.
         retries = min(_RETRIES, int(min(timeout, monitor or timeout) ** 0.5))
         if monitor is not None:
             monitor = max(monitor, _LEAST_MONITOR)
@@ -286,7 +293,7 @@ class OsloRPC:
             self._reach(context, retries)
             return client.call(context, method, **args)
         except oslo_messaging.MessagingTimeout as error:
-            # What was waited for: without its heartbeats a server is given up long before the time-out.
+            # Report the time waited: a server without heartbeats is given up long before the time-out.
             waited = round(time.monotonic() - began, 1)
             raise exception.RPCTimeout(target=str(target), method=method, timeout=waited) from error
         except _NO_BROKER as error:
@@ -295,15 +302,15 @@ class OsloRPC:
             raise _our_class(error)(error.message, **error.kwargs) from error
         except oslo_messaging.RemoteError as error:
             kind, reason = error.exc_type, error.value
-        except Exception as error:  # noqa: BLE001 -- a builtin of the server's comes back as itself, its traceback in the text
+        except Exception as error:  # noqa: BLE001 -- a builtin error of the server comes back as itself, with its traceback in the text
             kind, reason = type(error).__name__, str(error).partition('\n')[0]
         raise exception.RemoteError(target=str(target), method=method, kind=kind, reason=reason)
 
     def cast(self, context: RequestContext, target: Target, method: str, **args: Any) -> None:
-        """Send a message that has no answer; see :meth:`RPC.cast`. One that is given up may arrive yet."""
+        """Send a message without an answer; see :meth:`RPC.cast`. It may still arrive after an error."""
         client = self._client(target, retry=_RETRIES)
         try:
-            self._within(_TAKEN_WITHIN, lambda: client.cast(context, method, **args))
+            self._within(_ACCEPTED_WITHIN, lambda: client.cast(context, method, **args))
         except _NO_BROKER as error:
             raise _unreachable(error) from error
         self._reached = True
@@ -314,15 +321,15 @@ class OsloRPC:
         sent.add_done_callback(lambda _: ended.set())
         if not ended.wait(seconds):
             sent.cancel()
-            reason = f'it has not taken a message within {seconds:g} s (it may be short of memory or disk, or away)'
+            reason = f'it did not accept a message within {seconds:g} s (it may be short of memory or disk, or down)'
             raise exception.ServiceUnreachable(service='The message broker', reason=reason)
         sent.result()
 
     def _reach(self, context: RequestContext, retries: int) -> None:
-        """Find out whether there is a broker, by a message to nobody.
+        """Check once that the broker can be reached, with a message that no server receives.
 
-        The first call of a transport makes the queue for the answers to all, and for that oslo.messaging waits without
-        a bound, and lets every other call wait for it.
+        The first call of a transport creates the queue for all answers. oslo.messaging waits for that without a limit,
+        and every other call waits with it.
         """
         if not self._reached:
             self._client(Target('nobody', 'nowhere'), retry=retries).cast(context, 'none')
@@ -331,14 +338,14 @@ class OsloRPC:
     def serve(self, target: Target, endpoint: object) -> Served:
         """Start an oslo.messaging RPC server; see :meth:`RPC.serve`.
 
-        A broker that is away is waited for, as long as it takes; that of one which is lost later, by itself.
+        This waits for the broker without a limit. If the broker is lost later, the server reconnects by itself.
 
         :raises migrator.exception.ServiceUnreachable: the broker refuses the user or the virtual host.
         """
         server = oslo_messaging.get_rpc_server(
             self._transport,
             oslo_messaging.Target(topic=target.topic, server=target.server),
-            [_Door(endpoint, target)],
+            [_Endpoint(endpoint, target)],
             serializer=self._serializer,
             access_policy=oslo_messaging.ExplicitRPCAccessPolicy,
         )
@@ -353,11 +360,11 @@ def _unreachable(error: Exception) -> exception.ServiceUnreachable:
     return exception.ServiceUnreachable(service='The message broker', reason=str(error))
 
 
-class _Door:
-    """What oslo.messaging sees of an endpoint: its exposed methods, which raise nothing but what may travel."""
+class _Endpoint:
+    """An endpoint as oslo.messaging sees it: its exposed methods, which raise only errors that can travel."""
 
     def __init__(self, endpoint: object, target: Target) -> None:
-        # oslo.messaging reads the version that is served off an attribute of this name
+        # oslo.messaging reads the served version from an attribute of this name.
         self.target = oslo_messaging.Target(version=target.version)
         self._made = functools.partial(handler, endpoint, target)
 
@@ -369,7 +376,7 @@ class _Door:
             try:
                 return handle(context, **args)
             except exception.MigratorException as error:
-                # "expected" is its word for what it answers without logging it as a failure of its own
+                # oslo.messaging answers with an "expected" exception, and does not log it as a failure.
                 raise oslo_messaging.ExpectedException from error
 
         return expected

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""What a thread works on: nested, and apart from every other thread's."""
+"""The subject of a thread's work: nested, and separate from every other thread's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from migrator import context
 
 
-def test_a_thread_works_on_nothing_until_it_is_told_and_after_the_block():
+def test_thread_has_no_subject_before_and_after_the_block():
     assert context.subject() == context.Subject()
     with context.about(migration_uuid='m'):
         assert context.subject() == context.Subject(None, 'm', None)
@@ -22,7 +22,7 @@ def test_a_thread_works_on_nothing_until_it_is_told_and_after_the_block():
     assert context.subject() == context.Subject()
 
 
-def test_what_is_not_given_stays_but_another_migration_has_another_instance():
+def test_omitted_value_is_inherited_unless_the_migration_changes():
     request = context.RequestContext(request_id='req-1', overwrite=False)
     with context.about(request, 'm', 'i'):
         with context.about(migration_uuid='m'):
@@ -34,14 +34,14 @@ def test_what_is_not_given_stays_but_another_migration_has_another_instance():
         assert context.subject() == context.Subject(request, 'm', 'i')
 
 
-def test_what_a_service_does_for_a_request_has_its_id():
+def test_admin_context_has_the_id_of_the_request_in_work():
     with context.about(context.RequestContext(request_id='req-1', overwrite=False)):
         assert context.admin_context().request_id == 'req-1'
         assert context.admin_context('req-2').request_id == 'req-2'
     assert context.admin_context().request_id not in ('req-1', 'req-2')
 
 
-def test_another_thread_works_on_its_own():
+def test_another_thread_has_its_own_subject():
     seen = []
     with context.about(migration_uuid='m'):
         thread = threading.Thread(target=lambda: seen.append(context.subject()))
@@ -50,13 +50,13 @@ def test_another_thread_works_on_its_own():
     assert seen == [context.Subject()]
 
 
-def test_so_does_another_green_thread():
+def test_another_green_thread_has_its_own_subject():
     eventlet = pytest.importorskip('eventlet')
     seen = []
 
     def work(uuid):
         with context.about(migration_uuid=uuid):
-            eventlet.sleep(0)  # the other's turn
+            eventlet.sleep(0)  # let the other thread run
             seen.append((uuid, context.subject().migration_uuid))
 
     for each in [eventlet.spawn(work, uuid) for uuid in ('one', 'two')]:

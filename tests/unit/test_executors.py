@@ -17,7 +17,7 @@ from migrator.testing.simulation.threads import Simulation
 
 
 class Native:
-    """Real threads: what is to be waited for is waited for."""
+    """Real threads, on which a test waits in real time."""
 
     def __init__(self):
         self.threads = executors.NativeThreads()
@@ -28,7 +28,7 @@ class Native:
             if predicate():
                 return
             pause.wait(0.005)
-        raise AssertionError('it did not become so within 10 s')
+        raise AssertionError('the condition did not become true within 10 s')
 
     def close(self):
         pass
@@ -56,10 +56,10 @@ def stage(request):
 
 
 class Gate:
-    """Work that starts, and ends when it is told to."""
+    """Work that starts, and ends when the test opens its gate."""
 
     def __init__(self, threads):
-        # all of them beforehand: work and test that both came first would make one each
+        # Create all events here: work and test could otherwise each create one for the same name.
         self.opened = {name: threads.event() for name in [*'abcdef', 'found']}
         self.started = []
 
@@ -111,7 +111,7 @@ def test_an_idle_pool_holds_no_thread(stage, gate, pool):
     stage.settle(lambda: now() <= before)
 
 
-def test_an_error_is_the_futures_and_the_worker_goes_on(stage, pool):
+def test_error_is_set_on_the_future_and_the_worker_goes_on(stage, pool):
     def fail():
         raise KeyError('lost')
 
@@ -121,7 +121,7 @@ def test_an_error_is_the_futures_and_the_worker_goes_on(stage, pool):
     assert worked.result(0) == 'fine'
 
 
-def test_even_an_exit_is_the_futures_and_the_slot_is_free_again(stage, pool):
+def test_system_exit_is_set_on_the_future_and_frees_the_slot(stage, pool):
     def leave():
         raise SystemExit(3)
 
@@ -130,7 +130,7 @@ def test_even_an_exit_is_the_futures_and_the_slot_is_free_again(stage, pool):
     assert isinstance(futures[2].exception(0), SystemExit)
 
 
-def test_cancelling_one_that_waits_forgets_it_and_only_it(stage, gate, pool):
+def test_cancelling_a_waiting_item_removes_only_that_item(stage, gate, pool):
     futures = {name: pool.submit(gate.work, name) for name in 'abcd'}
     stage.settle(lambda: len(gate.started) == 2)
     assert futures['c'].cancel()
@@ -157,7 +157,7 @@ def test_a_cancelled_item_keeps_nothing_alive(stage, gate, pool):
     stage.settle(lambda: all(future.done() for future in running))
 
 
-def test_raising_the_bound_starts_what_waits_and_lowering_it_interrupts_nothing(stage, gate, pool):
+def test_raised_bound_starts_waiting_items_and_lowered_bound_interrupts_nothing(stage, gate, pool):
     for name in 'abcdef':
         pool.submit(gate.work, name)
     pool.resize(4)
@@ -175,15 +175,15 @@ def test_raising_the_bound_starts_what_waits_and_lowering_it_interrupts_nothing(
 
 
 @pytest.mark.parametrize('bound', [0, -1])
-def test_a_bound_below_1_is_refused_with_what_would_do(stage, pool, bound):
-    with pytest.raises(ValueError, match='1 or more would do'):
+def test_bound_below_1_raises_value_error(stage, pool, bound):
+    with pytest.raises(ValueError, match='give 1 or more'):
         executors.BoundedExecutor(bound, stage.threads)
-    with pytest.raises(ValueError, match='1 or more would do'):
+    with pytest.raises(ValueError, match='give 1 or more'):
         pool.resize(bound)
     assert pool.max_workers == 2
 
 
-def test_what_is_found_running_goes_above_the_bound_and_takes_its_slot(stage, gate, pool):
+def test_submit_now_exceeds_the_bound_and_takes_a_slot(stage, gate, pool):
     for name in 'ab':
         pool.submit(gate.work, name)
     pool.submit_now(gate.work, 'found')
@@ -199,7 +199,7 @@ def test_what_is_found_running_goes_above_the_bound_and_takes_its_slot(stage, ga
     stage.settle(lambda: not pool.running)
 
 
-def test_after_shutdown_nothing_is_taken_but_what_waits_is_done(stage, gate, pool):
+def test_shutdown_refuses_new_items_and_runs_waiting_ones(stage, gate, pool):
     futures = [pool.submit(gate.work, name) for name in 'abc']
     pool.shutdown(wait=False)
     with pytest.raises(RuntimeError, match='shut down'):
@@ -212,7 +212,7 @@ def test_after_shutdown_nothing_is_taken_but_what_waits_is_done(stage, gate, poo
     assert not pool.running
 
 
-def test_a_shutdown_that_cancels_leaves_only_what_runs(stage, gate, pool):
+def test_shutdown_with_cancel_leaves_only_running_items(stage, gate, pool):
     futures = [pool.submit(gate.work, name) for name in 'abcd']
     stage.settle(lambda: len(gate.started) == 2)
     pool.shutdown(wait=False, cancel_futures=True)
@@ -238,7 +238,7 @@ class NoThreads(executors.NativeThreads):
         super().start(function, *args, name=name)
 
 
-def test_when_no_thread_can_be_had_what_was_submitted_waits_in_its_order():
+def test_items_wait_in_order_while_no_thread_can_be_started():
     threads, ran = NoThreads(), []
     pool = executors.BoundedExecutor(1, threads)
     futures = [pool.submit(ran.append, 'first'), pool.submit(ran.append, 'second')]
@@ -252,7 +252,7 @@ def test_when_no_thread_can_be_had_what_was_submitted_waits_in_its_order():
     pool.shutdown(wait=True)
 
 
-def test_when_no_thread_can_be_had_a_worker_that_becomes_free_takes_what_waits():
+def test_free_worker_takes_waiting_item_while_no_thread_can_be_started():
     threads = NoThreads()
     threads.spare = 1
     pool, gate = executors.BoundedExecutor(2, threads), Gate(threads)
@@ -263,36 +263,36 @@ def test_when_no_thread_can_be_had_a_worker_that_becomes_free_takes_what_waits()
     pool.shutdown(wait=True)
 
 
-class Struck(BaseException):
-    """What eventlet's Timeout is: no Exception, and raised wherever a green thread waits."""
+class Timeout(BaseException):
+    """A stand-in for eventlet's Timeout: a BaseException that is raised wherever a green thread waits."""
 
 
-class Striking(executors.NativeThreads):
-    """Starts a thread, and is struck while it waits for the thread to begin."""
+class FailingStart(executors.NativeThreads):
+    """Threads whose start raises after the new thread was started."""
 
-    strikes = False
+    fails = False
 
     def start(self, function, *args, name):
         super().start(function, *args, name=name)
-        if self.strikes:
-            raise Struck
+        if self.fails:
+            raise Timeout
 
 
-def test_what_is_started_when_a_time_out_strikes_its_starter_runs_once():
+def test_item_runs_once_when_a_time_out_hits_its_starter():
     stage = Native()
-    threads = stage.threads = Striking()
+    threads = stage.threads = FailingStart()
     pool, gate = executors.BoundedExecutor(1, threads), Gate(threads)
     futures = [pool.submit(gate.work, name) for name in 'abc']
-    threads.strikes = True
-    with pytest.raises(Struck):
+    threads.fails = True
+    with pytest.raises(Timeout):
         pool.resize(2)
-    threads.strikes = False
+    threads.fails = False
     stage.settle(lambda: len(gate.started) == 2)
     assert (pool.running, pool.waiting) == (2, 1)
     open_all(gate, 'abc')
     assert [future.result(10) for future in futures] == list('abc')
     pool.shutdown(wait=True)
-    # the first two have a slot each, and either may get to run first
+    # The first two have a slot each, so either may run first.
     assert sorted(gate.started) == list('abc')
     assert pool.running == 0
 
@@ -340,7 +340,7 @@ def test_no_order_of_submit_cancel_resize_and_start_loses_an_item_or_runs_a_canc
                 assert bound > 1 or order == sorted(order), seed
             assert (pool.running, pool.waiting, len(threads.threads)) == (0, 0, 0), seed
             orders.add((tuple(ran), tuple(sorted(cancelled))))
-    # the search is worth its name only if the seeds differ in what they try
+    # The search is useful only if the seeds try different orders.
     assert len(orders) > 20
 
 
@@ -397,7 +397,7 @@ def test_a_periodic_runs_once_a_spacing_jittered_by_a_tenth_and_survives_an_erro
         assert not threads.threads
 
 
-def test_the_spacing_of_a_periodic_may_change_while_it_runs_and_one_that_cannot_be_read_changes_nothing(caplog):
+def test_periodic_interval_may_change_and_is_kept_when_unreadable(caplog):
     with Simulation() as simulation:
         threads = simulation.process('service')
         times = []
@@ -413,10 +413,10 @@ def test_the_spacing_of_a_periodic_may_change_while_it_runs_and_one_that_cannot_
         del spacings[:]
         simulation.advance(100)
         assert 180 <= len(times) <= 224
-        assert 'the spacing of tick cannot be told: it stays 1 s' in caplog.text
+        assert 'Cannot read the interval of periodic task tick; keeping 1 s' in caplog.text
 
 
-def test_stopping_a_periodic_waits_for_the_run_that_is_under_way():
+def test_stopping_a_periodic_waits_for_the_present_run():
     with Simulation() as simulation:
         threads = simulation.process('service')
         ended = []
@@ -435,19 +435,19 @@ def test_a_periodic_that_was_never_started_can_be_stopped(stage):
     executors.Periodic(stage.threads, 1, print, 'never').stop()
 
 
-def test_native_threads_stop_a_periodic_at_once_however_long_its_spacing():
+def test_periodic_with_long_interval_stops_at_once():
     threads = executors.NativeThreads()
     periodic = executors.Periodic(threads, 3600, print, 'hourly').start()
     periodic.stop()
 
 
-def test_the_threads_of_this_process_are_green_only_where_it_was_started_so():
+def test_threads_are_green_only_in_a_patched_process():
     patcher = sys.modules.get('eventlet.patcher')
     patched = patcher is not None and patcher.is_monkey_patched('thread')
     assert patched == (getattr(sys.modules['__main__'].__spec__, 'name', None) == 'tests.patched')
 
 
-def test_native_threads_tell_the_machines_time_and_make_uuids():
+def test_native_threads_return_machine_time_and_uuids():
     threads = executors.NativeThreads()
     assert threads.clock.now().utcoffset().total_seconds() == 0
     assert threads.clock.monotonic() <= threads.clock.monotonic()
@@ -456,21 +456,21 @@ def test_native_threads_tell_the_machines_time_and_make_uuids():
     threads.sleep(0)
 
 
-# --- what may hang for ever ------------------------------------------------------------------------------------------
+# --- calls that may hang forever --------------------------------------------------------------------------------------
 
 
 def native_event():
-    """Return an event for a thread of the system's own."""
+    """Return an event for a native thread."""
     patcher = sys.modules.get('eventlet.patcher')
     return (patcher.original('threading') if executors.is_green() else threading).Event()
 
 
 def ask(probe, seconds):
-    """Ask as who must not hold up other green threads, if there are any."""
+    """Ask a probe without blocking other green threads."""
     return executors.outside_of_the_hub(lambda: probe.ask(seconds))
 
 
-def test_what_hangs_has_one_thread_however_often_it_is_asked_and_is_asked_anew_when_it_has_come_back():
+def test_hanging_probe_keeps_one_thread_and_calls_again_after_its_return():
     begun, released, calls = native_event(), native_event(), []
 
     def hang():
@@ -487,11 +487,11 @@ def test_what_hangs_has_one_thread_however_often_it_is_asked_and_is_asked_anew_w
     assert calls == ['begun']
     released.set()
     answers = []
-    # whoever asks just when it comes back may still be given the first one's answer
-    Native().settle(lambda: _tell(probe, answers) and answers[-1] == 2)
+    # A call at the moment of the return may still share the first answer.
+    Native().settle(lambda: _ask_once(probe, answers) and answers[-1] == 2)
 
 
-def _tell(probe, answers):
+def _ask_once(probe, answers):
     try:
         answers.append(ask(probe, 10))
     except executors.ProbeTimeout:
@@ -499,7 +499,7 @@ def _tell(probe, answers):
     return True
 
 
-def test_what_answers_is_asked_each_time_and_its_errors_are_who_asks_own():
+def test_probe_calls_each_time_and_raises_the_functions_errors():
     numbers = itertools.count()
 
     def answer():

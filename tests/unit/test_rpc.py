@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What both forms of RPC promise: one suite, run over oslo.messaging's fake:// and over the direct form."""
+"""The contract of RPC: one suite, run over oslo.messaging's fake:// and over DirectRPC."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CONTEXT = context.RequestContext(user_id='u', project_id='p', roles=['admin'], i
 
 
 class LocalError(exception.InstanceNotFound):
-    """An error of ours that only this file knows."""
+    """A migrator error that is defined only in this file."""
 
 
 class Endpoint:
-    """What a service serves; it notes what it was given."""
+    """The endpoint of a service. It records its arguments."""
 
     def __init__(self, name='one'):
         self.name = name
@@ -169,7 +169,7 @@ def test_the_context_arrives_without_a_token(wire, endpoint):
         ('refuse_locally', exception.InstanceNotFound, 'An error of ours that only this file knows.', None),
     ],
 )
-def test_an_error_of_ours_keeps_its_class_its_message_and_its_kwargs(wire, endpoint, method, kind, message, kwargs):
+def test_migrator_error_keeps_class_message_and_kwargs(wire, endpoint, method, kind, message, kwargs):
     with pytest.raises(exception.MigratorException) as caught:
         call(wire, method)
     assert type(caught.value) is kind
@@ -189,7 +189,9 @@ def test_an_error_of_ours_keeps_its_class_its_message_and_its_kwargs(wire, endpo
         ('seen', 'NoSuchMethod', 'Endpoint does not support RPC method seen', {}),
     ],
 )
-def test_any_other_error_says_who_failed_in_what_and_how(wire, endpoint, method, kind, reason, args):
+def test_error_of_another_class_becomes_remote_error_with_target_method_and_reason(
+    wire, endpoint, method, kind, reason, args
+):
     with pytest.raises(exception.RemoteError) as caught:
         call(wire, method, **args)
     assert type(caught.value) is exception.RemoteError
@@ -204,7 +206,7 @@ def test_a_version_that_is_not_served_is_refused(wire, endpoint, version):
     assert call(wire, 'who', rpc.Target('conductor', 'one', version='1.3')) == 'one'
 
 
-def test_an_argument_that_cannot_travel_is_the_callers_error(wire, endpoint):
+def test_unserializable_argument_raises_type_error_at_the_caller(wire, endpoint):
     with pytest.raises(TypeError, match='object cannot go over the wire'):
         call(wire, 'echo', value=object())
     with pytest.raises(TypeError, match='object cannot go over the wire'):
@@ -239,13 +241,13 @@ def test_a_cast_returns_at_once_and_arrives(wire, endpoint):
     assert call(wire, 'who') == 'one'
 
 
-def test_a_slow_handler_holds_up_no_other(wire, endpoint):
+def test_slow_handler_does_not_delay_another(wire, endpoint):
     wire.rpc.cast(CONTEXT, TARGET, 'slow')
     assert endpoint.noted.wait(5)
     assert [call(wire, 'who') for _ in range(3)] == ['one'] * 3
 
 
-def test_without_a_server_any_of_the_topic_answers_and_one_that_has_stopped_is_gone(wire):
+def test_topic_is_answered_by_any_running_server(wire):
     served = {name: wire.serve(rpc.Target('pair', name), Endpoint(name)) for name in ('one', 'two')}
     assert {call(wire, 'who', rpc.Target('pair')) for _ in range(5)} <= {'one', 'two'}
     assert call(wire, 'who', rpc.Target('pair', 'two')) == 'two'
@@ -270,11 +272,11 @@ def test_stopping_waits_for_the_handler_that_runs(wire):
     thread.join()
 
 
-# --- what only a real broker's driver does ---------------------------------------------------------------------------
+# --- behaviour of the driver of a real broker -------------------------------------------------------------------------
 
 
 def through_a_broker(error):
-    """Return an error as a driver with a broker rebuilds it from what it sent."""
+    """Return an error as the driver of a real broker rebuilds it after transport."""
     try:
         raise error
     except Exception:  # noqa: BLE001 -- sys.exc_info() has it
@@ -289,7 +291,7 @@ def through_a_broker(error):
         (ValueError('too old'), exception.RemoteError, 'conductor.one failed in who: ValueError: too old'),
     ],
 )
-def test_what_oslo_messaging_rebuilds_becomes_plainly_ours(monkeypatch, error, kind, message):
+def test_error_rebuilt_by_oslo_messaging_becomes_a_migrator_error(monkeypatch, error, kind, message):
     wire = Oslo()
     rebuilt = through_a_broker(error)
 
@@ -304,7 +306,7 @@ def test_what_oslo_messaging_rebuilds_becomes_plainly_ours(monkeypatch, error, k
     wire.close()
 
 
-def test_a_broker_that_is_not_there_is_a_service_unreachable(monkeypatch):
+def test_unreachable_broker_raises_service_unreachable(monkeypatch):
     wire = Oslo()
 
     def send(*args, **kwargs):
@@ -317,14 +319,14 @@ def test_a_broker_that_is_not_there_is_a_service_unreachable(monkeypatch):
     wire.close()
 
 
-def test_without_a_url_the_configuration_says_which_transport_it_is(tmp_path):
+def test_transport_without_url_comes_from_the_configuration(tmp_path):
     file = tmp_path / 'migrator.conf'
     file.write_text('[DEFAULT]\ntransport_url = fake://\n')
     conf = cfg.ConfigOpts()
     conf(['--config-file', str(file)], default_config_files=[], default_config_dirs=[])
     transport = rpc.get_transport(conf)
     assert type(transport._driver).__name__ == 'FakeDriver'
-    # and again, for another transport of the same process
+    # A second transport in the same process must work too.
     rpc.get_transport(conf).cleanup()
     transport.cleanup()
 
@@ -335,12 +337,12 @@ def test_without_a_url_the_configuration_says_which_transport_it_is(tmp_path):
         ('kaninchen://u:hush@h', ["'kaninchen://***@h'", "No 'oslo.messaging.drivers' driver found"]),
         ('nonsense', ["'nonsense'", 'No scheme specified']),
         ('', ["''", 'No scheme specified']),
-        ('rabbit://u:hush@h:port/', ["'rabbit://***@h:port/'", 'its port is no number']),
+        ('rabbit://u:hush@h:port/', ["'rabbit://***@h:port/'", 'its port is not a number']),
         ('rabbit://u:hush/hush@h:5672/', ["'rabbit://***@h:5672/'", 'written as %2F']),
     ],
 )
-def test_a_url_that_cannot_be_is_one_error_of_ours_without_its_password(tmp_path, url, words):
-    """It was any of three errors, one of them a bare ValueError that quoted from the password."""
+def test_invalid_url_raises_configuration_error_without_password(tmp_path, url, words):
+    """oslo.messaging raises three classes of errors. One of them, a ValueError, quotes from the password."""
     file = tmp_path / 'migrator.conf'
     file.write_text(f'[DEFAULT]\ntransport_url = {url}\n')
     conf = cfg.ConfigOpts()
@@ -348,6 +350,6 @@ def test_a_url_that_cannot_be_is_one_error_of_ours_without_its_password(tmp_path
     for given, option in ((None, '[DEFAULT] transport_url'), (url, 'url' if url else '[DEFAULT] transport_url')):
         with pytest.raises(exception.ConfigurationError) as told:
             rpc.get_transport(conf, given)
-        for word in [f'Option {option} is ', *words, 'rabbit://USER:PASSWORD@HOST:5672/VHOST is how it looks.']:
+        for word in [f'Option {option} is ', *words, 'write it as rabbit://USER:PASSWORD@HOST:5672/VHOST.']:
             assert word in str(told.value)
         assert 'hush' not in str(told.value)
