@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""HTTP in: Nova's REST API for what migrator serves."""
+"""The REST API: the part of Nova's compute API that migrator serves."""

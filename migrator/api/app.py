@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The WSGI application: from a request to its answer, in one function."""
+"""The WSGI application: one function assembles the pipeline from a request to its answer."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def make_app(
 
     :param conf: with the options of :mod:`migrator.conf.api` and :mod:`migrator.conf.conductor` registered; this
         registers ``[oslo_policy]`` and, at the first request, ``[keystone_authtoken]`` on it.
-    :param threads: where uuids, the clock and sleep come from.
-    :param auth: another way to find out who asks, instead of the one that ``[api] auth_strategy`` names.
+    :param threads: the source of uuids, of the clock and of sleep.
+    :param auth: the authentication; None: the one that ``[api] auth_strategy`` names.
     """
     services = Services(conf, database, conductor_api, threads, policies.make_enforcer(conf))
 
-    # What a request meets first is at the bottom.
+    # A request passes these from the bottom to the top.
     handle: Handler = routes.dispatch
     handle = _in_its_version(handle)
     handle = _with_its_rights(handle)
@@ -49,8 +49,8 @@ def make_app(
     handle = _with_errors(handle)
     handle = _with_request_id(handle, services)
 
-    # No middleware of oslo.middleware here: its import registers options on the global configuration. A process of
-    # our own that stands behind a proxy puts HTTPProxyToWSGI around this.
+    # The pipeline has no middleware of oslo.middleware, because its import registers options on the global
+    # configuration. migrator-api behind a proxy wraps this application in HTTPProxyToWSGI.
     return webob.dec.wsgify(handle, RequestClass=Request)  # type: ignore[no-any-return]  # WebOb has no types
 
 
@@ -68,11 +68,11 @@ def _with_request_id(handle: Handler, services: Services) -> Handler:
 
 
 def _with_errors(handle: Handler) -> Handler:
-    # Twice in the pipeline: once so that keystonemiddleware never sees an error of ours, once for what is outside it.
+    # This is in the pipeline twice: inside keystonemiddleware, which must not see our errors, and outside of it.
     def answered(request: Request) -> webob.Response:
         try:
             return handle(request)
-        except Exception as error:  # noqa: BLE001 -- whatever it is, the asker gets an answer and the log the rest
+        except Exception as error:  # noqa: BLE001 -- the caller gets an answer for any error, and the log its details
             return errors.of(error, request)
 
     return answered
@@ -93,7 +93,7 @@ def _or_discovery(handle: Handler) -> Handler:
 
 def _with_its_rights(handle: Handler) -> Handler:
     def judged(request: Request) -> webob.Response:
-        # Who is an administrator is a policy too; the whole API then goes by this one answer.
+        # A policy decides whether the caller is an administrator. The whole API uses this one decision.
         request.context.is_admin = request.can(CONTEXT_IS_ADMIN)
         return handle(request)
 
@@ -106,7 +106,7 @@ def _in_its_version(handle: Handler) -> Handler:
         try:
             version = request.environ['migrator.version'] = microversions.of_request(request)
             response = handle(request)
-        except Exception as error:  # noqa: BLE001 -- an error is told in the request's version, like any answer
+        except Exception as error:  # noqa: BLE001 -- an error is answered in the request's version too
             response = errors.of(error, request)
         microversions.mark(response, version)
         return response

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who asks: two ways to find out, chosen by ``[api] auth_strategy``."""
+"""Authentication: Keystone, or noauth2 for development, chosen by ``[api] auth_strategy``."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from migrator import exception
 from migrator.api.request import Handler, Request
 from migrator.context import RequestContext
 
-#: Puts the finding out before a handler.
+#: Wraps a handler in the authentication.
 Auth = Callable[[Handler], Handler]
 
-#: What Keystone implies for an administrator, highest first.
+#: The roles that Keystone implies for an administrator, highest first.
 ADMIN_ROLES = ['admin', 'manager', 'member', 'reader']
 USER_ROLES = ['member', 'reader']
 
 
 def of_conf(conf: cfg.ConfigOpts) -> Auth:
-    """Return the way that the configuration names."""
+    """Return the authentication that the configuration names."""
     return noauth2 if conf.api.auth_strategy == 'noauth2' else keystone(conf)
 
 
 def noauth2(handle: Handler) -> Handler:
-    """Take the token at its word: ``user:project``, or ``user`` alone; user ``admin`` is an administrator."""
+    """Accept any token of the form ``user:project`` or ``user``, without a check.
+
+    User ``admin`` is an administrator.
+    """
 
     def authenticated(request: Request) -> webob.Response:
         token = request.headers.get('X-Auth-Token', '')
@@ -53,7 +56,7 @@ def noauth2(handle: Handler) -> Handler:
 def keystone(conf: cfg.ConfigOpts) -> Auth:
     """Let keystonemiddleware validate the token.
 
-    :param conf: its section ``[keystone_authtoken]`` is registered and read at the first request, not before.
+    :param conf: the first request registers and reads its section ``[keystone_authtoken]``.
     """
 
     def wrap(handle: Handler) -> Handler:
@@ -67,7 +70,7 @@ def keystone(conf: cfg.ConfigOpts) -> Auth:
 
         @functools.lru_cache(maxsize=1)
         def middleware() -> Any:
-            # Imported here: an embedding service with noauth2 pays nothing for it.
+            # An embedding service with noauth2 does not need this import.
             from keystonemiddleware import auth_token
 
             return auth_token.AuthProtocol(inner, {'oslo_config_config': conf})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What several handlers say alike: whose a server is, times, links, pages, and what is kept from whom."""
+"""Shared parts of the handlers: the owner of a server, times, links, pages, and the hiding of host names."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_ID = 2**31 - 1
 
 
 def get_instance(request: Request, server_id: str) -> Instance:
-    """Return a server that the asker may know of.
+    """Return a server that the caller may see.
 
-    :raises migrator.exception.InstanceNotFound: there is none, or it is another project's.
+    :raises migrator.exception.InstanceNotFound: it does not exist, or belongs to another project.
     """
     instance = request.services.database.instances.get(server_id)
     if not request.context.is_admin and instance.project_id != request.context.project_id:
@@ -31,12 +31,12 @@ def get_instance(request: Request, server_id: str) -> Instance:
 
 
 def target(instance: Instance) -> dict[str, Any]:
-    """Return what policies judge by."""
+    """Return the target of a policy check for a server."""
     return {'project_id': instance.project_id, 'user_id': instance.user_id}
 
 
 def check_unlocked(request: Request, instance: Instance) -> None:
-    """Raise if somebody has locked it, unless an administrator asks.
+    """Raise if a server is locked and the caller is not an administrator.
 
     :raises migrator.exception.InstanceIsLocked: it is locked.
     """
@@ -48,7 +48,7 @@ def check_unlocked(request: Request, instance: Instance) -> None:
 
 
 def integer_id(text: str) -> int | None:
-    """Return the id that a part of a URL is, or None if it cannot be one."""
+    """Return the id in a part of a URL, or None if the part is not a valid id."""
     if not re.fullmatch('[0-9]{1,10}', text) or int(text) > MAX_ID:
         return None
     return int(text)
@@ -58,12 +58,12 @@ def integer_id(text: str) -> int | None:
 
 
 def iso(moment: datetime.datetime | None) -> str | None:
-    """Return a time as nova writes most of them: with microseconds and without a zone."""
+    """Return a time in nova's usual form, with microseconds and without a zone."""
     return None if moment is None else moment.astimezone(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%S.%f')
 
 
 def zulu(moment: datetime.datetime | None) -> str:
-    """Return a time as nova writes a server's."""
+    """Return a time in the form that nova uses for servers."""
     return '' if moment is None else moment.astimezone(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
 
 
@@ -73,7 +73,7 @@ def zulu(moment: datetime.datetime | None) -> str:
 def links(request: Request, path: str) -> list[dict[str, str]]:
     """Return the two links of an item.
 
-    :param path: what comes after the version.
+    :param path: the path after the version.
     """
     base = request.application_url
     return [{'rel': 'self', 'href': f'{base}/v2.1/{path}'}, {'rel': 'bookmark', 'href': f'{base}/{path}'}]
@@ -86,10 +86,10 @@ def page_size(request: Request, given: Mapping[str, str]) -> int:
 
 
 def next_link(request: Request, size: int, markers: list[str]) -> list[dict[str, str]]:
-    """Return the link to the next page; none if this page is not full.
+    """Return the link to the next page, or an empty list if this page is not full.
 
     :param size: how many items a page may hold.
-    :param markers: what each item of this page would be as a marker.
+    :param markers: the marker of each item of this page.
     """
     if not size or len(markers) < size:
         return []
@@ -98,18 +98,18 @@ def next_link(request: Request, size: int, markers: list[str]) -> list[dict[str,
     return [{'rel': 'next', 'href': f'{request.path_url}?{urllib.parse.urlencode(parameters)}'}]
 
 
-# --- what is kept from whom ------------------------------------------------------------------------------------------
+# --- host names ------------------------------------------------------------------------------------------------------
 
 
 def host_id(project_id: str, host: str | None) -> str:
-    """Return nova's obfuscated name of a host, which differs from project to project."""
+    """Return nova's obfuscated name of a host, which differs between projects."""
     return hashlib.sha224(f'{project_id}{host}'.encode()).hexdigest() if host else ''
 
 
 def without_hosts(request: Request, texts: Sequence[str | None], allowed: bool) -> list[str | None]:
-    """Return texts as the asker may see them: with ``<host>`` for each compute host's name, unless allowed more.
+    """Return texts with ``<host>`` for each compute host's name, unless the caller may see hosts.
 
-    :param allowed: whether the asker may know where guests are.
+    :param allowed: whether the caller may see hosts.
     """
     if allowed or not any(texts):
         return list(texts)

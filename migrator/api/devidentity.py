@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A development identity: a catalog for clients that insist on one. It checks no password: anybody is who they say.
+"""A development identity service: a catalog for clients that need one. It does not check passwords.
 
-It answers requests from this machine only, and every answer is marked as what it is. The tokens are those of
+It answers only requests from this machine, and marks every answer as development only. The tokens are those of
 ``auth_strategy = noauth2``.
 """
 
@@ -24,7 +24,7 @@ from migrator.conf import api
 
 MARK = 'development only: no password is checked'
 _FOR_EVER = datetime.datetime(2999, 12, 31, tzinfo=datetime.UTC).strftime('%Y-%m-%dT%H:%M:%S.%fZ')
-#: What is sent as a token has to go into a header, and a colon stands between its two parts.
+#: A token is sent in a header, and a colon separates its two parts.
 _NAME = re.compile('[!-9;-~]{1,255}')
 _DOMAIN = {'id': 'default', 'name': 'Default'}
 #: Service type -> its name in the catalog.
@@ -41,7 +41,7 @@ def make_app(endpoints: Mapping[str, str]) -> Callable[..., Any]:
         request.environ['openstack.request_id'] = oslo_context.generate_request_id()
         try:
             response = _answer(request, endpoints)
-        except Exception as error:  # noqa: BLE001 -- whatever it is, it is answered as the API answers it
+        except Exception as error:  # noqa: BLE001 -- any error is answered in the API's form
             response = errors.of(error, request)
         response.headers['X-Migrator-Development-Identity'] = MARK
         return response
@@ -78,8 +78,8 @@ def _issue(request: Any, endpoints: Mapping[str, str]) -> webob.Response:
             raise ValueError
     except (KeyError, TypeError, AttributeError, ValueError):
         raise exception.Invalid(
-            'What would do: a password, and a project as the scope or none at all; names of 1 to 255 printable ASCII '
-            'characters without spaces and colons.'
+            'Malformed authentication request. Give a password, and a project or nothing as the scope; names have 1 to '
+            '255 printable ASCII characters without spaces and colons.'
         ) from None
     is_admin = name == 'admin'
     token = {

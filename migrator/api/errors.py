@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Errors into Nova's bodies: ``{"badRequest": {"code": 400, "message": ...}}``.
+"""Errors in Nova's form: ``{"badRequest": {"code": 400, "message": ...}}``.
 
-What the asker got wrong is told as it is. What is wrong on our side goes to the log, and the asker learns under which
-request id: addresses, statements and names of hosts are no business of theirs.
+The caller receives the full message of an error in the request. The details of an internal error go only to the log,
+because they may contain addresses, SQL statements and host names. The caller receives the request id to find them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from migrator.objects import base
 
 LOG = logging.getLogger(__name__)
 
-#: HTTP status -> nova's word for it; any other is a computeFault.
+#: HTTP status -> nova's name for it. Any other status is a computeFault.
 FAULTS = {
     400: 'badRequest',
     401: 'unauthorized',
@@ -48,19 +48,24 @@ def body(code: int, message: str) -> webob.Response:
 def of(error: Exception, request: api_request.Request) -> webob.Response:
     """Return the response to an error.
 
-    :param request: what caused it, for the log.
+    :param request: the request that caused it, for the log.
     """
     if isinstance(error, webob.exc.HTTPException):
         return body(error.status_int, error.detail or error.explanation)
     if isinstance(error, exception.MigratorException) and error.code < 500:
         return body(error.code, error.message)
-    where = (request.request_id, *(base.printable(text) for text in (request.method, request.environ['PATH_INFO'])))
+    values = {
+        'method': base.printable(request.method),
+        'path': base.printable(request.environ['PATH_INFO']),
+        'request': request.request_id,
+        'error': base.printable(str(error)),
+    }
     if isinstance(error, exception.ServiceUnreachable):
-        LOG.warning('%s %s %s: %s', *where, error)
+        LOG.warning('Service unreachable for %(method)s %(path)s of request %(request)s: %(error)s', values)
         what = 'A service that is needed is not reachable'
         if isinstance(error, exception.DatabaseUnreachable):
             is_there = isinstance(error, exception.DatabaseReadOnly)
             what = f'The database is {"read-only" if is_there else "not reachable"}'
         return body(503, f'{what} at present: try again. ({request.request_id})')
-    LOG.error('%s %s %s: %s', *where, base.printable(str(error)), exc_info=error)
+    LOG.error('Unexpected error in %(method)s %(path)s of request %(request)s: %(error)s', values, exc_info=error)
     return body(500, f'Unexpected error: the log of the API has its details under {request.request_id}.')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The history of the compute API as far as it concerns migrator, and which version a request speaks."""
+"""The history of the compute API as far as it concerns migrator, and the version of a request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERVICE_TYPE = 'compute'
 STANDARD_HEADER = 'OpenStack-API-Version'
 LEGACY_HEADER = 'X-OpenStack-Nova-API-Version'
 
-#: Each version that changes something here; those between behave as the one before.
+#: Each version that changes something here. The versions between them behave like the one before.
 HISTORY: dict[str, str] = {
     '2.1': 'the beginning: host, block_migration and disk_over_commit of os-migrateLive are all required',
     '2.3': 'servers: more OS-EXT-SRV-ATTR fields, and delete_on_termination of volumes',
@@ -57,10 +57,10 @@ _WELL_FORMED = re.compile(r'[1-9]\d{0,8}\.(0|[1-9]\d{0,8})')
 
 
 def of_request(request: webob.Request) -> microversion_parse.Version:
-    """Return the version that a request speaks; the minimum where it names none.
+    """Return the version that a request names, or the minimum.
 
-    :raises migrator.exception.InvalidAPIVersion: it is ill-formed.
-    :raises migrator.exception.VersionNotSupported: it is below the minimum or above the maximum.
+    :raises migrator.exception.InvalidAPIVersion: the version is malformed.
+    :raises migrator.exception.VersionNotSupported: the version is below the minimum or above the maximum.
     """
     wanted = microversion_parse.get_version(request.headers, SERVICE_TYPE, [LEGACY_HEADER])
     if wanted is None:
@@ -76,7 +76,7 @@ def of_request(request: webob.Request) -> microversion_parse.Version:
 
 
 def mark(response: webob.Response, version: microversion_parse.Version) -> None:
-    """Say in the headers of a response which version it is in, and that caches must look at that."""
+    """Set the version headers of a response, and the Vary header for caches."""
     response.headers[STANDARD_HEADER] = f'{SERVICE_TYPE} {version}'
     response.headers[LEGACY_HEADER] = str(version)
     response.headers['Vary'] = f'{STANDARD_HEADER}, {LEGACY_HEADER}'

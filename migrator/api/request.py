@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A request on its way through the API: who asks, in which version, and what there is to answer with."""
+"""A request in the API: its caller, its version, and the services that answer it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from migrator.context import RequestContext
 from migrator.db.api import Database
 from migrator.objects import base
 
-#: Longer bodies are not read; nova's limit.
+#: Longer bodies are not read. This is nova's limit.
 MAX_BODY = 114688
-#: Objects and arrays within each other; no body of this API needs more than three.
+#: The greatest nesting of objects and arrays. No body of this API needs more than three levels.
 MAX_DEPTH = 20
 
-#: What no database can hold: NUL, and halves of surrogate pairs.
+#: The characters that no database can store: NUL, and halves of surrogate pairs.
 _UNSTORABLE = re.compile('[\0\ud800-\udfff]')
 
 
 @dataclasses.dataclass(frozen=True)
 class Services:
-    """What the handlers work with."""
+    """The services that the handlers use."""
 
     conf: cfg.ConfigOpts
     database: Database
@@ -44,18 +44,18 @@ class Services:
 class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
     """A webob request that knows its context and version.
 
-    Both live in the WSGI environment, for keystonemiddleware makes a request object of its own in between.
+    Both are in the WSGI environment, because keystonemiddleware creates a request object of its own.
     """
 
     @property
     def services(self) -> Services:
-        """What there is to answer with."""
+        """The services that the handlers use."""
         found: Services = self.environ['migrator.services']
         return found
 
     @property
     def context(self) -> RequestContext:
-        """Who asks, once that is known."""
+        """The caller, after the authentication."""
         found: RequestContext = self.environ['migrator.context']
         return found
 
@@ -66,18 +66,18 @@ class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
 
     @property
     def version(self) -> microversion_parse.Version:
-        """The version that the request speaks."""
+        """The version of the request."""
         found: microversion_parse.Version = self.environ['migrator.version']
         return found
 
     def since(self, minor: int) -> bool:
-        """Whether the request speaks version 2.``minor`` or a later one."""
+        """Return whether the version of the request is 2.``minor`` or later."""
         return bool(self.version.minor >= minor)
 
     def can(self, rule: str, target: dict[str, Any] | None = None) -> bool:
-        """Whether a policy lets the asker do it.
+        """Return whether a policy allows the caller to do it.
 
-        :param target: whose it is done to; the asker's own project unless given.
+        :param target: the owner of the object; None: the caller's own project.
         """
         try:
             self.authorize(rule, target)
@@ -86,10 +86,10 @@ class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
         return True
 
     def authorize(self, rule: str, target: dict[str, Any] | None = None) -> None:
-        """Raise unless a policy lets the asker do it.
+        """Raise unless a policy allows the caller to do it.
 
-        :param target: whose it is done to; the asker's own project unless given.
-        :raises migrator.exception.Forbidden: it does not.
+        :param target: the owner of the object; None: the caller's own project.
+        :raises migrator.exception.Forbidden: the policy does not allow it.
         """
         if target is None:
             target = {'project_id': self.context.project_id, 'user_id': self.context.user_id}
@@ -101,20 +101,20 @@ class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
             raise exception.Forbidden(action=rule)
 
     def json_document(self) -> Any:
-        """Return what the body says.
+        """Return the JSON document in the body.
 
-        :raises migrator.exception.Invalid: it is no JSON, is nested too deep, or has a character in it that no database
-            can hold.
-        :raises webob.exc.HTTPException: it is too long, or says that it is something else.
+        :raises migrator.exception.Invalid: the body is not JSON, is nested too deep, or has a character that no
+            database can store.
+        :raises webob.exc.HTTPException: the body is too long, or has another content type.
         """
-        # wsgiref says text/plain where the client said nothing.
+        # wsgiref sets text/plain if the client sends no content type.
         if self.content_type not in ('', 'application/json', 'text/plain'):
             raise webob.exc.HTTPUnsupportedMediaType('Unsupported Content-Type: send application/json.')
         if self.content_length is not None and self.content_length > MAX_BODY:
             raise webob.exc.HTTPRequestEntityTooLarge(f'The body is longer than {MAX_BODY} bytes.')
         try:
             raw = self.body_file.read(MAX_BODY + 1) if self.content_length is None else self.body
-        except OSError:  # WebOb's too
+        except OSError:  # also WebOb's error for a disconnected client
             raise exception.Invalid('Malformed request body: it ended before its Content-Length.') from None
         if len(raw) > MAX_BODY:
             raise webob.exc.HTTPRequestEntityTooLarge(f'The body is longer than {MAX_BODY} bytes.')
@@ -123,8 +123,8 @@ class Request(webob.Request):  # type: ignore[misc]  # WebOb has no types
         except RecursionError:
             raise _too_deep() from None
         except ValueError as error:
-            # A decoder's message quotes no more than positions.
-            raise exception.Invalid(f'Malformed request body: it is no JSON ({error}).') from None
+            # The message of the decoder quotes only positions.
+            raise exception.Invalid(f'Malformed request body: it is not JSON ({error}).') from None
         _check_part(document, '', MAX_DEPTH)
         return document
 
@@ -133,7 +133,7 @@ Handler = Callable[..., webob.Response]
 
 
 def _no_such_number(name: str) -> Any:
-    raise ValueError(f'{name} is no JSON number')
+    raise ValueError(f'{name} is not a JSON number')
 
 
 def _too_deep() -> exception.Invalid:
@@ -143,10 +143,10 @@ def _too_deep() -> exception.Invalid:
 
 
 def _check_part(part: Any, path: str, depth: int) -> None:
-    """Raise unless a part of a body may be handed on.
+    """Raise if a part of a body is nested too deep, or has a character that no database can store.
 
-    :param path: the names that lead to it.
-    :param depth: how many levels it may have.
+    :param path: the names that lead to the part.
+    :param depth: how many levels the part may have.
     """
     if isinstance(part, str):
         check_text(path or 'the body', part)
@@ -164,17 +164,17 @@ def _check_part(part: Any, path: str, depth: int) -> None:
 
 
 def check_text(path: str, text: str) -> None:
-    """Raise if a text of a request has a character in it that no database can hold.
+    """Raise if a text of a request has a character that no database can store.
 
     :param path: the name of the field.
-    :raises migrator.exception.ValidationError: it has.
+    :raises migrator.exception.ValidationError: it has one.
     """
     found = _UNSTORABLE.search(text)
     if found is not None:
         raise exception.ValidationError(
             path=path,
             value=base.text(text, 200),
-            detail=f'No database can hold its character U+{ord(found[0]):04X}. Leave the character out.',
+            detail=f'No database can store its character U+{ord(found[0]):04X}. Leave the character out.',
         )
 
 
@@ -184,7 +184,7 @@ def answer(body: Any, status: int = 200) -> webob.Response:
 
 
 def accepted() -> webob.Response:
-    """Return the empty 202 that nova gives to an action."""
+    """Return the empty 202 with which nova answers an action."""
     response = webob.Response(status=202)
     response.content_type = 'application/json'
     return response

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every URL under /v2.1, with the minor versions in which it is there, and the one function that looks one up.
+"""Every URL under /v2.1 with the minor versions that have it, and the function that dispatches requests.
 
-What nova has and migrator does not serve is in the same lookup, after what it serves.
+The URLs of nova that migrator does not serve are in the same table, after those that it serves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Route:
     """One URL.
 
     :ivar since: the first minor version that has it.
-    :ivar until: the last one.
+    :ivar until: the last minor version that has it.
     """
 
     method: str
@@ -74,10 +74,10 @@ LEFT_TO_NOVA = tuple(Route(method, path, not_served.refuse) for method, path in 
 
 
 def dispatch(request: Request) -> webob.Response:
-    """Have a request answered by its handler.
+    """Call the handler of a request, and return its answer.
 
-    :raises migrator.exception.NotFound: the compute API has no such URL, or not in this version.
-    :raises webob.exc.HTTPNotImplemented: nova has it, and migrator does not serve it.
+    :raises migrator.exception.NotFound: the compute API does not have the URL, or not in this version.
+    :raises webob.exc.HTTPNotImplemented: nova has the URL, and migrator does not serve it.
     """
     path = _below_version(request)
     method = 'GET' if request.method == 'HEAD' else request.method
@@ -86,20 +86,20 @@ def dispatch(request: Request) -> webob.Response:
         if found and route.method == method:
             if not route.since <= request.version.minor <= route.until:
                 raise exception.NotFound(
-                    f'{method} {route.path} is there from version 2.{route.since}'
+                    f'{method} {route.path} is available from version 2.{route.since}'
                     + (f' to 2.{route.until}' if route.until < 1000 else '')
-                    + f', and the request speaks {request.version}.'
+                    + f', and the request has version {request.version}.'
                 )
             return route.handler(request, **found.groupdict())
     raise _no_such_url(request)
 
 
 def _no_such_url(request: Request) -> exception.NotFound:
-    return exception.NotFound(f'There is no such URL in the compute API: {request.method} {request.path_info}')
+    return exception.NotFound(f'The compute API does not have this URL: {request.method} {request.path_info}')
 
 
 def _below_version(request: Request) -> str:
-    """Return the path after the version, without the project that old catalogs put there."""
+    """Return the path after the version, without the project id that old catalogs insert."""
     path: str = request.path_info
     if '\x00' in path or not path.startswith('/v2.1/'):
         raise _no_such_url(request)
@@ -109,7 +109,7 @@ def _below_version(request: Request) -> str:
         return f'/{rest}'
     if _PROJECT.fullmatch(first) and rest:
         raise exception.Invalid(
-            f"Malformed request URL: its project {first} is not the token's: leave it out, or ask for a token of it."
+            f"Malformed request URL: its project {first} is not the token's: leave it out, or use a token of it."
         )
     return path
 

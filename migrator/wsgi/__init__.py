@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""WSGI applications, for any server."""
+"""WSGI applications for any WSGI server."""

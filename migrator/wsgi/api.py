@@ -2,9 +2,9 @@
 
 """The REST API for any WSGI server: ``gunicorn migrator.wsgi.api:application``.
 
-Importing this reads and starts nothing: the application is made by the first request, and so in the process that is
-to serve it, whenever the server forks. Its configuration is that of ``migrator-api``, from the files where OpenStack's
-services have theirs, or from the directory that ``OS_MIGRATOR_CONFIG_DIR`` names, and from the environment.
+An import reads and starts nothing. The first request creates the application, so it is created in the process that
+serves it, whenever the server forks. The configuration is that of ``migrator-api``. It comes from the default files of
+OpenStack services, or from the directory that ``OS_MIGRATOR_CONFIG_DIR`` names, and from the environment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
                 if not _made:
                     _made.append(_make())
         except exception.MigratorException as error:
-            # For who runs the server; a client is told only that it is not his fault.
+            # The operator needs the details. A client receives only that the API is not available.
             environ['wsgi.errors'].write(f'migrator.wsgi.api: {error}\n')
             body = b'{"computeFault": {"code": 503, "message": "The API is not configured, or cannot start."}}'
             start_response('503 Service Unavailable', [('Content-Type', 'application/json')])
@@ -36,7 +36,7 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
 
 
 def _make() -> Callable[..., Iterable[bytes]]:
-    # Imported here, when the server has settled what threads are.
+    # Import here, after the server has decided whether threads are native or green.
     from migrator import executors
     from migrator.cmd import api
     from migrator.conf import api as api_conf
@@ -45,7 +45,7 @@ def _make() -> Callable[..., Iterable[bytes]]:
     conf = settings.read('migrator-api')
     concurrency.choose(conf)
     settings.complete(conf, [api.register])
-    # Where the server listens is not known here; it has to be taken for every address.
+    # The address of the server is not known here, so check as if it listens on every address.
     api_conf.check_bind(conf, '')
     logs.setup(conf)
     return api.make_app(process.Process('migrator-api', conf, executors.NativeThreads()))

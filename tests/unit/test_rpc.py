@@ -166,7 +166,7 @@ def test_the_context_arrives_without_a_token(wire, endpoint):
             {'host': 'a.b', 'instance_uuid': None},
         ),
         ('refuse_with_text', exception.NoValidHost, 'only this text', {}),
-        ('refuse_locally', exception.InstanceNotFound, 'An error of ours that only this file knows.', None),
+        ('refuse_locally', exception.InstanceNotFound, 'A migrator error that is defined only in this file.', None),
     ],
 )
 def test_migrator_error_keeps_class_message_and_kwargs(wire, endpoint, method, kind, message, kwargs):
@@ -189,9 +189,7 @@ def test_migrator_error_keeps_class_message_and_kwargs(wire, endpoint, method, k
         ('seen', 'NoSuchMethod', 'Endpoint does not support RPC method seen', {}),
     ],
 )
-def test_error_of_another_class_becomes_remote_error_with_target_method_and_reason(
-    wire, endpoint, method, kind, reason, args
-):
+def test_other_error_becomes_remote_error_with_target_method_and_reason(wire, endpoint, method, kind, reason, args):
     with pytest.raises(exception.RemoteError) as caught:
         call(wire, method, **args)
     assert type(caught.value) is exception.RemoteError

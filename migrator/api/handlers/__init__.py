@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What answers each URL of routes.py, one noun a file."""
+"""The handlers of the URLs in routes.py, one module for each resource."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Host aggregates: migrator has none, and `openstack hypervisor show` does not go on without being told so."""
+"""Host aggregates: always an empty list, which `openstack hypervisor show` needs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from migrator.api.policies.aggregates import INDEX
 
 
 def index(request: api_request.Request) -> webob.Response:
-    """List the host aggregates, which is an empty list."""
+    """Return an empty list of host aggregates."""
     request.authorize(INDEX)
     return api_request.answer({'aggregates': []})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The hypervisors: what each has, and what the guests on it take."""
+"""The hypervisors: the resources of each, and the resources that its guests use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from migrator.api.policies.hypervisors import LIST, LIST_DETAIL, SEARCH, SERVERS
 from migrator.api.schemas import hypervisors
 from migrator.objects import COMPUTE_BINARY, ComputeNode, Instance, Service
 
-#: Nova's name of an amount -> the resource class that it is.
+#: Nova's name of an amount -> the resource class.
 _AMOUNTS = {'vcpus': 'VCPU', 'memory_mb': 'MEMORY_MB', 'local_gb': 'DISK_GB'}
 
 
@@ -30,7 +30,7 @@ def index(request: api_request.Request) -> webob.Response:
 
 
 def detail(request: api_request.Request) -> webob.Response:
-    """List the hypervisors with all that is known of them."""
+    """List the hypervisors with details."""
     return _list(request, LIST_DETAIL, detailed=True)
 
 
@@ -55,14 +55,14 @@ def statistics(request: api_request.Request) -> webob.Response:
 
 
 def uptime(request: api_request.Request, hypervisor_id: str) -> NoReturn:
-    """Say that migrator does not ask hypervisors how long they have been up; clients put up with a 501."""
+    """Refuse the request: migrator does not know the uptime of a hypervisor. Clients accept a 501."""
     request.authorize(UPTIME)
     _find(request, hypervisor_id)
-    raise webob.exc.HTTPNotImplemented('The uptime of a hypervisor is not known here.')
+    raise webob.exc.HTTPNotImplemented('migrator does not know the uptime of a hypervisor.')
 
 
 def search(request: api_request.Request, hypervisor_id: str) -> webob.Response:
-    """Find hypervisors by a part of their name; from 2.53 on a parameter of the list does that."""
+    """Find hypervisors by a part of their name. From 2.53 on a parameter of the list replaces this."""
     return _matching(request, SEARCH, hypervisor_id, with_servers=False)
 
 
@@ -137,7 +137,7 @@ def _is_true(given: dict[str, str], name: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Views:
-    """Hypervisors, with their services and guests read once for all of them."""
+    """The views of hypervisors. Services and guests are read once for all of them."""
 
     NOTHING = (
         'vcpus', 'vcpus_used', 'memory_mb', 'memory_mb_used', 'local_gb', 'local_gb_used', 'free_ram_mb',

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What was asked of a server, and what came of it, step by step out of the migration's journal."""
+"""The actions of a server and their events, which come from the journal of the migration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from migrator.api.schemas.instance_actions import INDEX
 from migrator.db.actions import LIVE_MIGRATION, Action
 from migrator.objects import Instance, Migration
 
-#: The steps that a compute host does; the others are the conductor's own.
+#: The steps that a compute host does. The conductor does the others.
 AT_SOURCE = frozenset({'check_can_live_migrate_source', 'live_migration', 'post_live_migration_at_source'})
 AT_DESTINATION = frozenset(
     {'check_can_live_migrate_destination', 'pre_live_migration', 'post_live_migration_at_destination'}
@@ -47,7 +47,7 @@ def index(request: api_request.Request, server_id: str) -> webob.Response:
 
 
 def show(request: api_request.Request, server_id: str, request_id: str) -> webob.Response:
-    """Show what one request was, with its events."""
+    """Show the action of one request, with its events."""
     instance = common.get_instance(request, server_id)
     request.authorize(SHOW, common.target(instance))
     action = request.services.database.actions.get(instance.uuid, request_id)
@@ -89,7 +89,7 @@ def _events(request: api_request.Request, instance: Instance, action: Action) ->
         'host': instance.host,
     }
     if action.action != LIVE_MIGRATION or action.migration_uuid is None:
-        # An abort or the like is one wish; the journal tells of the migration, not of it.
+        # The journal describes the migration, so another request, such as an abort, has only this one event.
         return [whole | {'event': f'conductor_{action.action}'}]
     database = request.services.database
     try:

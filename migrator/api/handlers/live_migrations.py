@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""os-migrateLive: accept a live migration, and below 2.34 wait for its pre-checks."""
+"""os-migrateLive: accept a live migration, and below version 2.34 wait for its pre-checks."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ LOG = logging.getLogger(__name__)
 
 _S = MigrationStatus
 
-#: The version from which the answer does not wait for the pre-checks.
+#: The minor version from which the answer does not wait for the pre-checks.
 ASYNCHRONOUS = 34
-#: Seconds before the second look at the row of who waits for its checks; the pauses double, up to the second figure.
-FIRST_LOOK, LOOK_EVERY = 0.05, 0.5
+#: The first and the longest pause between two reads of the migration's row, in seconds. The pauses double.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 #: The service version from which the migration holds the source's allocation.
 MIGRATION_OWNED = 2
 
 
 def migrate_live(request: api_request.Request, server_id: str) -> webob.Response:
-    """Live-migrate a server: the row is committed before the answer, and a conductor does the rest."""
+    """Live-migrate a server. The row is committed before the answer, and a conductor runs the migration."""
     wanted = schemas.body(request, server_actions.MIGRATE_LIVE)['os-migrateLive']
     instance = common.get_instance(request, server_id)
     request.authorize(MIGRATE_LIVE, common.target(instance))
@@ -64,8 +64,8 @@ def migrate_live(request: api_request.Request, server_id: str) -> webob.Response
 
 
 def _check_state(request: api_request.Request, instance: Instance) -> None:
-    # What is decided is decided by the transaction that accepts; this only makes the usual refusal cheap, and puts it
-    # before what is said of the destination.
+    # The transaction in _accept() makes the decision. This check makes the usual refusal cheap, and reports it before
+    # errors of the destination.
     for attr, right in (('vm_state', MIGRATABLE_VM_STATES), ('task_state', (None,))):
         state = getattr(instance, attr)
         if state not in right:
@@ -134,10 +134,10 @@ def _accept(request: api_request.Request, migration: Migration) -> None:
     except exception.InstanceInvalidState as error:
         if error.kwargs.get('attr') != 'host':
             raise
-        # Another migration began and ended since the instance was read; its message would tell the host.
+        # Another migration began and ended since the instance was read. The message of the error names the host.
         facts = error.kwargs['facts']
         raise exception.Conflict(
-            f'Instance {migration.instance_uuid} has moved meanwhile: {facts} Ask again.'
+            f'Instance {migration.instance_uuid} has moved meanwhile: {facts} Try again.'
         ) from None
 
 
@@ -145,30 +145,36 @@ def _wake(request: api_request.Request, migration: Migration) -> bool:
     try:
         request.services.conductor.live_migrate(request.context, migration.uuid)
     except exception.MigratorException as error:
-        # The row is committed, so the promise holds: the sweep of any conductor finds it.
-        LOG.warning('%s: no conductor was woken for migration %s: %s', request.request_id, migration.uuid, error)
+        # The row is committed, so the sweep of any conductor finds it.
+        LOG.warning(
+            'Could not wake a conductor for migration %(migration)s of request %(request)s: %(error)s',
+            {'migration': migration.uuid, 'request': request.request_id, 'error': error},
+        )
         return False
     return True
 
 
 def _wait_for_checks(request: api_request.Request, migration: Migration) -> None:
-    """Look at the row until the checks are done: who waits does so here, and holds no thread of a conductor."""
+    """Read the row until the checks are done, so that waiting holds a thread here and not in a conductor."""
     threads = request.services.threads
     timeout: float = request.services.conf.api.sync_timeout
-    until, pause = threads.clock.monotonic() + timeout, FIRST_LOOK
+    until, pause = threads.clock.monotonic() + timeout, FIRST_PAUSE
     if not _wake(request, migration):
-        return  # Nobody begins with the checks before a conductor's next sweep.
+        return  # The checks begin only at a conductor's next sweep.
     while not _is_decided(request, migration) and threads.clock.monotonic() < until:
         threads.sleep(pause)
-        pause = min(2 * pause, LOOK_EVERY)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def _is_decided(request: api_request.Request, migration: Migration) -> bool:
     try:
         row = request.services.database.migrations.get(migration.uuid)
     except exception.DatabaseUnreachable as error:
-        # The migration was accepted when it could be reached, and an error now would say the contrary.
-        LOG.warning('%s: migration %s cannot be looked at: %s', request.request_id, migration.uuid, error)
+        # The migration is accepted already, and an error now would deny that.
+        LOG.warning(
+            'Cannot read migration %(migration)s of request %(request)s: %(error)s',
+            {'migration': migration.uuid, 'request': request.request_id, 'error': error},
+        )
         return False
     if row.checked_at is None and row.status in (_S.FAILED, _S.ERROR):
         may_see = request.can(INDEX_HOST, {'project_id': row.project_id, 'user_id': row.user_id})

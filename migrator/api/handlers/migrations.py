@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""GET /os-migrations: every migration, also those that have ended."""
+"""GET /os-migrations: all migrations, including those that have ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from migrator.api.policies.migrations import INDEX, INDEX_ALL_PROJECTS, INDEX_HO
 from migrator.api.schemas import migrations
 from migrator.objects import Migration, MigrationType
 
-#: Parameters that are columns; the rest have a meaning of their own.
+#: The parameters that are columns.
 _COLUMNS = ('host', 'instance_uuid', 'source_compute', 'status', 'migration_type', 'user_id', 'project_id')
 
 
@@ -25,7 +25,7 @@ def index(request: api_request.Request) -> webob.Response:
     request.authorize(INDEX)
     shows_hosts = request.can(INDEX_HOST)
     if not shows_hosts and ('host' in given or 'source_compute' in given):
-        # Asking whether anything came from a host tells where it was.
+        # A filter by host would show the caller where a guest was.
         raise exception.Forbidden(action=INDEX_HOST)
     filters: dict[str, Any] = {name: given[name] for name in _COLUMNS if given.get(name)}
     filters['hidden'] = _hidden(given)
@@ -55,9 +55,9 @@ def index(request: api_request.Request) -> webob.Response:
 
 
 def times(given: dict[str, str]) -> tuple[Any, Any]:
-    """Return what changes-since and changes-before say.
+    """Return the times of changes-since and changes-before, each None if not given.
 
-    :raises migrator.exception.Invalid: the first is after the second.
+    :raises migrator.exception.Invalid: changes-since is after changes-before.
     """
     since, before = (schemas.moment(given[name]) if name in given else None for name in _CHANGES)
     if since and before and since > before:
@@ -72,9 +72,7 @@ def _hidden(given: dict[str, str]) -> bool:
     try:
         return schemas.boolean(given.get('hidden') or False)
     except ValueError:
-        raise exception.ValidationError(
-            path='hidden', value=given['hidden'], detail='What would do: true or false.'
-        ) from None
+        raise exception.ValidationError(path='hidden', value=given['hidden'], detail='Use true or false.') from None
 
 
 def _view(request: api_request.Request, migration: Migration, shows_hosts: bool) -> dict[str, Any]:
@@ -100,6 +98,6 @@ def _view(request: api_request.Request, migration: Migration, shows_hosts: bool)
 
 
 def hosts(migration: Migration, shown: bool) -> dict[str, str | None]:
-    """Return the fields that name hosts: null, but there, for whom they are not shown."""
+    """Return the fields that name hosts. They are present but null unless the caller may see hosts."""
     names = ('source_compute', 'source_node', 'dest_compute', 'dest_node', 'dest_host')
     return {name: getattr(migration, name) if shown else None for name in names}

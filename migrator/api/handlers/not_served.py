@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What nova's compute API has and migrator leaves to nova: one table, each of whose rows is answered with 501."""
+"""The URLs and actions of nova's compute API that migrator does not serve. It answers each with 501."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import webob.exc
 
 from migrator.api.request import Request
 
-#: Path and methods, also of what nova itself has given up and answers with 410.
+#: Path and methods, including those that nova has removed and answers with 410.
 _URLS = """
 /extensions GET
 /extensions/{id} GET
@@ -127,7 +127,7 @@ _URLS = """
 /versions/{id} GET
 """
 
-#: Method and path of each.
+#: The method and path of each URL.
 URLS = tuple((method, path) for path, *methods in map(str.split, _URLS.split('\n')[1:-1]) for method in methods)
 
 _ACTIONS = """
@@ -143,20 +143,19 @@ ACTIONS = frozenset(_ACTIONS.split())
 
 
 def refuse(request: Request, **ids: Any) -> NoReturn:
-    """Refuse a URL of nova's.
+    """Refuse a URL of nova.
 
-    :param ids: the parts of the URL that the table leaves open.
+    :param ids: the variable parts of the URL.
     :raises webob.exc.HTTPNotImplemented: always.
     """
     refuse_what(f'{request.method} {request.path_info}')
 
 
 def refuse_what(what: str) -> NoReturn:
-    """Refuse something that nova does.
+    """Refuse a function of nova.
 
     :raises webob.exc.HTTPNotImplemented: always.
     """
     raise webob.exc.HTTPNotImplemented(
-        f'migrator does not serve {what}: it moves servers and does not create, change or delete them, nor anything '
-        'else of the compute API. For that, use nova.'
+        f'migrator does not serve {what}: it only moves servers. For the rest of the compute API, use nova.'
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""POST /servers/{id}/action: what is done to a server."""
+"""POST /servers/{id}/action: the actions on a server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from migrator.api.schemas import server_actions
 
 
 def act(request: api_request.Request, server_id: str) -> webob.Response:
-    """Do what the body's one key names."""
+    """Run the action that the one key of the body names."""
     document = request.json_document()
     if not isinstance(document, dict) or len(document) != 1:
         raise exception.Invalid(
@@ -34,12 +34,12 @@ def act(request: api_request.Request, server_id: str) -> webob.Response:
 
 
 def lock(request: api_request.Request, server_id: str) -> webob.Response:
-    """Lock a server against actions of those who are no administrators."""
+    """Lock a server against actions of users other than administrators."""
     arguments = schemas.body(request, server_actions.LOCK)['lock'] or {}
     instance = common.get_instance(request, server_id)
     request.authorize(LOCK, common.target(instance))
     is_owner = instance.project_id == request.context.project_id
-    # An owner must not take over the lock of an administrator, which only another administrator could undo.
+    # An owner must not replace an administrator's lock, because the owner could then remove it.
     if not (instance.locked and is_owner):
         request.services.database.instances.update(
             instance.uuid,
@@ -50,7 +50,7 @@ def lock(request: api_request.Request, server_id: str) -> webob.Response:
 
 
 def unlock(request: api_request.Request, server_id: str) -> webob.Response:
-    """Unlock a server; one that an administrator has locked, by policy."""
+    """Unlock a server. A policy decides about a lock of another user."""
     schemas.body(request, server_actions.UNLOCK)
     instance = common.get_instance(request, server_id)
     request.authorize(UNLOCK, common.target(instance))

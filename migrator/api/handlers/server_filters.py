@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which servers a list is about: nova's parameters, as columns for the database and as a closer look afterwards."""
+"""The filters of a list of servers: nova's parameters as database columns and as predicates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from migrator.objects import MIGRATABLE_VM_STATES, Instance
 
 Predicate = Callable[[Instance], bool]
 
-#: What those who are no administrators may filter by, and from which minor version on; the rest is ignored, as in nova.
+#: The parameters for users other than administrators -> the minor version from which they apply. Other parameters are
+#: ignored, as in nova.
 FOR_EVERYBODY = {
     'name': 1, 'status': 1, 'image': 1, 'flavor': 1, 'ip': 1, 'reservation_id': 1, 'changes-since': 1,
     'all_tenants': 1, 'limit': 1, 'marker': 1, 'sort_key': 1, 'sort_dir': 1,
@@ -30,12 +31,12 @@ FOR_EVERYBODY = {
 
 _COLUMNS = ('host', 'node', 'user_id', 'vm_state', 'task_state', 'uuid', 'locked_by')
 _NAMES = ('name', 'display_name')
-#: A guest here has no address, no description and no tag.
+#: migrator knows no address, description or tag of a guest, so these match no server.
 _NEVER = ('ip', 'ip6', 'description', 'display_description', 'tags', 'tags-any')
 
-#: What a name matches is found out here, by backtracking: in how many ways it may try to match at each place. A
-#: repetition tries as many as a name has characters, an optional part two, a choice its alternatives; and each way of
-#: one part goes with each of the next.
+#: The limit for the ways in which a pattern may try to match at one place of a name, because Python matches by
+#: backtracking. A repetition counts as many ways as a name has characters, an optional part two, a choice its
+#: alternatives. The ways of consecutive parts multiply.
 MAX_WAYS = 256**2
 #: An escape, a class of characters, flags or a comment, a back reference or condition, the head of a group, a lazy
 #: repetition, or one character.
@@ -48,11 +49,11 @@ _REPEATING = ('*', '+', '*?', '+?', '{')
 
 @dataclasses.dataclass
 class Wanted:
-    """What a list is to hold.
+    """The filters of a list.
 
-    :ivar columns: what the database looks for; a list means any of its members.
-    :ivar predicates: what is looked at afterwards.
-    :ivar nothing: whether no server at all can fit.
+    :ivar columns: the filters for the database; a list means any of its members.
+    :ivar predicates: the filters that are applied to what the database returns.
+    :ivar nothing: whether no server can match.
     """
 
     columns: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -63,12 +64,12 @@ class Wanted:
 
 
 def of_request(request: Request, given: dict[str, str], all_projects_rule: str) -> Wanted:
-    """Return what a request's parameters ask for.
+    """Return the filters that a request's parameters define.
 
-    :param given: those that the schema knows.
-    :param all_projects_rule: the policy for looking beyond the own project.
-    :raises migrator.exception.Invalid: a parameter's value makes no sense.
-    :raises migrator.exception.Forbidden: the policy forbids it.
+    :param given: the parameters that the schema knows.
+    :param all_projects_rule: the policy for lists that include other projects.
+    :raises migrator.exception.Invalid: the value of a parameter is not valid.
+    :raises migrator.exception.Forbidden: the policy does not allow the list.
     """
     if not request.context.is_admin:
         given = {name: value for name, value in given.items() if request.since(FOR_EVERYBODY.get(name, 1000))}
@@ -96,7 +97,7 @@ def of_request(request: Request, given: dict[str, str], all_projects_rule: str) 
     _times(given, wanted)
     wanted.nothing |= any(name in given for name in _NEVER)
     wanted.nothing |= any(given.get(name) for name in WITHOUT_NOTION)
-    # Deleted servers are not kept.
+    # migrator does not keep deleted servers.
     wanted.nothing |= any(name in given and _truth(name, given[name]) for name in ('deleted', 'soft_deleted'))
     return wanted
 
@@ -104,7 +105,7 @@ def of_request(request: Request, given: dict[str, str], all_projects_rule: str) 
 def _projects(request: Request, given: dict[str, str], wanted: Wanted, rule: str) -> None:
     own = request.context.project_id
     project = given.get('project_id', given.get('tenant_id'))
-    # Naming another project means looking at all of them, unless told not to.
+    # A request that names another project lists all projects, unless all_tenants is false.
     beyond = project not in (None, own)
     if 'all_tenants' in given:
         beyond = _truth('all_tenants', given['all_tenants'] or '1')
@@ -166,21 +167,21 @@ def _safe_pattern(name: str, text: str) -> re.Pattern[str]:
         raise exception.ValidationError(
             path=name,
             value=text,
-            detail='What would do: a regular expression without back references, comments and nested repetitions, and '
-            'with no more than two repetitions, or a few optional parts and choices instead.',
+            detail='Use a regular expression without back references, comments and nested repetitions, and with at '
+            'most two repetitions, or a few optional parts and choices instead.',
         )
     return pattern
 
 
 def _ways(text: str) -> float:
-    """Return in how many ways a regular expression may try to match at one place; infinity: it cannot be told."""
+    """Return the ways in which a regular expression may try to match at one place; infinity: unknown."""
     parts = _PART.findall(text)
-    # Of each group that is open, the whole first: the ways of its alternatives before this one, and of this one.
+    # For each open group, outermost first: the ways of its earlier alternatives, and of its present one.
     groups = [(0.0, 1.0)]
     for part, follower in itertools.pairwise([*parts, '']):
         before, ways = groups.pop()
         if part in ('(?P=', '(?(', '(?#') or re.fullmatch(r'\\[1-9]|\(\?[a-zA-Z-]*x.*', part):
-            # The last two let a repetition stand apart from what it repeats.
+            # A comment, or the flag x, can separate a repetition from the part that it repeats.
             return math.inf
         if part.startswith('(') and not part.endswith(')'):
             groups += [(before, ways), (0.0, 1.0)]
@@ -202,10 +203,10 @@ def _truth(name: str, text: str) -> bool:
     try:
         return schemas.boolean(text)
     except ValueError:
-        raise exception.ValidationError(path=name, value=text, detail='What would do: true or false.') from None
+        raise exception.ValidationError(path=name, value=text, detail='Use true or false.') from None
 
 
 def _number(name: str, text: str) -> int:
     if not re.fullmatch('[0-9]{1,9}', text):
-        raise exception.ValidationError(path=name, value=text, detail='What would do: a whole number.')
+        raise exception.ValidationError(path=name, value=text, detail='Use a whole number of at most 9 digits.')
     return int(text)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A server's live migrations in progress: look, abort, force complete."""
+"""A server's live migrations in progress: list, show, abort, force complete."""
 
 from __future__ import annotations
 
@@ -53,26 +53,26 @@ def show(request: api_request.Request, server_id: str, migration_id: str) -> web
 
 
 def delete(request: api_request.Request, server_id: str, migration_id: str) -> webob.Response:
-    """Abort a live migration: the wish is committed before the answer, and its owner acts on it."""
+    """Abort a live migration. The request is committed before the answer, and the owner acts on it."""
     instance = common.get_instance(request, server_id)
     request.authorize(DELETE, common.target(instance))
     common.check_unlocked(request, instance)
-    # Nova looks at task_state first; for the migration of another server its answer would depend on this one's state.
+    # Nova checks task_state first. Its answer for a migration of another server then depends on the state of this one.
     migration = _find(request, instance, migration_id)
     _check_state(request, instance, 'task_state', 'migrating', 'abort live migration', migration_id)
     statuses = ABORTABLE[max(first for first in ABORTABLE if request.since(first))]
-    # One that was asked to abort in time, and is too late for it by now, gets the answer that it got.
+    # A repeated request gets the same answer as the first, also if it is too late to abort by now.
     if migration.abort_requested_at is None or migration.status not in _TOO_LATE:
         _check_status(migration, statuses, 'abort')
         if migration.status != _S.RUNNING:
-            _check_host_lets_go(request, instance, migration)
+            _check_host_aborts_queued(request, instance, migration)
     if request.services.database.requests.request_abort(request.context, migration, statuses):
         _wake(request, migration)
     return api_request.accepted()
 
 
 def act(request: api_request.Request, server_id: str, migration_id: str) -> webob.Response:
-    """Have a running live migration completed, whatever it still copies."""
+    """Force the completion of a running live migration, whatever it has still to copy."""
     schemas.body(request, server_migrations.FORCE_COMPLETE)
     instance = common.get_instance(request, server_id)
     request.authorize(FORCE_COMPLETE, common.target(instance))
@@ -82,7 +82,7 @@ def act(request: api_request.Request, server_id: str, migration_id: str) -> webo
     try:
         migration = _find(request, instance, migration_id)
     except exception.NotFound as error:
-        # As nova has it: no 404 for an action.
+        # As in nova, an action is not answered with 404.
         raise exception.Invalid(error.message) from None
     _check_status(migration, COMPLETABLE, 'force_complete')
     if request.services.database.requests.request_force_complete(request.context, migration, COMPLETABLE):
@@ -101,7 +101,7 @@ def _find(request: api_request.Request, instance: Instance, migration_id: str) -
             if found.migration_type == _LIVE and not found.hidden:
                 return found
     except exception.MigrationNotFound:
-        pass  # it is said below, for every way of not being there
+        pass  # the error below is the same for every reason
     raise exception.MigrationNotFoundForInstance(migration_id=migration_id, instance_uuid=instance.uuid)
 
 
@@ -116,7 +116,7 @@ def _check_state(
         )
 
 
-#: Why no request can turn these back, or hurry them.
+#: Status -> why a migration can neither be aborted nor forced to complete any more.
 _TOO_LATE = {
     _S.RUNNING_POST_COPY.value: 'the guest runs at the destination already while its memory follows',
     _S.POST_MIGRATING.value: 'the guest runs at the destination already',
@@ -136,7 +136,7 @@ def _check_status(migration: Migration, statuses: list[str], method: str) -> Non
     )
 
 
-def _check_host_lets_go(request: api_request.Request, instance: Instance, migration: Migration) -> None:
+def _check_host_aborts_queued(request: api_request.Request, instance: Instance, migration: Migration) -> None:
     service = request.services.database.services.get_compute(instance.host)
     needed = ABORTS_QUEUED
     if service.version < needed:
@@ -154,8 +154,11 @@ def _wake(request: api_request.Request, migration: Migration) -> None:
         server = services.database.conductors.server_of(owner) if owner else None
         services.conductor.wake(request.context, migration.uuid, server)
     except exception.MigratorException as error:
-        # The wish is committed, so the promise holds: the owner's sweep finds it.
-        LOG.warning('%s: migration %s was not woken: %s', request.request_id, migration.uuid, error)
+        # The request is committed, so the owner's sweep finds it.
+        LOG.warning(
+            'Could not wake the owner of migration %(migration)s for request %(request)s: %(error)s',
+            {'migration': migration.uuid, 'request': request.request_id, 'error': error},
+        )
 
 
 def _view(request: api_request.Request, migration: Migration, shows_hosts: bool) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A server as nova shows it at each version; what migrator has no notion of is nova's empty value."""
+"""A server as nova shows it at each version. Fields that migrator does not know have nova's empty value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from migrator.objects import COMPUTE_BINARY, MIGRATABLE_VM_STATES, Flavor, Insta
 
 ZONE = services.ZONES[COMPUTE_BINARY]
 
-#: vm_state -> status, where no task_state has its say.
+#: vm_state -> status, unless task_state decides.
 STATUSES = {
     'active': 'ACTIVE',
     'building': 'BUILD',
@@ -49,20 +49,20 @@ def status(instance: Instance) -> str:
 
 
 def hostname(instance: Instance) -> str:
-    """Return the name that the guest would have in its own eyes."""
+    """Return the host name of the guest, derived from its name."""
     return re.sub(r'[^a-z0-9-]+', '-', instance.name.lower()).strip('-') or f'server-{instance.uuid}'
 
 
 def basic(request: Request, instance: Instance) -> dict[str, Any]:
-    """Return what a plain list says of a server."""
+    """Return the fields of a server in a plain list."""
     return {'id': instance.uuid, 'name': instance.name, 'links': common.links(request, f'servers/{instance.uuid}')}
 
 
 @dataclasses.dataclass(frozen=True)
 class Details:
-    """The full view: policies and hosts are asked once for all servers of an answer.
+    """The full view of servers. Policies and hosts are looked up once for all servers of an answer.
 
-    :ivar alone: whether one server is shown, rather than a list.
+    :ivar alone: whether the answer is one server rather than a list.
     """
 
     request: Request
@@ -87,7 +87,7 @@ class Details:
         )
 
     def view(self, instance: Instance) -> dict[str, Any]:
-        """Return all that the asker may see of a server."""
+        """Return all fields of a server that the caller may see."""
         request = self.request
         view = basic(request, instance) | {
             'status': status(instance),
@@ -153,7 +153,7 @@ class Details:
 
     def _flavor(self, flavor: Flavor) -> dict[str, Any]:
         if not self.request.since(47):
-            # Flavors are not kept as such, so their name is their id.
+            # migrator does not store flavors on their own, so the name is the id.
             link = common.links(self.request, f'flavors/{flavor.name}')[1]
             return {'id': flavor.name, 'links': [link]}
         view: dict[str, Any] = {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The servers: list them, find one by name, show one."""
+"""The servers: list, find by name, show."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def index(request: api_request.Request) -> webob.Response:
 
 
 def detail(request: api_request.Request) -> webob.Response:
-    """List servers with all that is known of them."""
+    """List servers with details."""
     found, body = _list(request, DETAIL, DETAIL_ALL)
     details = server_views.Details.of(request, found)
     return api_request.answer({'servers': [details.view(instance) for instance in found], **body})
@@ -48,7 +48,7 @@ def _list(request: api_request.Request, rule: str, all_rule: str) -> tuple[list[
     if wanted.nothing:
         found = []
     elif wanted.predicates or wanted.sort:
-        found = _look(request, wanted, size, marker)
+        found = _filtered(request, wanted, size, marker)
     else:
         found = request.services.database.instances.list(
             wanted.columns,
@@ -61,7 +61,9 @@ def _list(request: api_request.Request, rule: str, all_rule: str) -> tuple[list[
     return found, {'servers_links': further} if further else {}
 
 
-def _look(request: api_request.Request, wanted: server_filters.Wanted, size: int, marker: str | None) -> list[Instance]:
+def _filtered(
+    request: api_request.Request, wanted: server_filters.Wanted, size: int, marker: str | None
+) -> list[Instance]:
     everything = request.services.database.instances.list(wanted.columns, changes_since=wanted.changes_since)
     found = [instance for instance in everything if all(fits(instance) for fits in wanted.predicates)]
     for attribute, descending in reversed(wanted.sort):

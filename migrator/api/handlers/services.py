@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The services: list them, and put a compute host out of use or back."""
+"""The services: list, enable, disable, force down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from migrator.api.policies.services import LIST, UPDATE
 from migrator.api.schemas import services
 from migrator.objects import COMPUTE_BINARY, Service
 
-#: Nova's words for where a service is: computes have an availability zone, the others are internal.
+#: Binary -> nova's availability zone. Any other service is in the zone "internal".
 ZONES = {COMPUTE_BINARY: 'nova'}
 
 
@@ -33,7 +33,7 @@ def index(request: api_request.Request) -> webob.Response:
 
 
 def update(request: api_request.Request, service_id: str) -> webob.Response:
-    """Change a compute service; below 2.53 the last part of the URL is not its id but the name of the change."""
+    """Change a compute service. Below 2.53 the last part of the URL names the change, not the service."""
     if not request.since(53):
         return _update_by_action(request, service_id)
     wanted = schemas.body(request, services.UPDATE)
@@ -71,7 +71,7 @@ def _update_by_action(request: api_request.Request, action: str) -> webob.Respon
     if request.since(11):
         needed['force-down'] = 'forced_down'
     if action not in needed:
-        raise exception.NotFound(f'Unknown action {action}: {", ".join(needed)} would do.')
+        raise exception.NotFound(f'Unknown action {action}: use {", ".join(needed)}.')
     field = needed[action]
     if field is not None and field not in wanted:
         raise exception.Invalid(f'Missing {field} field: {action} needs it.')
@@ -79,17 +79,17 @@ def _update_by_action(request: api_request.Request, action: str) -> webob.Respon
         raise exception.NotFound(f'Binary {wanted["binary"]} on host {wanted["host"]} could not be found.')
     service = request.services.database.services.get_compute(wanted['host'])
     changes: dict[str, Any] = {'disabled': action != 'enable', 'disabled_reason': None}
-    told: dict[str, Any] = {'status': 'enabled' if action == 'enable' else 'disabled'}
+    view: dict[str, Any] = {'status': 'enabled' if action == 'enable' else 'disabled'}
     if action == 'disable-log-reason':
-        changes['disabled_reason'] = told['disabled_reason'] = wanted['disabled_reason']
+        changes['disabled_reason'] = view['disabled_reason'] = wanted['disabled_reason']
     elif action == 'force-down':
-        changes = told = {'forced_down': schemas.boolean(wanted['forced_down'])}
+        changes = view = {'forced_down': schemas.boolean(wanted['forced_down'])}
     request.services.database.services.update(service.id, **changes)
-    return api_request.answer({'service': {'host': service.host, 'binary': service.binary, **told}})
+    return api_request.answer({'service': {'host': service.host, 'binary': service.binary, **view}})
 
 
 def is_up(request: api_request.Request, service: Service, now: datetime.datetime) -> bool:
-    """Whether a service is alive.
+    """Return whether a service is up.
 
     :param now: the database's time.
     """

@@ -15,7 +15,7 @@ PATHS = ('/', '', '/v2.1', '/v2.1/')
 
 
 def discover(request: api_request.Request) -> webob.Response:
-    """Say which versions of the compute API there are."""
+    """Return the versions of the compute API."""
     if request.path_info.strip('/'):
         return api_request.answer({'version': _v2_1(request) | {'media-types': [_MEDIA_TYPE]}})
     return api_request.answer({'versions': [_v2_1(request)]})

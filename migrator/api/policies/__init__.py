@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who may do what: oslo.policy defaults under nova's names, so that an operator's policy file means the same here."""
+"""The policies: oslo.policy defaults under nova's names, so that an operator's policy file works here too."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def list_rules() -> list[policy.RuleDefault]:
 
 
 def make_enforcer(conf: cfg.ConfigOpts) -> policy.Enforcer:
-    """Return an enforcer of its own for one configuration.
+    """Return a new enforcer for one configuration.
 
-    :param conf: its section ``[oslo_policy]`` is registered, and names the operator's policy file.
+    :param conf: this registers its section ``[oslo_policy]``, which names the operator's policy file.
     """
     enforcer = policy.Enforcer(conf)
     enforcer.register_defaults(list_rules())
@@ -46,7 +46,7 @@ def make_enforcer(conf: cfg.ConfigOpts) -> policy.Enforcer:
 
 
 def get_enforcer() -> policy.Enforcer:
-    """Return an enforcer for the configuration in the usual places: what oslo.policy's own commands ask for."""
+    """Return an enforcer for the configuration in the default places, for oslo.policy's own commands."""
     conf = cfg.ConfigOpts()
     conf([], project='migrator')
     return make_enforcer(conf)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who may look at the host aggregates."""
+"""The policies of host aggregates."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from migrator.api.policies import base
 
 INDEX = 'os_compute_api:os-aggregates:index'
 
-RULES = [base.rule(INDEX, base.ADMIN, 'List the host aggregates, of which there are none.', 'GET /os-aggregates')]
+RULES = [base.rule(INDEX, base.ADMIN, 'List the host aggregates; the list is always empty.', 'GET /os-aggregates')]

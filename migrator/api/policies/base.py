@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The rules that the others are made of; their names are nova's."""
+"""The base rules of the policies, under nova's names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROJECT_MEMBER_OR_ADMIN = 'rule:project_member_or_admin'
 PROJECT_MANAGER_OR_ADMIN = 'rule:project_manager_or_admin'
 
 RULES = [
-    policy.RuleDefault(CONTEXT_IS_ADMIN, 'role:admin', 'Who is an administrator.'),
+    policy.RuleDefault(CONTEXT_IS_ADMIN, 'role:admin', 'An administrator.'),
     policy.RuleDefault('admin_api', ADMIN, 'An older name that policy files use.'),
     policy.RuleDefault(
         'admin_or_owner', f'{ADMIN} or project_id:%(project_id)s', 'An older name that policy files use.'
@@ -38,7 +38,7 @@ RULES = [
 def rule(name: str, check: str, description: str, *operations: str) -> policy.DocumentedRuleDefault:
     """Return a documented rule.
 
-    :param operations: what it is about, each as ``METHOD /path``.
+    :param operations: the operations that it covers, each as ``METHOD /path``.
     """
     parts = [operation.split(' ', 1) for operation in operations]
     return policy.DocumentedRuleDefault(

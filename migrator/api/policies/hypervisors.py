@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who may look at the hypervisors."""
+"""The policies of hypervisors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULES = [
     base.rule(LIST_DETAIL, base.ADMIN, 'List the hypervisors with details.', 'GET /os-hypervisors/detail'),
     base.rule(STATISTICS, base.ADMIN, 'Sum up the hypervisors.', 'GET /os-hypervisors/statistics'),
     base.rule(SHOW, base.ADMIN, 'Show one hypervisor.', 'GET /os-hypervisors/{hypervisor_id}'),
-    base.rule(UPTIME, base.ADMIN, 'Show how long one has been up.', 'GET /os-hypervisors/{hypervisor_id}/uptime'),
+    base.rule(UPTIME, base.ADMIN, 'Show the uptime of a hypervisor.', 'GET /os-hypervisors/{hypervisor_id}/uptime'),
     base.rule(SEARCH, base.ADMIN, 'Find hypervisors by name.', 'GET /os-hypervisors/{pattern}/search'),
-    base.rule(SERVERS, base.ADMIN, 'List the servers of some.', 'GET /os-hypervisors/{pattern}/servers'),
+    base.rule(SERVERS, base.ADMIN, 'List the servers of hypervisors.', 'GET /os-hypervisors/{pattern}/servers'),
 ]

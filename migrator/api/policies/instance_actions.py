@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who may read what was asked of a server, and what came of it."""
+"""The policies of a server's actions and their events."""
 
 from __future__ import annotations
 

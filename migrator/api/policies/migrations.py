@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who may list migrations."""
+"""The policies of the list of migrations."""
 
 from __future__ import annotations
 

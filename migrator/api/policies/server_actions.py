@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who may have a server migrated or locked."""
+"""The policies of live migration and of locks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ACTION = 'POST /servers/{server_id}/action'
 
 RULES = [
     base.rule(
-        MIGRATE_LIVE, base.PROJECT_MANAGER_OR_ADMIN, 'Live-migrate a server to wherever it fits.',
+        MIGRATE_LIVE, base.PROJECT_MANAGER_OR_ADMIN, 'Live-migrate a server to a host that migrator chooses.',
         f'{_ACTION} (os-migrateLive)',
     ),
     base.rule(
@@ -25,5 +25,5 @@ RULES = [
     ),
     base.rule(LOCK, base.PROJECT_MEMBER_OR_ADMIN, 'Lock a server.', f'{_ACTION} (lock)'),
     base.rule(UNLOCK, base.PROJECT_MEMBER_OR_ADMIN, 'Unlock a server.', f'{_ACTION} (unlock)'),
-    base.rule(UNLOCK_OVERRIDE, base.ADMIN, 'Unlock a server that somebody else has locked.', f'{_ACTION} (unlock)'),
+    base.rule(UNLOCK_OVERRIDE, base.ADMIN, 'Unlock a server that another user has locked.', f'{_ACTION} (unlock)'),
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who may look into a server's migrations and interfere."""
+"""The policies of a server's live migrations in progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RULES = [
     base.rule(INDEX_HOST, base.ADMIN, 'List live migrations in progress with their hosts.', _LIST),
     base.rule(SHOW, base.ADMIN, 'Show a live migration in progress.', f'GET {_ONE}'),
     base.rule(
-        FORCE_COMPLETE, base.PROJECT_MANAGER_OR_ADMIN, 'Have a running live migration completed by force.',
+        FORCE_COMPLETE, base.PROJECT_MANAGER_OR_ADMIN, 'Force the completion of a running live migration.',
         f'POST {_ONE}/action (force_complete)',
     ),
     base.rule(DELETE, base.PROJECT_MANAGER_OR_ADMIN, 'Abort a live migration.', f'DELETE {_ONE}'),

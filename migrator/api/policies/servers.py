@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who may look at servers."""
+"""The policies of servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RULES = [
     base.rule(INDEX_ALL, base.ADMIN, 'List the servers of every project.', 'GET /servers'),
     base.rule(DETAIL_ALL, base.ADMIN, 'List the servers of every project with details.', 'GET /servers/detail'),
     base.rule(SHOW, base.PROJECT_READER_OR_ADMIN, 'Show a server.', 'GET /servers/{server_id}'),
-    base.rule(HOST_STATUS, base.ADMIN, "Show how a server's host does.", *_DETAILS),
-    base.rule(EXTENDED_ATTRIBUTES, base.ADMIN, 'Show where a server is.', *_DETAILS),
+    base.rule(HOST_STATUS, base.ADMIN, "Show the status of a server's host.", *_DETAILS),
+    base.rule(EXTENDED_ATTRIBUTES, base.ADMIN, 'Show the host of a server.', *_DETAILS),
     base.rule(EXTRA_SPECS, base.PROJECT_READER_OR_ADMIN, "Show the extra specs of a server's flavor.", *_DETAILS),
 ]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who may look at the services and put one out of use."""
+"""The policies of services."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RULES = [
     base.rule(
         UPDATE,
         base.ADMIN,
-        'Enable a service, disable it, or say that its host is down.',
+        'Enable a service, disable it, or declare its host down.',
         'PUT /os-services/{service_id}',
     ),
 ]

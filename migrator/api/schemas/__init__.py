@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a request may say, version by version: JSON schemas, one noun a file, and the one function that applies them.
+"""The JSON schemas of requests by version, one module for each resource, and the functions that apply them.
 
-A schema's ``description`` says what would do; it ends up in the answer to a request that does not.
+The ``description`` of a schema names the allowed values. The answer to an invalid request quotes it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _FORMATS = jsonschema.FormatChecker(formats=())
 
 
 def moment(text: str) -> datetime.datetime:
-    """Return the time that a parameter names, aware.
+    """Return the time in a parameter, aware.
 
-    :raises ValueError: it is no time, or one that no calendar has in UTC.
+    :raises ValueError: it is not a time, or is out of range in UTC.
     """
     try:
         return timeutils.parse_isotime(text).astimezone(datetime.UTC)
@@ -37,9 +37,9 @@ def moment(text: str) -> datetime.datetime:
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """Return the regular expression that a parameter is.
+    """Return the regular expression in a parameter.
 
-    :raises ValueError: it is none.
+    :raises ValueError: it is not a valid one.
     """
     try:
         return re.compile(text)
@@ -53,15 +53,15 @@ _FORMATS.checks('regex', raises=ValueError)(pattern)
 
 
 def boolean(value: Any) -> bool:
-    """Return the truth that a boolean of the API says, in any of its many spellings."""
+    """Return a boolean of the API, in any of its spellings."""
     return bool(strutils.bool_from_string(value, strict=True))
 
 
 def body(request: api_request.Request, table: Table) -> Any:
-    """Return what a request's body says.
+    """Return the document in a request's body.
 
     :param table: its schemas by version.
-    :raises migrator.exception.Invalid: it says something else than the version's schema allows.
+    :raises migrator.exception.Invalid: the schema of the request's version does not allow it.
     """
     document = request.json_document()
     check(request, table, document)
@@ -69,9 +69,9 @@ def body(request: api_request.Request, table: Table) -> Any:
 
 
 def query(request: api_request.Request, table: Table) -> dict[str, str]:
-    """Return the parameters of a request that its version's schema knows; of one given twice, the last.
+    """Return the parameters of a request that its version's schema knows. A repeated one has its last value.
 
-    :raises migrator.exception.Invalid: a value is not allowed, or the version allows no unknown parameter.
+    :raises migrator.exception.Invalid: a value is not allowed, or the version does not allow unknown parameters.
     """
     try:
         given = {name: request.GET.getall(name) for name in request.GET}
@@ -85,9 +85,10 @@ def query(request: api_request.Request, table: Table) -> dict[str, str]:
 
 
 def check(request: api_request.Request, table: Table, document: Any) -> Mapping[str, Any]:
-    """Raise unless a document is what the request's version allows; return the schema.
+    """Check a document against the schema of the request's version, and return the schema.
 
-    :raises migrator.exception.ValidationError: it is not; the message names the field, its value, and what would do.
+    :raises migrator.exception.ValidationError: the document is not valid; the message names the field, its value and
+        the allowed values.
     """
     schema = table[max(first for first in table if request.since(first))]
     found = jsonschema.Draft202012Validator(schema, format_checker=_FORMATS).iter_errors(document)
@@ -106,8 +107,8 @@ def _detail(error: jsonschema.ValidationError, request: api_request.Request) -> 
     if error.validator == 'additionalProperties':
         allowed = ', '.join(sorted(error.schema['properties'])) or 'none'
         return f'{message}. At version {request.version} these are: {allowed}.'
-    would_do = error.schema.get('description')
-    return f'{_short(message)}. What would do: {would_do}.' if would_do else f'{_short(message)}.'
+    allowed = error.schema.get('description')
+    return f'{_short(message)}. Allowed: {allowed}.' if allowed else f'{_short(message)}.'
 
 
 def _short(value: Any) -> str:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How hypervisors may be listed."""
+"""The schemas of the lists of hypervisors."""
 
 from __future__ import annotations
 

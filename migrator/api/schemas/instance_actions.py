@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How a server's actions may be listed."""
+"""The schema of the list of a server's actions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How migrations may be listed."""
+"""The schema of the list of migrations."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What may be asked of a server."""
+"""The schemas of the actions on a server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from migrator.api.schemas import types
 _AUTO = {
     **types.BOOLEAN,
     'enum': [*types.BOOLEAN['enum'], 'auto'],
-    'description': "true, false, or 'auto' to have it found out",
+    'description': "true, false, or 'auto' to let the hosts decide",
 }
 _V2_1 = {
     'host': types.HOST_OR_NULL,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What may be asked of one of a server's migrations."""
+"""The schemas of the actions on a server's migration."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How servers may be listed."""
+"""The schemas of the lists of servers."""
 
 from __future__ import annotations
 
 from migrator.api.schemas import types
 
-#: What nova filters by and a server here has nothing of: only the empty value finds one.
+#: Nova's filters for attributes that migrator does not store. Only the empty value finds a server.
 WITHOUT_NOTION = (
     'access_ip_v4', 'access_ip_v6', 'config_drive', 'image', 'image_ref', 'kernel_id', 'key_name', 'ramdisk_id',
     'reservation_id', 'root_device_name', 'terminated_at',
 )  # fmt: skip
 
-#: What nova sorts by, and the attribute of an instance that is; None: all are the same here.
+#: Nova's sort key -> the attribute of an instance; None: migrator does not store it, so all servers are equal.
 SORT_KEYS = {
     'access_ip_v4': None,
     'access_ip_v6': None,
@@ -45,7 +45,7 @@ SORT_KEYS = {
     'vm_state': 'vm_state',
 }
 
-#: Keys whose order would tell which servers share a host: for administrators, as in nova.
+#: The sort keys that show which servers share a host. They are for administrators, as in nova.
 SHOWS_HOSTS = ('host', 'node')
 
 _V2_1 = {

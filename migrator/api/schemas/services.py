@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How services may be listed and changed."""
+"""The schemas of the list and of the changes of services."""
 
 from __future__ import annotations
 

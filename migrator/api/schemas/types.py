@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The parts that schemas are made of."""
+"""The types that the schemas use."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 Schema = dict[str, Any]
 
-#: nova takes all of these for booleans.
+#: Nova accepts all of these as booleans.
 _TRUE = (True, 'True', 'TRUE', 'true', '1', 'ON', 'On', 'on', 'YES', 'Yes', 'yes')
 _FALSE = (False, 'False', 'FALSE', 'false', '0', 'OFF', 'Off', 'off', 'NO', 'No', 'no')
 
-# `type` comes first: without it 1 and 0 would pass for True and False.
+# Without `type` the numbers 1 and 0 would pass as True and False.
 BOOLEAN: Schema = {'type': ['boolean', 'string'], 'enum': [*_TRUE, *_FALSE], 'description': 'true or false'}
 
 HOST: Schema = {
@@ -25,16 +25,16 @@ HOST: Schema = {
 HOST_OR_NULL: Schema = {
     **HOST,
     'type': ['string', 'null'],
-    'description': f'{HOST["description"]}, or null to have one chosen',
+    'description': f'{HOST["description"]}, or null to let migrator choose',
 }
 
 REASON: Schema = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'description': 'a text of 1 to 255 characters'}
 
 
 def closed(properties: Schema, required: list[str] | None = None) -> Schema:
-    """Return the schema of an object that has these properties and no others.
+    """Return the schema of an object that has only these properties.
 
-    :param required: those that may not be left out.
+    :param required: the properties that must be present.
     """
     schema: Schema = {'type': 'object', 'properties': properties, 'additionalProperties': False}
     if required:
@@ -43,11 +43,11 @@ def closed(properties: Schema, required: list[str] | None = None) -> Schema:
 
 
 def action(name: str, arguments: Schema) -> Schema:
-    """Return the schema of the body that asks for one action."""
+    """Return the schema of a body that requests one action."""
     return closed({name: arguments}, [name])
 
 
-# --- query parameters: each is a list, for each may be given more than once -------------------------------------------
+# --- query parameters: each is a list, because a request may repeat it -----------------------------------------------
 
 
 def many(item: Schema) -> Schema:
@@ -56,8 +56,8 @@ def many(item: Schema) -> Schema:
 
 
 def once(item: Schema) -> Schema:
-    """Return the schema of a parameter that may be given once."""
-    return {'type': 'array', 'items': item, 'maxItems': 1, 'description': 'to give it once'}
+    """Return the schema of a parameter that may not be repeated."""
+    return {'type': 'array', 'items': item, 'maxItems': 1, 'description': 'one value'}
 
 
 ANY = many({'type': 'string', 'maxLength': 255})
@@ -75,6 +75,6 @@ PAGE: Schema = {'limit': NUMBER, 'marker': TEXT}
 def parameters(properties: Schema, unknown: bool = True) -> Schema:
     """Return the schema of a query string.
 
-    :param unknown: whether parameters that it does not name are let pass, and ignored.
+    :param unknown: whether other parameters are allowed, and ignored.
     """
     return {'type': 'object', 'properties': properties, 'additionalProperties': unknown}

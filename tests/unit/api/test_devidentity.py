@@ -68,7 +68,7 @@ def test_a_name_that_no_token_can_hold_is_a_400(name):
     for body in (password(name), password('ada', name)):
         response = ask('/v3/auth/tokens', 'POST', body)
         assert response.status_int == 400
-        assert 'would do' in response.json['badRequest']['message']
+        assert 'Give a password' in response.json['badRequest']['message']
 
 
 def test_a_body_that_is_not_json_and_a_path_that_is_not_utf_8_are_answered_in_novas_form():

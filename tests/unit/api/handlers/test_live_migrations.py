@@ -234,7 +234,7 @@ def test_a_409_for_a_server_that_has_moved_meanwhile_says_how(world, monkeypatch
     one = world.migration(guest, 'completed')
     world.database.instances.update(guest.uuid, host='dest')
     monkeypatch.setattr(world.database.instances, 'get', lambda uuid: guest)
-    said = f'has moved meanwhile: its last migration, {one.id}, ended completed 0 s ago. Ask again.'
+    said = f'has moved meanwhile: its last migration, {one.id}, ended completed 0 s ago. Try again.'
     response = world.migrate(guest)
     world.refuses(response, 409, 'conflictingRequest', said)
     assert 'dest' not in response.text
@@ -384,7 +384,7 @@ def test_a_server_that_has_just_moved_is_a_409_that_tells_no_host(roles, monkeyp
     before = roles.rows()
     monkeypatch.setattr(roles.database.instances, 'get', lambda uuid: guest)
     response = roles.migrate(guest, token='manager:eve:blue')
-    roles.refuses(response, 409, 'conflictingRequest', 'Ask again', since=before)
+    roles.refuses(response, 409, 'conflictingRequest', 'Try again', since=before)
     assert 'spare' not in response.text
 
 

@@ -131,7 +131,7 @@ def test_a_page_is_never_longer_than_max_limit_but_below_2_59_there_are_none(wor
         ('2.59', 'marker=1', ['marker', 'a UUID']),
         ('2.59', f'marker={uuid.UUID(int=7)}', [f'marker [{uuid.UUID(int=7)}] not found']),
         ('2.59', 'changes-since=x', ['changes-since']),
-        ('2.59', 'changes-since=2026-01-01&changes-since=2026-01-01', ['changes-since', 'once']),
+        ('2.59', 'changes-since=2026-01-01&changes-since=2026-01-01', ['changes-since', 'one value']),
         ('2.59', 'changes-before=2026-01-01', ['changes-before', 'unexpected']),
         ('2.59', 'colour=red', ['colour', 'unexpected']),
         ('2.66', 'changes-since=2026-01-02&changes-before=2026-01-01', ['less than or equal']),

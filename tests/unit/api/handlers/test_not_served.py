@@ -80,7 +80,7 @@ def test_a_project_whose_name_is_a_collection_of_nova_loses_nothing(world):
 def test_what_nova_does_not_have_is_a_404(world, method, path, version):
     before = world.rows()
     response = world.ask(method, path, {} if method in ('POST', 'PUT') else None, version=version)
-    world.refuses(response, 404, 'itemNotFound', method, 'no such', since=before)
+    world.refuses(response, 404, 'itemNotFound', method, 'does not have this URL', since=before)
 
 
 @pytest.mark.parametrize('path', ['/flavors', '/nonsense', '/servers'])

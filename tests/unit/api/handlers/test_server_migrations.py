@@ -114,7 +114,7 @@ def test_below_their_versions_the_urls_are_not_there(world):
         ('POST', f'{path(one)}/action', '2.21'),
     ):
         response = world.ask(method, url, {'force_complete': None} if method == 'POST' else None, version=version)
-        world.refuses(response, 404, 'itemNotFound', f'speaks {version}', since=before)
+        world.refuses(response, 404, 'itemNotFound', f'has version {version}', since=before)
 
 
 def test_hosts_are_null_but_there_for_a_manager_and_shown_to_an_administrator(roles):

@@ -52,7 +52,7 @@ def refusal(make_request, schema, document, version=80):
 def test_a_refusal_names_the_field_its_value_and_what_would_do(make_request):
     message = refusal(make_request, types.action('go', types.closed({'fast': types.BOOLEAN})), {'go': {'fast': 'very'}})
     assert message.startswith('Invalid input for field/attribute go.fast. Value: very. ')
-    assert message.endswith('What would do: true or false.')
+    assert message.endswith('Allowed: true or false.')
 
 
 def test_an_unknown_key_is_told_with_those_that_the_version_has(make_request):
