@@ -16,23 +16,23 @@ API_OPTS = [
         default='keystone',
         choices=[
             ('keystone', 'Every request carries a token that Keystone validates; see [keystone_authtoken]'),
-            ('noauth2', 'The token is USER:PROJECT and nobody validates it; user admin is an administrator'),
+            ('noauth2', 'The token is USER:PROJECT and is not validated; user admin is an administrator'),
         ],
         help="""
-How the API learns who asks.
+How the API authenticates callers.
 
-One word; default keystone. With noauth2 anybody who reaches the API is whoever they say they are, so it is for
-development, tests and embedding, and the API then binds to a loopback address only (noauth2_beyond_loopback).
+One word; default keystone. With noauth2 a caller can take any identity. It is for development, tests and embedding, and
+the API then binds only to a loopback address (noauth2_beyond_loopback).
 """,
     ),
     cfg.BoolOpt(
         'noauth2_beyond_loopback',
         default=False,
         help="""
-Whether the API may bind to another address than a loopback one although auth_strategy is noauth2.
+Whether the API may bind to an address other than loopback although auth_strategy is noauth2.
 
-True or false; default false: it refuses to start. True hands every guest to whoever reaches that address; it is for
-networks that something else guards.
+True or false; default false: it refuses to start. With true, every caller that reaches the address controls every
+guest. It is for networks with a protection of their own.
 """,
     ),
     cfg.IntOpt(
@@ -40,10 +40,11 @@ networks that something else guards.
         default=1000,
         min=1,
         help="""
-How many items one page of a list holds at most.
+The greatest number of items in one page of a list.
 
-A whole number of items, 1 or more; default 1000. A client that asks for more, or does not say, gets this many and a
-link to the next page. More makes longer answers and more memory for each; less makes more requests.
+A whole number of items, 1 or more; default 1000. A client that requests more, or gives no limit, receives this number
+and a link to the next page. A larger value makes longer answers that need more memory; a smaller one makes more
+requests.
 """,
     ),
     cfg.IntOpt(
@@ -51,10 +52,10 @@ link to the next page. More makes longer answers and more memory for each; less 
         default=1000,
         min=1,
         help="""
-How many live migrations may wait to leave one host.
+How many live migrations may wait in the queue of one host.
 
-A whole number of migrations, 1 or more, for each source host; default 1000. One more is refused with 403 and nothing
-is changed. Those that are waiting when it is lowered go on waiting.
+A whole number of migrations, 1 or more, for each source host; default 1000. The API refuses a further one with 403, and
+changes nothing. When the value is lowered, migrations that wait already stay in the queue.
 """,
     ),
     cfg.IntOpt(
@@ -64,9 +65,9 @@ is changed. Those that are waiting when it is lowered go on waiting.
         help="""
 How long the answer to os-migrateLive waits for the pre-checks, in seconds, below microversion 2.34.
 
-A whole number of seconds, 0 or more; default 20. When it runs out, or no conductor can be told, the answer is 202: the
-migration is accepted and goes on, and its own record tells what comes of it. It should be shorter than the time-out of
-the clients and of the proxies before the API.
+A whole number of seconds, 0 or more; default 20. After that time, or if no conductor can be reached, the answer is 202:
+the migration is accepted and goes on, and its own record shows its result. The value should be smaller than the
+time-outs of the clients and of the proxies in front of the API.
 """,
     ),
 ]
@@ -75,7 +76,7 @@ the clients and of the proxies before the API.
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the section ``[api]``.
 
-    :param conf: the configuration that :func:`migrator.api.app.make_app` will be given.
+    :param conf: the configuration for :func:`migrator.api.app.make_app`.
     """
     conf.register_opts(API_OPTS, group='api')
 
@@ -86,10 +87,10 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
 
 
 def check_bind(conf: cfg.ConfigOpts, address: str) -> None:
-    """Raise unless the API may listen there.
+    """Raise unless the API may listen on an address.
 
-    :param address: a host name or an address, as it will be bound to; '' is every address.
-    :raises migrator.exception.ConfigurationError: auth_strategy is noauth2, and the address is no loopback one.
+    :param address: the host name or address to bind to; '' is every address.
+    :raises migrator.exception.ConfigurationError: auth_strategy is noauth2, and the address is not a loopback address.
     """
     if conf.api.auth_strategy != 'noauth2' or conf.api.noauth2_beyond_loopback or is_loopback(address):
         return
@@ -97,12 +98,12 @@ def check_bind(conf: cfg.ConfigOpts, address: str) -> None:
         option='[api] auth_strategy',
         value='noauth2',
         detail=f'with it, the API does not bind to {address or "every address"}: bind to 127.0.0.1, or set '
-        'auth_strategy to keystone, or, where something else guards that network, set noauth2_beyond_loopback.',
+        'auth_strategy to keystone, or, in a network with a protection of its own, set noauth2_beyond_loopback.',
     )
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address reaches this machine only. A name other than localhost is taken for one that does not."""
+    """Return whether an address can be reached only from this machine. Of names, only localhost counts as such."""
     if address == 'localhost':
         return True
     try:

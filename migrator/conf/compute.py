@@ -20,10 +20,10 @@ _LIMIT = cfg.IntOpt(
     help="""
 How many live migrations may go out from this host at once.
 
-A whole number of 1 or more; default 1. The others wait, first in, first out, in status queued, and can be aborted
-there. More at once share the link between the hosts, so that each takes longer and the guests' memory changes more
-meanwhile. Changed while the service runs (SIGHUP), it grows or shrinks what may run at once; nothing that runs is
-interrupted, and nothing that waits is lost or loses its place.
+A whole number of 1 or more; default 1. Further migrations wait in status queued, first in, first out, and can be
+aborted there. Migrations that run at once share the link between the hosts, so each takes longer and the guests' memory
+changes more meanwhile. A change while the service runs (SIGHUP) raises or lowers the limit. It does not interrupt
+running migrations, and waiting ones keep their order.
 """,
 )
 DEFAULT_OPTS = [
@@ -33,10 +33,10 @@ DEFAULT_OPTS = [
         sample_default='<current hostname>',
         default=socket.gethostname(),
         help="""
-The name of this compute host: that of its service, of its message queue, and of its root resource provider.
+The name of this compute host. Its service, its message queue and its root resource provider have this name.
 
-A host name or address; default the machine's own. Two hosts must never have the same. Changed, it makes the service
-another host, and the guests that the old name had are looked for in vain.
+A host name or address; default the machine's own. It must be unique. A new name makes the service another host, which
+does not have the guests of the old name.
 """,
     ),
     cfg.IntOpt(
@@ -44,10 +44,10 @@ another host, and the guests that the old name had are looked for in vain.
         default=10,
         min=1,
         help="""
-How often this service says that it is alive, in seconds.
+How often this service sends a heartbeat, in seconds.
 
-A whole number of 1 or more; default 10. It has to be well below service_down_time of the conductors, or a healthy
-host counts as down now and then.
+A whole number of 1 or more; default 10. It has to be well below service_down_time of the conductors. Otherwise a
+healthy host sometimes counts as down.
 """,
     ),
 ]
@@ -57,11 +57,11 @@ COMPUTE_OPTS = [
         'stop_queued',
         default='cancel',
         choices=[
-            ('cancel', 'Live migrations that wait are cancelled, and unwound'),
-            ('keep', 'Live migrations that wait are queued again, in their order, when the service starts next'),
+            ('cancel', 'Waiting live migrations are cancelled and unwound'),
+            ('keep', 'Waiting live migrations are queued again in their order at the next start of the service'),
         ],
         help="""
-What becomes of the live migrations that wait in this host's queue when the service is stopped.
+What a stop of the service does with the live migrations that wait in this host's queue.
 
 One word; default cancel.
 """,
@@ -70,11 +70,14 @@ One word; default cancel.
         'stop_running',
         default='leave',
         choices=[
-            ('leave', 'The hypervisor goes on alone, and the service takes the move up again when it starts next'),
+            (
+                'leave',
+                'The hypervisor goes on alone, and the service monitors the migration from its next start',
+            ),
             ('wait', 'The stop waits for their end, at most stop_timeout'),
         ],
         help="""
-What becomes of the live migrations that run when the service is stopped. Neither choice interrupts them.
+What a stop of the service does about running live migrations. Neither choice interrupts them.
 
 One word; default leave.
 """,
@@ -86,36 +89,36 @@ One word; default leave.
         help="""
 How long a stop waits for running live migrations, in seconds, where stop_running is wait.
 
-A whole number of 0 or more; default 60. Those that still run are left to the hypervisor then.
+A whole number of 0 or more; default 60. After that the hypervisor continues alone.
 """,
     ),
     cfg.IntOpt(
         'service_version_cap',
         min=1,
         help="""
-Starts this service as an older one: it reports this service version, and others treat it so.
+The service version that this service reports, so that others treat it as an older one.
 
-A whole number from 1 to this release's own, without a unit; default: this release's own. For rehearsing an upgrade;
-what a version can do is in the operator's guide.
+A whole number from 1 to this release's own, without a unit; default: this release's own. It is for rehearsing an
+upgrade. The operator's guide describes the versions.
 """,
     ),
     cfg.BoolOpt(
         'adopt_guests',
         default=False,
         help="""
-Whether guests that the hypervisor has and the database does not know are taken into the books when the service starts.
+Whether the service adopts at its start the guests that the hypervisor has and the database does not know.
 
-True or false; default false: such guests are reported and never touched. They are taken in as they are, with a flavor
-of what they have, an allocation of that, and the owner that their definition names (as nova's do), or else
-adopt_project_id and adopt_user_id; nothing about a guest is changed. A guest that Placement has no room for is
-reported, and tried again at the next start.
+True or false; default false: such guests are reported and never touched. An adopted guest gets a database row, a flavor
+and an allocation of the resources that it has. Its owner is the one that its definition names (as nova's do), or else
+adopt_project_id and adopt_user_id. The guest itself is not changed. A guest that does not fit into the inventory in
+Placement is reported, and the next start tries again.
 """,
     ),
     cfg.StrOpt(
         'adopt_project_id',
         default='migrator',
         help="""
-Whose project adopted guests are that name none.
+The project of adopted guests whose definition does not name one.
 
 The id of a project, at most 255 characters; default migrator.
 """,
@@ -124,14 +127,14 @@ The id of a project, at most 255 characters; default migrator.
         'adopt_user_id',
         default='migrator',
         help="""
-Whose adopted guests are that name no user.
+The user of adopted guests whose definition does not name one.
 
 The id of a user, at most 255 characters; default migrator.
 """,
     ),
 ]
 
-#: By nova's names and in nova's section, whatever the hypervisor is: an operator's file goes on to mean the same.
+#: These have nova's names and section for every hypervisor, so that an operator's nova.conf keeps its meaning.
 LIBVIRT_OPTS = [
     cfg.IntOpt(
         'live_migration_completion_timeout',
@@ -139,12 +142,11 @@ LIBVIRT_OPTS = [
         min=0,
         mutable=True,
         help="""
-How long a live migration may take, in seconds per GiB that it has to transfer; then live_migration_timeout_action.
+How long a live migration may take, in seconds per GiB to transfer; then live_migration_timeout_action is done.
 
-A whole number of 0 or more; default 800; 0 is no time-out. As in nova, what has to be transferred is the guest's
-memory and, where its disks are copied too, each of its disks, and each of these counts as 2 GiB at least. The source
-counts from the moment at which it asks its hypervisor, and waiting in the queue does not count; a restart of the
-service does not begin anew.
+A whole number of 0 or more; default 800; 0 is no time-out. As in nova, the data to transfer is the guest's memory and,
+if its disks are copied too, each of its disks. Each of these counts as at least 2 GiB. The time begins when the source
+calls its hypervisor, so waiting in the queue does not count. A restart of the service does not reset it.
 """,
     ),
     cfg.StrOpt(
@@ -152,16 +154,18 @@ service does not begin anew.
         default='abort',
         mutable=True,
         choices=[
-            ('abort', 'It is aborted, and unwound'),
+            ('abort', 'The migration is aborted and unwound'),
             (
                 'force_complete',
-                'It is made to complete: in post-copy where the hypervisor can and may, else by a pause',
+                'The migration is forced to complete: by post-copy if the hypervisor supports and permits it, else by '
+                'pausing the guest',
             ),
         ],
         help="""
-What becomes of a live migration that has taken longer than live_migration_completion_timeout allows.
+What happens to a live migration that takes longer than live_migration_completion_timeout allows.
 
-One word; default abort. Either is done as if an operator had asked for it, and recorded with the time-out as who did.
+One word; default abort. The action is the same as after a request of an operator. Its record names the time-out as the
+requester.
 """,
     ),
 ]
@@ -169,9 +173,9 @@ One word; default abort. Either is done as if an operator had asked for it, and 
 
 @dataclasses.dataclass(frozen=True)
 class Timeout:
-    """How long a live migration may take, and what then.
+    """The time-out of a live migration, and the action after it.
 
-    :ivar per_gib: seconds per GiB; 0: for ever.
+    :ivar per_gib: seconds per GiB; 0: no time-out.
     :ivar action: ``abort`` or ``force_complete``.
     """
 
@@ -182,7 +186,7 @@ class Timeout:
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the options of a compute host.
 
-    :param conf: the configuration that a :class:`migrator.compute.manager.ComputeManager` will be given.
+    :param conf: the configuration for a :class:`migrator.compute.manager.ComputeManager`.
     """
     conf.register_opts(DEFAULT_OPTS)
     conf.register_opts(COMPUTE_OPTS, group='compute')
@@ -195,44 +199,44 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Look at each option of a compute host.
+    """Check the value of each option of a compute host.
 
-    :raises migrator.exception.ConfigurationError: one is not right.
+    :raises migrator.exception.ConfigurationError: a value is not valid.
     """
     values.check(conf, list_opts())
 
 
 def max_concurrent_live_migrations(conf: cfg.ConfigOpts) -> int:
-    """Return how many live migrations may go out at once.
+    """Return how many live migrations may leave the host at once.
 
-    :raises migrator.exception.ConfigurationError: what the file says is no whole number of 1 or more.
+    :raises migrator.exception.ConfigurationError: the value is not a whole number of 1 or more.
     """
     limit: int = values.read(conf, _LIMIT)
     return limit
 
 
 def live_migration_timeout(conf: cfg.ConfigOpts) -> Timeout:
-    """Return how long a live migration may take, and what then.
+    """Return the time-out of a live migration, and the action after it.
 
-    :raises migrator.exception.ConfigurationError: what the file says is not right.
+    :raises migrator.exception.ConfigurationError: a value is not valid.
     """
     per_gib, action = (values.read(conf, opt, 'libvirt') for opt in LIBVIRT_OPTS)
     return Timeout(per_gib, action)
 
 
 def service_version(conf: cfg.ConfigOpts, newest: int) -> int:
-    """Return which service version a compute host is to report.
+    """Return the service version that a compute host reports.
 
-    :param newest: this release's own.
-    :raises migrator.exception.ConfigurationError: what the file says is no whole number from 1 to that.
+    :param newest: the service version of this release.
+    :raises migrator.exception.ConfigurationError: the value is not a whole number from 1 to that.
     """
-    would_do = f'a whole number from 1 to {newest}, the service version of this release, would do.'
+    detail = f'give a whole number from 1 to {newest}, the service version of this release.'
     try:
         cap: int | None = conf.compute.service_version_cap
     except ValueError as error:
         raise exception.ConfigurationError(
-            f'Option [compute] service_version_cap is not right: {error}; {would_do}'
+            f'Option [compute] service_version_cap is not valid: {error}; {detail}'
         ) from error
     if cap is not None and cap > newest:
-        raise exception.ConfigurationError(option='[compute] service_version_cap', value=cap, detail=would_do)
+        raise exception.ConfigurationError(option='[compute] service_version_cap', value=cap, detail=detail)
     return cap or newest

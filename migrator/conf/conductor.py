@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The conductor's options, and those of the whole service."""
+"""The options of the conductor, and those that nova has in [DEFAULT]."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ default_opts: list[cfg.Opt] = [
         'migrate_max_retries',
         default=-1,
         min=-1,
-        help='How many further destinations are tried when one fails its checks or its preparation. -1 tries every '
-        'candidate that Placement names; 0 tries one only.',
+        help='How many further destinations the conductor tries when one fails its checks or its preparation. -1 tries '
+        'every candidate that Placement returns; 0 tries only one.',
     ),
     cfg.IntOpt(
         'service_down_time',
         default=60,
         min=1,
         mutable=True,
-        help='Seconds of silence after which a compute service counts as down. A larger value waits longer before '
-        'anything is decided without the host. One that is stopped in good order is no destination from then on.',
+        help='Seconds without a report after which a compute service counts as down. With a larger value, conductors '
+        'wait longer before they decide without the host. A service that stops as planned is no destination from then '
+        'on.',
     ),
 ]
 conductor_opts: list[cfg.Opt] = [
@@ -28,49 +29,50 @@ conductor_opts: list[cfg.Opt] = [
         'lease',
         default=15,
         min=1,
-        help="Seconds for which a conductor may be taken for alive, on the database's clock. It is renewed every "
-        'third of that. After it another conductor adopts its migrations; a smaller value adopts sooner, and '
-        'bears shorter pauses of a conductor.',
+        help="Seconds for which a conductor counts as alive, on the database's clock. A conductor renews its lease "
+        'every third of that. After it expires, another conductor takes over its migrations. A smaller value makes '
+        'takeovers faster, and tolerates only shorter pauses of a conductor.',
     ),
     cfg.FloatOpt(
         'sweep_interval',
         default=5,
         min=0.1,
         mutable=True,
-        help='Seconds between two looks for migrations that no living conductor owns, or that wait without being '
-        'heard of. It bounds what a lost message can cost. Changed while the service runs (SIGHUP), it holds from the '
-        'next look on.',
+        help='Seconds between two sweeps. A sweep looks for migrations without a live owner, and for migrations that '
+        'wait without a report. The value limits the delay by a lost message. A change while the service runs (SIGHUP) '
+        'applies from the next sweep on.',
     ),
     cfg.FloatOpt(
         'poll_interval',
         default=2,
         min=0.1,
         mutable=True,
-        help='Seconds for which a migration must have been silent before its host is asked, and the time-out of '
-        'asking. A smaller value shows finer progress, for more messages. Changed while the service runs (SIGHUP), it '
-        'holds from the next look on.',
+        help='Seconds without a report of a migration after which the conductor polls its host, and the time-out of a '
+        'poll. A smaller value shows finer progress, and sends more messages. A change while the service runs (SIGHUP) '
+        'applies from the next poll on.',
     ),
     cfg.IntOpt(
         'poll_concurrency',
         default=16,
         min=1,
-        help='How many hosts are asked at a time. More shortens a round over many silent hosts.',
+        help='How many hosts the conductor polls at a time. A larger value shortens a round over many unreachable '
+        'hosts.',
     ),
     cfg.FloatOpt(
         'audit_interval',
         default=0,
         min=0,
-        help='Seconds between two audits of the allocations in Placement; 0: none. What has no living reason is logged '
-        'as a warning, once, and nothing is changed: see migrator-manage placement heal. An audit asks Placement once '
-        'for each resource provider; one conductor of several is enough.',
+        help='Seconds between two audits of the allocations in Placement; 0: no audits. An audit logs each allocation '
+        'without a reason once, as a warning, and changes nothing: see migrator-manage placement heal. An audit sends '
+        'one request to Placement for each resource provider. One conductor of several is enough.',
     ),
     cfg.IntOpt(
         'post_max_attempts',
         default=10,
         min=1,
         mutable=True,
-        help='How often a step after the move, or a cleanup, is tried before it becomes a debt of its host and the '
-        'migration goes on without it.',
+        help='How often the conductor tries a step after the pivot, or a cleanup. After that it becomes a deferred '
+        'cleanup of its host, and the migration goes on without it.',
     ),
 ]
 
@@ -82,5 +84,5 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return what the sample configuration shows."""
+    """Return the options by section, for the generator of the sample file."""
     return [('DEFAULT', default_opts), ('conductor', conductor_opts)]

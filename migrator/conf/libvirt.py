@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Options of a compute host whose hypervisor libvirt drives: by nova's names and with nova's meanings."""
+"""The options of a compute host with libvirt, with nova's names and meanings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oslo_config import cfg, types
 
 
 class _Ratio(types.Float):
-    """An allocation ratio, for which nova has 0.0 where it is not set."""
+    """An allocation ratio. Nova writes 0.0 for an unset one."""
 
     def __init__(self, unset: float) -> None:
         super().__init__(min=0.0)
@@ -25,22 +25,21 @@ DEFAULT_OPTS = [
         'state_path',
         default='/var/lib/migrator',
         help="""
-Where this host keeps what it has begun, so that it survives a restart of the service.
+Where this host keeps records of the work that it has begun, so that they survive a restart of the service.
 
-The path of a directory of this host alone, made if it is missing; default /var/lib/migrator. What is below it in
-libvirt/HOST is small, and is not to be removed while migrations are in progress.
+The path of a directory that no other host uses, created if it is missing; default /var/lib/migrator. The files below
+libvirt/HOST are small. Do not remove them while migrations are in progress.
 """,
     ),
     cfg.StrOpt(
         'instances_path',
         default='$state_path/instances',
         help="""
-Where guests have their disks.
+The directory of the guests' disks.
 
 The path of a directory; default $state_path/instances. Two hosts that see one directory by this path have shared
-storage, which the checks find out by a file that one makes and the other looks for. Of a disk elsewhere it is told by
-its file system: on NFS, Ceph and the like it is shared, on others it is not. The size of its file system is the host's
-DISK_GB.
+storage. The checks test that with a file that one host creates and the other looks for. A disk elsewhere counts as
+shared if its file system is NFS, Ceph or the like. The size of the directory's file system is the host's DISK_GB.
 """,
     ),
     cfg.Opt(
@@ -50,7 +49,7 @@ DISK_GB.
         help="""
 How many vCPUs guests may have for each processor of the host.
 
-A number above 0; default 4.0, also for 0.0, which is nova's word for unset.
+A number above 0; default 4.0, also for 0.0, with which nova means unset.
 """,
     ),
     cfg.Opt(
@@ -58,9 +57,9 @@ A number above 0; default 4.0, also for 0.0, which is nova's word for unset.
         type=_Ratio(1.0),
         default=1.0,
         help="""
-How much memory guests may have for each MiB of the host's.
+How many MiB of memory guests may have for each MiB of the host.
 
-A number above 0; default 1.0, also for 0.0, which is nova's word for unset.
+A number above 0; default 1.0, also for 0.0, with which nova means unset.
 """,
     ),
     cfg.Opt(
@@ -68,9 +67,9 @@ A number above 0; default 1.0, also for 0.0, which is nova's word for unset.
         type=_Ratio(1.0),
         default=1.0,
         help="""
-How much disk guests may have for each GiB that instances_path has.
+How many GiB of disk guests may have for each GiB of the file system of instances_path.
 
-A number above 0; default 1.0, also for 0.0, which is nova's word for unset.
+A number above 0; default 1.0, also for 0.0, with which nova means unset.
 """,
     ),
     cfg.IntOpt(
@@ -78,7 +77,7 @@ A number above 0; default 1.0, also for 0.0, which is nova's word for unset.
         default=0,
         min=0,
         help="""
-How many processors are the host's own.
+How many processors are reserved for the host.
 
 A whole number of 0 or more; default 0.
 """,
@@ -88,7 +87,7 @@ A whole number of 0 or more; default 0.
         default=512,
         min=0,
         help="""
-How much memory is the host's own, in MiB.
+How much memory is reserved for the host, in MiB.
 
 A whole number of 0 or more; default 512.
 """,
@@ -98,7 +97,7 @@ A whole number of 0 or more; default 512.
         default=0,
         min=0,
         help="""
-How much of the disk is the host's own, in MiB.
+How much of the disk is reserved for the host, in MiB.
 
 A whole number of 0 or more; default 0.
 """,
@@ -110,37 +109,37 @@ LIBVIRT_OPTS = [
         'connection_uri',
         default='qemu:///system',
         help="""
-Libvirt's daemon of this host.
+The URI of this host's libvirt daemon.
 
-A URI of libvirt's; default qemu:///system.
+A URI of libvirt; default qemu:///system.
 """,
     ),
     cfg.StrOpt(
         'live_migration_uri',
         help="""
-How this host's daemon reaches another's.
+The URI by which this host's libvirt daemon connects to the daemon of another host.
 
-A URI of libvirt's, in which %s stands for the other host: its live_migration_inbound_addr, or else its name; default:
-qemu+SCHEME://%s/system with live_migration_scheme for SCHEME. The daemons talk to each other by it, so it is for them
-to be let in: qemu+tls:// and qemu+ssh:// are safer than tcp, which wants a network of their own.
+A URI of libvirt, in which %s stands for the other host: its live_migration_inbound_addr, or else its name; default:
+qemu+SCHEME://%s/system with live_migration_scheme for SCHEME. The daemons need to authenticate each other. qemu+tls://
+and qemu+ssh:// are safer than tcp, which needs a network of its own.
 """,
     ),
     cfg.StrOpt(
         'live_migration_scheme',
         help="""
-By what this host's daemon reaches another's, where live_migration_uri says nothing.
+The transport by which this host's libvirt daemon connects to another one, if live_migration_uri is not set.
 
-A transport of libvirt's, such as tcp, tls or ssh; default tcp. Guests' memory goes from QEMU to QEMU over TCP whatever
-it is; live_migration_with_native_tls encrypts that.
+A transport of libvirt, such as tcp, tls or ssh; default tcp. With any of them, guests' memory goes from QEMU to QEMU
+over TCP. live_migration_with_native_tls encrypts that.
 """,
     ),
     cfg.HostAddressOpt(
         'live_migration_inbound_addr',
         help="""
-Where others reach this host to send it a guest.
+The address to which other hosts send guests.
 
-A host name or address; default: none, and then it is the host's name. Name one of a network for migrations if there is
-such.
+A host name or address; default: none, and then it is the host's name. If there is a network for migrations, give the
+address there.
 """,
     ),
     cfg.IntOpt(
@@ -149,9 +148,9 @@ such.
         min=0,
         mutable=True,
         help="""
-How fast one guest's memory may be sent, in MiB/s.
+The greatest rate at which one guest's memory is sent, in MiB/s.
 
-A whole number of 0 or more; default 0, which is as fast as can be. It is read when a move begins.
+A whole number of 0 or more; default 0, which is no limit. It is read when a live migration begins.
 """,
     ),
     cfg.IntOpt(
@@ -160,9 +159,9 @@ A whole number of 0 or more; default 0, which is as fast as can be. It is read w
         min=100,
         mutable=True,
         help="""
-How long a guest may stand still at most when it is handed over, in milliseconds.
+The longest pause of a guest at the switchover, in milliseconds.
 
-A whole number of 100 or more; default 500. QEMU ends the copy when what is left fits into that.
+A whole number of 100 or more; default 500. QEMU ends the copy when the remaining memory can be sent in that time.
 """,
     ),
     cfg.IntOpt(
@@ -171,9 +170,9 @@ A whole number of 100 or more; default 500. QEMU ends the copy when what is left
         min=3,
         mutable=True,
         help="""
-In how many steps a move comes to live_migration_downtime.
+In how many steps a live migration raises the allowed pause to live_migration_downtime.
 
-A whole number of 3 or more; default 10. It begins with the smallest, so that most guests stand still for less.
+A whole number of 3 or more; default 10. It begins with the smallest, so that most guests pause for less.
 """,
     ),
     cfg.IntOpt(
@@ -182,7 +181,7 @@ A whole number of 3 or more; default 10. It begins with the smallest, so that mo
         min=3,
         mutable=True,
         help="""
-How long a move waits between two of these steps, in seconds for each GiB to copy.
+How long a live migration waits between two of these steps, in seconds for each GiB to copy.
 
 A whole number of 3 or more; default 75.
 """,
@@ -192,11 +191,11 @@ A whole number of 3 or more; default 75.
         default=False,
         mutable=True,
         help="""
-Whether a move that is to complete by force may go on in post-copy.
+Whether a forced completion may use post-copy.
 
-True or false; default false. In post-copy the guest runs at the destination while its memory still follows, and a
-network that fails then loses the guest. Without it, to complete by force pauses the guest. Both hosts have to permit
-it, and their kernels and QEMUs to be able to.
+True or false; default false. In post-copy the guest runs at the destination while its memory still follows. A failure
+of the network during post-copy loses the guest. Without post-copy, a forced completion pauses the guest. Both hosts
+have to permit it, and their kernels and QEMUs have to support it.
 """,
     ),
     cfg.BoolOpt(
@@ -204,16 +203,16 @@ it, and their kernels and QEMUs to be able to.
         default=False,
         mutable=True,
         help="""
-Whether QEMU may slow a guest down that writes to its memory faster than it can be copied.
+Whether QEMU may slow down a guest that writes to its memory faster than it can be copied.
 
-True or false; default false. Where post-copy is permitted, that is used instead.
+True or false; default false. If post-copy is permitted, it is used instead.
 """,
     ),
     cfg.BoolOpt(
         'live_migration_with_native_tls',
         default=False,
         help="""
-Whether guests' memory and disks are encrypted on their way, by QEMU's own TLS.
+Whether QEMU's own TLS encrypts the guests' memory and disks on the network.
 
 True or false; default false. Both hosts need QEMU's certificates for it; see libvirt's qemu.conf.
 """,
@@ -224,9 +223,9 @@ True or false; default false. Both hosts need QEMU's certificates for it; see li
         min=1,
         mutable=True,
         help="""
-Over how many connections at once a guest's memory is sent.
+How many connections at once send a guest's memory.
 
-A whole number of 1 or more; default 1. More make use of a link that one connection does not fill. QEMU has no
+A whole number of 1 or more; default 1. More connections help if one does not fill the link. QEMU does not support
 post-copy with more than one.
 """,
     ),
@@ -234,9 +233,9 @@ post-copy with more than one.
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register what :class:`migrator.virt.libvirt.driver.LibvirtDriver` reads.
+    """Register the options of :class:`migrator.virt.libvirt.driver.LibvirtDriver`.
 
-    :param conf: the configuration that the driver will be given.
+    :param conf: the configuration for the driver.
     """
     conf.register_opts(DEFAULT_OPTS)
     conf.register_opts(LIBVIRT_OPTS, group='libvirt')

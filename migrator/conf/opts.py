@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""All options of migrator's own, for a service that wants them all and for the sample configuration."""
+"""All of migrator's own options, for a service that needs them all and for the sample configuration."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MODULES = (api, compute, conductor, libvirt, placement, upgrade_levels)
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register every option on a ConfigOpts, and on no other."""
+    """Register every option on a ConfigOpts."""
     for module in _MODULES:
         module.register_opts(conf)
 
 
 def list_opts() -> list[tuple[Any, Sequence[cfg.Opt]]]:
-    """Return what the sample configuration shows: (group, options)."""
+    """Return the options by section, for the generator of the sample file."""
     found: dict[str, tuple[Any, list[cfg.Opt]]] = {}
     for module in _MODULES:
         listed: Sequence[tuple[Any, Sequence[cfg.Opt]]] = module.list_opts()

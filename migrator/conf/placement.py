@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Options of ``[placement]``: how to reach and to authenticate with the Placement service, as keystoneauth1 has them.
+"""The options of ``[placement]``: keystoneauth1's options for the connection to the Placement service.
 
-Nothing is registered when this is imported; :func:`register_opts` takes the ConfigOpts that is meant.
+An import registers nothing. :func:`register_opts` registers the options on a ConfigOpts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from migrator.conf import values
 
 GROUP = 'placement'
 
-#: Seconds. keystoneauth1 itself waits for ever, and a conductor must not.
+#: Seconds. keystoneauth1 waits without a limit by default, and a conductor must not.
 DEFAULT_TIMEOUT = 30.0
 
 _DEFAULTS = {
@@ -29,13 +29,13 @@ _IGNORED = (
     'status-code-retry-delay',
     'retriable-status-codes',
 )
-#: The plug-ins whose options go into the sample configuration; any plug-in that is installed can be used.
+#: The plug-ins whose options are in the sample configuration. Any installed plug-in can be used.
 _SAMPLE_AUTH_TYPES = ('password', 'v3applicationcredential', 'admin_token')
 
 
 def _group() -> cfg.OptGroup:
-    # A new one each time: an OptGroup keeps its options in itself, so one that is shared carries the options of one
-    # ConfigOpts (those of an auth plug-in, required ones among them) into every other.
+    # Create a new group each time. An OptGroup stores its options in itself, so a shared one would carry the options of
+    # one ConfigOpts (such as the required ones of an auth plug-in) into every other.
     return cfg.OptGroup(GROUP, title='Placement', help='How migrator reaches the Placement service.')
 
 
@@ -48,15 +48,16 @@ def _adapter_and_session_opts() -> list[cfg.Opt]:
         if opt.name in _DEFAULTS:
             opt.default = _DEFAULTS[opt.name]
         if opt.name in _IGNORED:
-            # A write whose answer is missing may have been done, so a retry must look first; keystoneauth1's does not.
-            opt.help = f'{opt.help} migrator ignores it: it asks Placement what is true before it sends again.'
+            # Placement may have done a write whose answer is lost. A retry must read first, which keystoneauth1's does
+            # not.
+            opt.help = f'{opt.help} migrator ignores it: it reads the state from Placement before it sends again.'
     return opts
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the section ``[placement]``.
 
-    :param conf: where to; the options of the chosen ``auth_type`` follow when the client is made.
+    :param conf: the ConfigOpts; the client registers the options of the chosen ``auth_type`` when it is created.
     """
     conf.register_group(_group())
     loading.register_auth_conf_options(conf, GROUP)
@@ -64,9 +65,9 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Look at each option of the section, those of the plug-in aside.
+    """Check the value of each option of the section, except those of the plug-in.
 
-    :raises migrator.exception.ConfigurationError: one is not right.
+    :raises migrator.exception.ConfigurationError: a value is not valid.
     """
     values.check(conf, [(GROUP, [*loading.get_auth_common_conf_options(), *_adapter_and_session_opts()])])
 

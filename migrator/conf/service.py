@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Options of the processes: what a service needs to run by itself, and what none that embeds migrator's parts does.
+"""The options of a service that runs in a process of its own. An embedder does not need them.
 
-They are apart from :mod:`migrator.conf.opts`, so that an importer that registers those gets no option that would do
-nothing in its process.
+They are not in :mod:`migrator.conf.opts`, so that an embedder that registers those gets no option without an effect.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ DEFAULT_OPTS: list[cfg.Opt] = [
         'concurrency_backend',
         default='auto',
         choices=[
-            ('auto', 'What this release thinks best: native threads'),
+            ('auto', 'The best choice for this release: native threads'),
             ('threading', 'Native threads'),
-            ('eventlet', 'Green threads: the process is monkey-patched as its first act; needs the extra "eventlet"'),
+            ('eventlet', 'Green threads: the process is monkey-patched at its start; needs the extra "eventlet"'),
         ],
         help="""
-What the service's threads are.
+The kind of threads of the service.
 
-One word; default auto. eventlet is for hosts whose other libraries still need it; it is deprecated, serves one
-processor's worth of work, and a call into a C library (a database driver) stops everything else meanwhile; libvirt
-has threads of its own there.
+One word; default auto. eventlet is for hosts whose other libraries still need it. It is deprecated and uses only one
+processor. A call into a C library (such as a database driver) blocks the whole service. Only calls to libvirt run in
+native threads.
 """,
     ),
 ]
@@ -36,8 +35,8 @@ API_OPTS: list[cfg.Opt] = [
         help="""
 The address at which migrator-api listens.
 
-A host name or an IP address, IPv6 without brackets; default 127.0.0.1, which is reached from this machine only. With
-0.0.0.0 or :: it is every address. An API that another server runs (migrator.wsgi.api) listens where that server does.
+A host name or an IP address, IPv6 without brackets; default 127.0.0.1, which can be reached only from this machine.
+0.0.0.0 or :: means every address. An API in another server (migrator.wsgi.api) listens where that server does.
 """,
     ),
     cfg.PortOpt(
@@ -46,7 +45,7 @@ A host name or an IP address, IPv6 without brackets; default 127.0.0.1, which is
         help="""
 The TCP port at which migrator-api listens.
 
-A whole number from 0 to 65535; default 8774, as nova's. With 0 the system chooses one, and the log says which.
+A whole number from 0 to 65535; default 8774, as nova's. With 0 the system chooses a port, and the log shows it.
 """,
     ),
     cfg.IntOpt(
@@ -58,8 +57,8 @@ How many requests migrator-api answers at once.
 
 A whole number of threads, 1 or more; default 32. Further requests wait. A request takes a thread when all of it has
 arrived. Below microversion 2.34 a request for a live migration holds its thread until the pre-checks are done
-(sync_timeout), so that many such clients need many threads.
-A thread that waits costs a few hundred KiB and may hold a connection to the database.
+(sync_timeout), so many such clients need many threads.
+A thread that waits needs a few hundred KiB, and may hold a connection to the database.
 """,
     ),
     cfg.IntOpt(
@@ -69,8 +68,8 @@ A thread that waits costs a few hundred KiB and may hold a connection to the dat
         help="""
 How long a stop waits for the requests under way, in seconds.
 
-A whole number of seconds, 0 or more; default 20. Requests that take longer get no answer; what they had committed
-stands, and a client that asks again is told so.
+A whole number of seconds, 0 or more; default 20. Requests that take longer get no answer. Their commits stay, and a
+client that sends the request again gets an answer that shows that.
 """,
     ),
 ]
@@ -81,12 +80,12 @@ COMPUTE_OPTS: list[cfg.Opt] = [
         default='libvirt',
         choices=[
             ('libvirt', 'QEMU/KVM by libvirt; needs the extra "libvirt"'),
-            ('fake', 'Guests that are only reckoned, for tests and tries; see [fake]'),
+            ('fake', 'Simulated guests, for tests and trials; see [fake]'),
         ],
         help="""
-Which hypervisor migrator-compute drives.
+The hypervisor driver of migrator-compute.
 
-One word; default libvirt. Changed on a host that has guests, they are looked for in vain.
+One word; default libvirt. After a change on a host with guests, the service does not find them.
 """,
     ),
 ]
@@ -95,10 +94,10 @@ FAKE_OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         'world',
         help="""
-Where the world of fake hypervisors is, in which this host is one.
+The process of fake hypervisors that this host's hypervisor belongs to.
 
-The path of the unix socket that migrator-fake-world listens at; default: none, and the service then has a hypervisor
-in its own process, which no other host can reach and which ends with it. Used where [compute] driver is fake.
+The path of the unix socket at which migrator-fake-world listens; default: none, and the service then has a hypervisor
+in its own process. No other host can reach that one, and it ends with the service. Used if [compute] driver is fake.
 """,
     ),
 ]
@@ -108,20 +107,20 @@ CONDUCTOR_OPTS: list[cfg.Opt] = [
         'metrics_host',
         default='127.0.0.1',
         help="""
-The address at which migrator-conductor tells its metrics, where metrics_port says that it does.
+The address at which migrator-conductor serves its metrics, if metrics_port is set.
 
-A host name or an IP address, IPv6 without brackets; default 127.0.0.1, which is reached from this machine only. With
-0.0.0.0 or :: it is every address. Nobody is asked who they are: whoever reaches it may read the metrics, which are
-numbers, and name no guest and no host.
+A host name or an IP address, IPv6 without brackets; default 127.0.0.1, which can be reached only from this machine.
+0.0.0.0 or :: means every address. There is no authentication: every client that reaches the address may read the
+metrics. They are numbers, and name no guest and no host.
 """,
     ),
     cfg.PortOpt(
         'metrics_port',
         help="""
-The TCP port at which migrator-conductor tells its metrics, in the format of Prometheus, at /metrics.
+The TCP port at which migrator-conductor serves its metrics, in the format of Prometheus, at /metrics.
 
-A whole number from 0 to 65535; default: none, and they are not served. With 0 the system chooses one, and the log says
-which. Conductors on one machine need a port each.
+A whole number from 0 to 65535; default: none, and they are not served. With 0 the system chooses a port, and the log
+shows it. Each conductor on one machine needs a port of its own.
 """,
     ),
 ]
@@ -138,7 +137,7 @@ _SECTIONS: tuple[tuple[str, list[cfg.Opt]], ...] = (
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the options of the processes.
 
-    :param conf: the configuration of a service that runs by itself.
+    :param conf: the configuration of a service in a process of its own.
     """
     for group, options in _SECTIONS:
         conf.register_opts(options, group=None if group == 'DEFAULT' else group)

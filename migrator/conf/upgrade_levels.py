@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is sent to services of another release, while a site is upgraded."""
+"""The RPC versions that are sent to services of another release during an upgrade."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oslo_config import cfg
 from migrator import exception
 
 GROUP = 'upgrade_levels'
-#: By what each service itself says that it can do.
+#: The version follows from the service version that each service reports.
 AUTO = 'auto'
 
 OPTS: list[cfg.Opt] = [
@@ -21,8 +21,8 @@ OPTS: list[cfg.Opt] = [
         help="""
 The newest version of the compute hosts' RPC that conductors send.
 
-auto, or a version such as 1.0; default auto: to each host what the service version can do that it has reported. A
-version holds for all hosts, also for those that could do more.
+auto, or a version such as 1.0; default auto: for each host, the newest that its reported service version supports. A
+version applies to all hosts, also to newer ones.
 """,
     ),
     cfg.StrOpt(
@@ -48,17 +48,17 @@ def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:
 
 
 def pin(conf: cfg.ConfigOpts, of: str, known: Sequence[str]) -> str | None:
-    """Return the version to which what is sent to a kind of service is pinned, or None: to none.
+    """Return the RPC version to which messages to a kind of service are pinned, or None for auto.
 
     :param of: ``compute`` or ``conductor``.
-    :param known: the versions that this release can speak.
-    :raises migrator.exception.ConfigurationError: it is neither auto nor one of them.
+    :param known: the versions that this release supports.
+    :raises migrator.exception.ConfigurationError: the value is neither auto nor one of them.
     """
     wanted: str = conf[GROUP][of]
     if wanted == AUTO:
         return None
     if wanted not in known:
         raise exception.ConfigurationError(
-            option=f'[{GROUP}] {of}', value=wanted, detail=f'{AUTO}, or {" or ".join(known)}, would do.'
+            option=f'[{GROUP}] {of}', value=wanted, detail=f'give {AUTO}, or {" or ".join(known)}.'
         )
     return wanted

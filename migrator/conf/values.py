@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The value of an option; or, where it cannot be, which option it is, what it was, and what would do.
+"""Reading of option values, with errors that name the option, its value and the accepted values.
 
-oslo.config looks at a file's value only when it is asked for it. What it raises then names neither the section nor what
-would do; and of a number that is there and has no value it makes None.
+oslo.config checks a value from a file only when it is read. Its error then names neither the section nor the accepted
+values, and it returns None for a number without a value.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from oslo_config import cfg, types
 
 from migrator import exception
 
-#: user:password@ of a URL; a password may itself hold an @. What we give as an example is none.
+#: user:password@ in a URL, except in our own example. A password may contain an @.
 _CREDENTIALS = re.compile(r'(?<=://)(?!USER:PASSWORD@)\S*@')
 
 
 def read(conf: cfg.ConfigOpts, opt: cfg.Opt, group: str | None = None) -> Any:
     """Return the value of an option.
 
-    :param opt: as it was registered on ``conf``.
+    :param opt: the option, as it was registered on ``conf``.
     :param group: its section; None: ``[DEFAULT]``.
-    :raises migrator.exception.ConfigurationError: what was given is not right, or is nothing where the default is
-        something.
+    :raises migrator.exception.ConfigurationError: the value is not valid, or is empty although the option has a
+        default.
     :raises oslo_config.cfg.NoSuchOptError: the option was not registered.
     """
     section: Any = conf[group] if group else conf
@@ -44,23 +44,23 @@ def read(conf: cfg.ConfigOpts, opt: cfg.Opt, group: str | None = None) -> Any:
     raise exception.ConfigurationError(
         option=f'[{group or "DEFAULT"}] {opt.dest}',
         value=_given(conf, group, opt),
-        detail=f'{reason}{would_do(opt)} would do.',
+        detail=f'{reason}give {accepted(opt)}.',
     )
 
 
 def check(conf: cfg.ConfigOpts, sections: Iterable[tuple[str, Sequence[cfg.Opt]]]) -> None:
-    """Look at the value of each of some options.
+    """Check the values of some options.
 
     :param sections: names of sections, each with its options, as a module's ``list_opts`` returns them.
-    :raises migrator.exception.ConfigurationError: one is not right.
+    :raises migrator.exception.ConfigurationError: a value is not valid.
     """
     for section, options in sections:
         for opt in options:
             read(conf, opt, None if section == 'DEFAULT' else section)
 
 
-def would_do(opt: cfg.Opt) -> str:
-    """Return in words which values an option takes."""
+def accepted(opt: cfg.Opt) -> str:
+    """Return the accepted values of an option in words."""
     kind: Any = opt.type
     choices = getattr(kind, 'choices', None)
     if choices:
@@ -89,7 +89,7 @@ def _given(conf: cfg.ConfigOpts, group: str | None, opt: cfg.Opt) -> str:
     if from_environment is not None:
         return from_environment
     try:
-        # What was read last counts, of an option that may change while the service runs.
+        # A mutable option may have been reloaded, and the last value read is the one to report.
         namespace: Any = (opt.mutable and conf._mutable_ns) or conf._namespace
         found: list[str] = namespace._get_file_value([(group or 'DEFAULT', opt.dest)], multi=True)[0]
     except (AttributeError, KeyError, ValueError):

@@ -44,7 +44,7 @@ def test_a_limit_that_is_no_number_of_1_or_more_is_named_with_what_would_do(tmp_
     assert len(said) == 1
     assert '[DEFAULT] max_concurrent_live_migrations' in said[0]
     assert f"'{value}'" in said[0]
-    assert 'a whole number of 1 or more would do' in said[0]
+    assert 'give a whole number of 1 or more' in said[0]
 
 
 @pytest.mark.parametrize('value', ['0', 'many', ''])

@@ -203,14 +203,14 @@ def test_an_option_of_the_wrong_kind_is_usage(run, tmp_path):
     [
         ('[placement]\ntimeout = x', "Option [placement] timeout is 'x': "),
         ('[DEFAULT]\nservice_down_time = x', "Option [DEFAULT] service_down_time is 'x': "),
-        ('[conductor]\nlease =', "Option [conductor] lease is '': a number of 1 or more would do."),
+        ('[conductor]\nlease =', "Option [conductor] lease is '': give a number of 1 or more."),
     ],
 )
 def test_an_option_that_is_not_right_is_named_with_what_it_was_and_what_would_do(run, tmp_path, text, said):
     file = tmp_path / 'migrator.conf'
     file.write_text(f'[database]\nconnection = sqlite:///{tmp_path}/x.sqlite\n{text}\n')
     status, _out, err = run('--config-file', file, 'db', 'version')
-    assert (status, err.startswith(f'migrator-manage: {said}'), 'would do' in err) == (2, True, True)
+    assert (status, err.startswith(f'migrator-manage: {said}'), 'give ' in err) == (2, True, True)
 
 
 @pytest.mark.parametrize('words', [(), ('db',), ('db', 'burn'), ('cloud',), ('db', 'sync', '--loud'), ('--js', 'db')])

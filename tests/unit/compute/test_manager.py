@@ -353,7 +353,7 @@ class TestConstruction:
         with Simulation() as simulation:
             world = FakeWorld(simulation.world)
             driver = FakeDriver(world.add('alpha'), simulation.world)
-            with pytest.raises(exception.ConfigurationError, match=rf'Option {re.escape(option)} is .* would do'):
+            with pytest.raises(exception.ConfigurationError, match=rf'Option {re.escape(option)} is .*give '):
                 manager.ComputeManager(conf, 'alpha', driver, simulation.world, scene_module.Events())
 
     def test_construction_starts_no_thread_and_sends_nothing(self, scene: Scene) -> None:

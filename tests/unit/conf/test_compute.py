@@ -32,17 +32,23 @@ def test_every_option_has_a_default_that_is_right(tmp_path: pathlib.Path) -> Non
 @pytest.mark.parametrize('value', ['0', '-1', 'two', '1.5'])
 def test_a_limit_that_is_not_right_is_refused_by_name_with_what_would_do(tmp_path: pathlib.Path, value: str) -> None:
     conf = read(tmp_path / 'wrong.conf', f'[DEFAULT]\nmax_concurrent_live_migrations = {value}\n')
-    with pytest.raises(exception.ConfigurationError, match=r'max_concurrent_live_migrations.*1 or more would do'):
+    with pytest.raises(exception.ConfigurationError, match=r'max_concurrent_live_migrations.*number of 1 or more'):
         compute.max_concurrent_live_migrations(conf)
 
 
 @pytest.mark.parametrize(
     ('line', 'said'),
     [
-        ('live_migration_completion_timeout = -1', r'live_migration_completion_timeout.*0 or more would do'),
-        ('live_migration_completion_timeout = soon', r'live_migration_completion_timeout.*0 or more would do'),
-        ('live_migration_timeout_action = pray', r'live_migration_timeout_action.*abort or force_complete would do'),
-        ('live_migration_timeout_action =', r'live_migration_timeout_action.*abort or force_complete would do'),
+        (
+            'live_migration_completion_timeout = -1',
+            r'live_migration_completion_timeout.*number of 0 or more',
+        ),
+        (
+            'live_migration_completion_timeout = soon',
+            r'live_migration_completion_timeout.*number of 0 or more',
+        ),
+        ('live_migration_timeout_action = pray', r'live_migration_timeout_action.*give abort or force_complete'),
+        ('live_migration_timeout_action =', r'live_migration_timeout_action.*give abort or force_complete'),
     ],
 )
 def test_a_time_out_that_is_not_right_is_refused_by_name_with_what_would_do(

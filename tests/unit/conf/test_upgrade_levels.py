@@ -31,4 +31,4 @@ def test_what_is_no_version_of_this_release_is_refused_with_those_that_would_do(
     conf.set_override('compute', level, 'upgrade_levels')
     with pytest.raises(exception.ConfigurationError) as raised:
         upgrade_levels.pin(conf, 'compute', [*rpcapi.VERSIONS])
-    assert str(raised.value) == f'Option [upgrade_levels] compute is {level!r}: auto, or 1.0 or 1.1, would do.'
+    assert str(raised.value) == f'Option [upgrade_levels] compute is {level!r}: give auto, or 1.0 or 1.1.'

@@ -39,9 +39,12 @@ def test_what_is_right_is_returned_and_nothing_where_nothing_is_the_default(conf
 @pytest.mark.parametrize(
     ('text', 'said'),
     [
-        ('every = soon', "Option [group] every is 'soon': could not convert string to float: 'soon'; a number of 0.1 "),
-        ('every =', "Option [group] every is '': a number of 0.1 or more would do."),
-        ('word =', "Option [group] word is '': Valid values are [keep, drop], but found ''; keep or drop would do."),
+        (
+            'every = soon',
+            "Option [group] every is 'soon': could not convert string to float: 'soon'; give a number",
+        ),
+        ('every =', "Option [group] every is '': give a number of 0.1 or more."),
+        ('word =', "Option [group] word is '': Valid values are [keep, drop], but found ''; give keep or drop."),
         ('secret = hush', "Option [group] secret is '***': "),
     ],
 )
@@ -55,7 +58,7 @@ def test_what_a_running_service_has_read_anew_is_what_is_told(conf_of, tmp_path)
     conf = conf_of('later = 2')
     (tmp_path / 'x.conf').write_text('[group]\nlater =\n')
     conf.mutate_config_files()
-    with pytest.raises(exception.ConfigurationError, match=r"Option \[group\] later is '': a whole number would do"):
+    with pytest.raises(exception.ConfigurationError, match=r"Option \[group\] later is '': give a whole number"):
         values.read(conf, LATER, 'group')
 
 
@@ -75,4 +78,4 @@ def test_an_option_that_nobody_has_registered_is_no_wrong_value(conf_of):
     ],
 )
 def test_what_would_do_is_said_of_each_type(opt, words):
-    assert values.would_do(opt) == words
+    assert values.accepted(opt) == words

@@ -393,7 +393,7 @@ def test_a_catalog_without_placement_is_unreachable(tmp_path, identity):
         ),
         (
             {'auth_type': 'none', 'endpoint_override': 'http://x', 'timeout': 'x'},
-            r"\[placement\] timeout is 'x': .*would do",
+            r"\[placement\] timeout is 'x': .*give ",
         ),
         ({'auth_type': 'none', 'endpoint_override': 'http://x', 'timeout': ''}, r"\[placement\] timeout is ''"),
     ],
