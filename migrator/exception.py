@@ -2,9 +2,9 @@
 
 """Every error of migrator, one class each.
 
-The docstring of a class is the message: it names the field, what it was, and what would do. Its ``{names}`` are the
-keyword arguments that the raiser gives, and they stay readable on the exception as ``kwargs``. One that was not given
-is ``?`` in the message.
+The docstring of a class is the template of the message: what was wrong, the value, and what to do. Its ``{names}`` are
+the keyword arguments of the constructor, which stay readable on the exception as ``kwargs``. An omitted one is ``?`` in
+the message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class _NotGiven:
-    """Stands in a message for what its raiser did not give: what was given must not be lost with it."""
+    """A placeholder for an omitted argument, so that the message with the given ones is not lost."""
 
     def __repr__(self) -> str:
         return '?'
@@ -37,22 +37,24 @@ class MigratorException(Exception):
             template = inspect.cleandoc(type(self).__doc__ or 'An unexpected error occurred.').replace('\n', ' ')
             message = template.format_map(_Given(kwargs))
         if not message.isascii():
-            # What a hypervisor says may hold a byte that no log and no database can.
+            # A text of a hypervisor may contain a byte that no log and no database can store.
             message = message.encode('utf-8', 'backslashreplace').decode()
         self.message = message
         super().__init__(message)
 
 
 def told(error: BaseException) -> str:
-    """Return an error as it is told to a person: one that is not ours with its type, without which its text may say
-    nothing (that of a KeyError is a key).
+    """Return the text of an error for an operator.
+
+    An error of another module gets its type in front. Without it the text may mean nothing: that of a KeyError is only
+    a key.
     """
     if isinstance(error, MigratorException):
         return error.message
     return f'{type(error).__name__}: {error}' if str(error) else type(error).__name__
 
 
-# --- what the asker got wrong ----------------------------------------------------------------------------------------
+# --- errors in the request -------------------------------------------------------------------------------------------
 
 
 class Invalid(MigratorException):
@@ -91,7 +93,7 @@ class Unauthorized(MigratorException):
     code = 401
 
 
-# --- what is not there -----------------------------------------------------------------------------------------------
+# --- missing resources -----------------------------------------------------------------------------------------------
 
 
 class NotFound(MigratorException):
@@ -132,7 +134,7 @@ class MarkerNotFound(Invalid):
     """marker [{marker}] not found"""
 
 
-# --- the wrong moment ------------------------------------------------------------------------------------------------
+# --- conflicts with the present state --------------------------------------------------------------------------------
 
 
 class Conflict(MigratorException):
@@ -158,13 +160,13 @@ class InstanceExists(Conflict):
 
 
 class CleanupInProgress(Conflict):
-    """{host} is just doing {step}, a deferred cleanup of migration {migration_uuid}, which would remove the guest of
-    instance {instance_uuid} from there: create the instance when "migrator-manage cleanup list" no longer has it."""
+    """Host {host} is running {step}, a deferred cleanup of migration {migration_uuid}, which would remove the guest of
+    instance {instance_uuid}: create the instance when "migrator-manage cleanup list" no longer shows the cleanup."""
 
 
 class AllocationExists(Conflict):
-    """Placement has an allocation of consumer {consumer} already, {held}, where {wanted} is to be: remove it first, or
-    register what it holds."""
+    """Consumer {consumer} already has the allocation {held} in Placement, and {wanted} is wanted: remove it first, or
+    register the instance with what it holds."""
 
 
 class InvalidMigrationState(Invalid):
@@ -190,7 +192,7 @@ class TooManyQueued(Forbidden):
     {limit}): wait for some to end, or abort some."""
 
 
-# --- why a live migration cannot be ----------------------------------------------------------------------------------
+# --- reasons against a live migration --------------------------------------------------------------------------------
 
 
 class NoValidHost(Invalid):
@@ -207,8 +209,8 @@ class InvalidHypervisorType(Invalid):
 
 
 class DestinationHypervisorTooOld(Invalid):
-    """The hypervisor of {host} has version {there}, and is older than that of {source}, where the guest is: {here} or
-    newer would do."""
+    """The hypervisor of {host} has version {there}, and is older than that of {source}, where the guest is: choose a
+    host with version {here} or newer."""
 
 
 class UnableToMigrateToSelf(Invalid):
@@ -229,7 +231,7 @@ class ForcedWithoutHost(Invalid):
 
 class ForcedWithNestedAllocations(NoValidHost):
     """The instance's allocation is on {count} resource providers ({providers}; a sharing provider counts), and a forced
-    move can carry over only one on a single provider: leave force out."""
+    live migration can move only an allocation on a single provider: leave force out."""
 
 
 # --- the compute host ------------------------------------------------------------------------------------------------
@@ -244,7 +246,7 @@ class LiveMigrationAborted(MigratorException):
 
 
 class MoveUnsettled(MigratorException):
-    """Whether the guest has left {host} is not known: {reason}"""
+    """It is not known whether the guest has left {host}: {reason}"""
 
 
 class GuestNotFound(MigratorException):
@@ -267,7 +269,7 @@ class QueueClosed(MigratorException):
     """Host {host} is stopping and takes no more live migrations."""
 
 
-# --- services that are needed ----------------------------------------------------------------------------------------
+# --- other services --------------------------------------------------------------------------------------------------
 
 
 class ServiceUnreachable(MigratorException):
@@ -277,13 +279,13 @@ class ServiceUnreachable(MigratorException):
 
 
 class BrokerAway(ServiceUnreachable):
-    """{server} cannot reach the message broker since {since}{reason}: nothing is known of the hosts, and nothing is
-    decided against any. Look at the broker, and fence no host; all goes on by itself when the broker is back."""
+    """{server} cannot reach the message broker since {since}{reason}: the state of the hosts is unknown, and no host
+    counts as down for it. Check the broker, and do not fence hosts; everything continues when the broker is back."""
 
 
 class HostNotAsked(ServiceUnreachable):
     """Host {host} could not be asked whether it has guest {instance_uuid}: {reason}. Start its compute service and try
-    again, or use --force to register the guest unasked."""
+    again, or use --force to register the guest without asking the host."""
 
 
 class RPCTimeout(ServiceUnreachable):
@@ -296,7 +298,7 @@ class ServiceTooOld(MigratorException):
 
 
 class OddAnswer(MigratorException):
-    """{hosts} told of epoch or tenure {seen}, which no conductor has given: start the compute service there again."""
+    """{hosts} reported epoch or tenure {seen}, which no conductor has sent: restart the compute service there."""
 
 
 class RemoteError(MigratorException):
@@ -317,7 +319,7 @@ class PlacementError(MigratorException):
 
 
 class PlacementConflict(PlacementError):
-    """Placement refused {method} {url}, for another writer was faster (placement.concurrent_update): {reason}"""
+    """Placement refused {method} {url}, because another writer was faster (placement.concurrent_update): {reason}"""
 
 
 class PlacementRefused(PlacementError):
@@ -342,8 +344,8 @@ class DatabaseUnreachable(ServiceUnreachable):
 
 
 class DatabaseReadOnly(DatabaseUnreachable):
-    """The database is read-only: {reason}: make it take changes again (default_transaction_read_only, read_only, the
-    permissions of the file), or name the server that does in [database] connection."""
+    """The database is read-only: {reason}: make it writable (default_transaction_read_only, read_only, the permissions
+    of the file), or name a writable server in [database] connection."""
 
 
 class SchemaTooOld(MigratorException):
@@ -359,11 +361,12 @@ class SchemaTooNew(MigratorException):
 
 
 class BootReplaced(MigratorException):
-    """Boot {boot_id} of {host} is not taken in, for {known} was while it called. If it lives, it calls again."""
+    """Boot {boot_id} of {host} is not registered, because boot {known} registered meanwhile. If it still runs, it
+    calls again."""
 
 
 class NotOwner(MigratorException):
-    """Migration {migration_uuid} is no longer {owner}'s in epoch {epoch}: another conductor has it."""
+    """Migration {migration_uuid} is no longer owned by {owner} in epoch {epoch}: another conductor owns it."""
 
 
 class IllegalMove(MigratorException):

@@ -58,7 +58,7 @@ def of(error: Exception, request: api_request.Request) -> webob.Response:
         'method': base.printable(request.method),
         'path': base.printable(request.environ['PATH_INFO']),
         'request': request.request_id,
-        'error': base.printable(str(error)),
+        'error': error,  # the exception itself: the log recognizes an outage by its class
     }
     if isinstance(error, exception.ServiceUnreachable):
         LOG.warning('Service unreachable for %(method)s %(path)s of request %(request)s: %(error)s', values)
@@ -67,5 +67,6 @@ def of(error: Exception, request: api_request.Request) -> webob.Response:
             is_there = isinstance(error, exception.DatabaseReadOnly)
             what = f'The database is {"read-only" if is_there else "not reachable"}'
         return body(503, f'{what} at present: try again. ({request.request_id})')
+    values['error'] = base.printable(str(error))
     LOG.error('Unexpected error in %(method)s %(path)s of request %(request)s: %(error)s', values, exc_info=error)
     return body(500, f'Unexpected error: the log of the API has its details under {request.request_id}.')

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Commands: each reads the configuration, wires the parts, and serves."""
+"""The entry points of the commands. Each reads the configuration, creates the parts, and runs them."""

@@ -18,14 +18,14 @@ from migrator.runtime.process import Process
 
 LOG = logging.getLogger(__name__)
 
-#: No request of this API is longer, in bytes.
+#: The greatest length of a request body, in bytes.
 MAX_BODY = 1024 * 1024
 
 App = Callable[..., Iterable[bytes]]
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Register what the API needs."""
+    """Register the options of the API."""
     from migrator.conf import opts
     from migrator.db import options
 
@@ -42,14 +42,14 @@ def make_app(process: Process) -> App:
     level = upgrade_levels.pin(process.conf, 'conductor', [*rpcapi.VERSIONS])
     engine, transport = process.engine(), process.transport()
     database = process.database(engine)
-    # Without the broker it accepts and answers: the row is committed, and a conductor's sweep finds it.
+    # The API works without the broker: it commits the row, and a conductor's sweep finds it.
     client: Any = process.rpc(transport, wait=False)
-    door = rpcapi.ConductorAPI(client, level or rpcapi.VERSION)
-    return logged(app.make_app(process.conf, database, door, process.threads))
+    conductor = rpcapi.ConductorAPI(client, level or rpcapi.VERSION)
+    return logged(app.make_app(process.conf, database, conductor, process.threads))
 
 
 def logged(app: App) -> App:
-    """Have what is logged for a request say which one it is, and log each answer."""
+    """Return the application with a log line for each answer, and with the request in the lines that it logs."""
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         began = time.monotonic()
@@ -78,11 +78,11 @@ def logged(app: App) -> App:
 def _path(environ: dict[str, Any]) -> str:
     query = environ.get('QUERY_STRING')
     path = f'{environ.get("SCRIPT_NAME", "")}{environ.get("PATH_INFO", "")}' + (f'?{query}' if query else '')
-    return base.printable(path)  # a line break in a path must not make a second log line
+    return base.printable(path)  # a line break in a path must not begin a second log line
 
 
 def begin(process: Process) -> None:
-    """Wire the API, and serve it."""
+    """Create the API, and serve it."""
     from migrator.conf import api
     from migrator.runtime import http_server
 
@@ -104,7 +104,7 @@ def begin(process: Process) -> None:
 
 
 def patience(conf: cfg.ConfigOpts) -> float:
-    """Return for how many seconds a stop is told to wait for the requests under way."""
+    """Return how many seconds a stop waits for the requests under way."""
     return float(conf.api.shutdown_timeout)
 
 

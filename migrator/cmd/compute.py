@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""migrator-compute: one host's half of the story."""
+"""migrator-compute: the service of a compute host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from migrator import exception
 from migrator.runtime import service
 from migrator.runtime.process import Process, Stopping
 
-if TYPE_CHECKING:  # imported when it is settled what threads are
+if TYPE_CHECKING:  # imported after the choice of threads
     from migrator.conductor import rpcapi
     from migrator.virt import driver
 
@@ -25,14 +25,15 @@ if TYPE_CHECKING:  # imported when it is settled what threads are
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds to wait for the answer to "this host has started". The broker drops what is sent before the first conductor
-#: listens, so that this is what a compute loses that was started first.
+#: Seconds to wait for the answer to compute_started. The broker drops messages that are sent before the first conductor
+#: listens, so a compute service that starts first loses this time.
 REGISTER_TIMEOUT = 10.0
 
 
-#: Seconds to wait for a conductor that tells whether another service has our name; it needs some of its own for that.
+#: Seconds to wait for a conductor's answer whether another service has our name. The conductor needs time to ask that
+#: service.
 NAMESAKE_TIMEOUT = 4.0
-#: How many times one is asked that. Without an answer the service starts: it may be the first of all.
+#: The number of attempts. Without an answer the service starts, because it may be the first service of the site.
 NAMESAKE_TRIES = 2
 
 
@@ -54,38 +55,38 @@ def _fake(process: Process) -> Driver:
 
 
 def _libvirt(process: Process) -> Driver:
-    # By its name, for it is an extra.
+    # Import it by its name, because libvirt is an optional dependency.
     module: Any = importlib.import_module(LIBVIRT)
     made: Driver = module.LibvirtDriver(process.conf, process.threads)
     return made
 
 
-#: What ``[compute] driver`` can name. Each returns the driver of the configured host, not yet connected.
+#: Value of ``[compute] driver`` -> a function that returns the driver of the configured host, not yet connected.
 DRIVERS: dict[str, Callable[[Process], Driver]] = {'fake': _fake, 'libvirt': _libvirt}
 
-#: Where libvirt's driver is.
+#: The module of the libvirt driver.
 LIBVIRT = 'migrator.virt.libvirt.driver'
 
 
 def check_driver(name: str) -> None:
-    """Raise unless migrator, as it is installed, has a driver.
+    """Raise unless the packages of a driver are installed.
 
-    :raises migrator.exception.ConfigurationError: it does not; what would do is said.
+    :raises migrator.exception.ConfigurationError: they are not; the message names the remedy.
     """
     if name != 'libvirt' or importlib.util.find_spec('libvirt') is not None:
         return
     detail = (
-        'the module libvirt cannot be imported: install the extra "libvirt", or set driver to fake, whose guests are '
-        'simulated.'
+        'the module libvirt cannot be imported: install the extra "libvirt", or set driver to fake, which simulates '
+        'guests.'
     )
     raise exception.ConfigurationError(option='[compute] driver', value=name, detail=detail)
 
 
 def check_name(process: Process, events: rpcapi.ConductorEvents) -> None:
-    """Raise if another compute service answers under our name; before it is disturbed by any act of ours.
+    """Raise if another compute service answers under our name, before this one can disturb it.
 
-    :raises migrator.exception.ConfigurationError: it does.
-    :raises migrator.runtime.process.Stopping: the process was told to stop meanwhile.
+    :raises migrator.exception.ConfigurationError: another service answers.
+    :raises migrator.runtime.process.Stopping: the process has to stop meanwhile.
     """
     host = process.conf.host
     for _ in range(NAMESAKE_TRIES):
@@ -94,10 +95,16 @@ def check_name(process: Process, events: rpcapi.ConductorEvents) -> None:
         try:
             taken = events.compute_answers(host, NAMESAKE_TIMEOUT)
         except exception.ServiceUnreachable as error:
-            LOG.info('No conductor tells yet whether another compute service is called %s: %s', host, error)
+            LOG.info(
+                'No conductor answers yet whether another compute service has the name %(host)s: %(error)s',
+                {'host': host, 'error': error},
+            )
             continue
         except exception.RemoteError as error:
-            LOG.info('This conductor cannot tell whether another compute service is called %s: %s', host, error)
+            LOG.info(
+                'The conductor cannot check whether another compute service has the name %(host)s: %(error)s',
+                {'host': host, 'error': error},
+            )
             return
         if taken:
             raise exception.ConfigurationError(
@@ -112,7 +119,7 @@ def check_name(process: Process, events: rpcapi.ConductorEvents) -> None:
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Register what a compute host needs: it knows neither the database nor Placement."""
+    """Register the options of a compute host, which uses neither the database nor Placement."""
     from migrator.conf import compute, libvirt, upgrade_levels
 
     compute.register_opts(conf)
@@ -121,7 +128,7 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 
 def begin(process: Process) -> None:
-    """Wire a compute host, and start it."""
+    """Create the service of a compute host, and start it."""
     from migrator.compute.manager import ComputeManager
     from migrator.conductor import rpcapi
     from migrator.conf import upgrade_levels
@@ -141,7 +148,7 @@ def begin(process: Process) -> None:
 
 
 def patience(conf: cfg.ConfigOpts) -> float:
-    """Return for how many seconds a stop is told to wait for the live migrations that run."""
+    """Return how many seconds a stop waits for running live migrations."""
     return float(conf.compute.stop_timeout) if conf.compute.stop_running == 'wait' else 0.0
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""migrator-conductor: the storyteller."""
+"""migrator-conductor: the service that runs the migrations."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from migrator import exception
 from migrator.runtime import service
 from migrator.runtime.process import Process
 
-if TYPE_CHECKING:  # imported when it is settled what threads are
+if TYPE_CHECKING:  # imported after the choice of threads
     from migrator.objects import protocol
     from migrator.placement_client import client
     from migrator.runtime import http_server
 
 LOG = logging.getLogger(__name__)
 
-#: Who fetches the metrics sends no body, in bytes.
+#: The greatest length of a request body, in bytes. A request for the metrics has no body.
 _MAX_BODY = 1024
-#: Threads. There are few who fetch them, and an answer takes no time.
+#: The threads that serve the metrics. There are few requests, and each is answered quickly.
 _METRICS_THREADS = 2
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Register what a conductor needs."""
+    """Register the options of a conductor."""
     from migrator.conf import opts
     from migrator.db import options
 
@@ -38,7 +38,7 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 
 def begin(process: Process) -> None:
-    """Wire a conductor, and start it."""
+    """Create a conductor, and start it."""
     from migrator.conductor.manager import ConductorManager
     from migrator.placement_client import client
 
@@ -47,18 +47,18 @@ def begin(process: Process) -> None:
     database = process.database(engine)
     rpc: Any = _Watched(process.rpc(transport))
     manager = ConductorManager(conf, conf.host, database, placement, rpc, process.threads)
-    # First: a port that is taken is said before anybody is told of this conductor.
+    # Do this first, so that a port in use is reported before other services know of this conductor.
     if conf.conductor.metrics_port is not None:
         _serve_metrics(process, manager.metrics.make_app())
     try:
         process.wait_for('The database', manager.start)
     finally:
-        # Of a start that did not come to its end, too: its lease is given back.
+        # Also after a start that failed, so that the conductor gives up its lease.
         process.on_stop(manager.stop)
-    # It can begin without: what needs Placement waits for it, and what does not goes on.
-    # By a client of its own, since the conductor's tells of outages that somebody waits for.
+    # The conductor starts without Placement. Migrations that need it wait, and the others go on.
+    # Use a separate client, because the conductor's client logs outages that migrations wait for.
     probe = client.PlacementClient(placement.adapter)
-    process.watch('Placement', lambda: look_at(probe))
+    process.watch('Placement', lambda: check_placement(probe))
 
 
 def _serve_metrics(process: Process, app: http_server.App) -> None:
@@ -77,10 +77,11 @@ def _serve_metrics(process: Process, app: http_server.App) -> None:
     LOG.info('The metrics are at %s/metrics', url)
 
 
-def look_at(placement: client.PlacementClient) -> None:
-    """Ask Placement for something that only those may read who are let in.
+def check_placement(placement: client.PlacementClient) -> None:
+    """Read something from Placement that needs valid credentials.
 
-    :raises migrator.exception.PlacementUnreachable: it is away, does not let us in, or is none.
+    :raises migrator.exception.PlacementUnreachable: the server cannot be reached, refuses our credentials, or is not a
+        Placement service.
     """
     try:
         placement.read('/resource_classes')
@@ -90,32 +91,32 @@ def look_at(placement: client.PlacementClient) -> None:
 
 
 class Boots:
-    """Notices two compute services of one host name.
+    """A detector of two compute services with one host name.
 
-    Each believes that the other is an earlier life of its own, and registers again as soon as a command for the other
-    reaches it; so one host begins to change to and fro between two boots. That never happens by itself: at most a
-    last call of a dead boot is committed late, once.
+    Each takes the other for an earlier boot of its own, and registers again as soon as a command for the other reaches
+    it. So the host alternates between two boots. A single service never causes that: at most, the last call of a dead
+    boot is committed late, once.
     """
 
     def __init__(self) -> None:
         self._last: dict[str, list[str]] = {}
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def began(self, host: str, boot_id: str) -> bool:
-        """Note that a host has registered; return whether it is to be said that there are two."""
+        """Record that a host has registered. Return whether to report, for the first time, that it exists twice."""
         last = self._last.setdefault(host, [])
         if not last or last[-1] != boot_id:
             last.append(boot_id)
         del last[:-4]
         two = len(last) == 4 and last[0] == last[2] and last[1] == last[3]
-        if not two or host in self._said:
+        if not two or host in self._reported:
             return False
-        self._said.add(host)
+        self._reported.add(host)
         return True
 
 
 class _Watched:
-    """An RPC on whose one server the boots are watched."""
+    """An RPC whose server watches the boots of compute services."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -140,8 +141,8 @@ class _WatchedEndpoint:
         def compute_started(context: Any, report: protocol.HostReport) -> Any:
             if self._boots.began(report.host, report.boot_id):
                 LOG.error(
-                    'Two compute services call themselves %s, and neither can be relied on: stop one of them, or '
-                    'give it a name of its own ([DEFAULT] host)',
+                    'Two compute services have the name %s, and neither is reliable: stop one of them, or give it a '
+                    'name of its own ([DEFAULT] host)',
                     report.host,
                 )
             return method(context, report=report)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-demo``: a whole cloud in one process, which empties one of its hosts while you watch, or serves."""
+"""``migrator-demo``: a whole cloud in one process, which shows how a host is emptied, or serves the REST API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WRONG, UNREACHABLE, INTERRUPTED = 1, 3, 130
 
 
 class _LogHandler(logging.Handler):
-    """Prints to what stderr is at the moment: while the screen is up, that is above the table."""
+    """A log handler that prints to the present stderr: above the table, while the screen is shown."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(f'{PROG}: {record.levelname.lower()}: {record.getMessage()}', file=sys.stderr)
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo, and return its exit status."""
     try:
         settings = options.parse(argv)
-    except SystemExit as stop:  # argparse has said what there is to say
+    except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
     if importlib.util.find_spec('placement') is None:
         print(f"{PROG}: the Placement service is not installed: install the extra 'demo'", file=sys.stderr)
@@ -39,17 +39,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(handlers=[_LogHandler()], level=logging.WARNING)
     try:
         choose_threads()
-        # Imported here: a wrong option is told at once, and oslo.messaging has to come after the choice of threads.
+        # Import here, so that a wrong option is reported at once, and oslo.messaging comes after the choice of threads.
         from migrator.demo import run, serve
 
         with tempfile.TemporaryDirectory(prefix='migrator-demo-') as directory:
             if settings.serve:
                 return serve.serve(settings, settings.serve, directory)
             return run.run(settings, directory)
-    except KeyboardInterrupt as stop:  # before there was anything to tell of
+    except KeyboardInterrupt as stop:  # before there was anything to report
         print(f'{PROG}: interrupted', file=sys.stderr)
         return getattr(stop, 'status', INTERRUPTED)
-    except BrokenPipeError:  # whoever read stdout has seen enough
+    except BrokenPipeError:  # the reader of stdout has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return WRONG
     except (exception.MigratorException, OSError) as error:
@@ -58,10 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def choose_threads() -> None:
-    """Have native threads, whatever is installed beside us."""
-    # oslo.service imports eventlet wherever that is installed, and it then says that it is deprecated.
+    """Choose native threads, whatever other packages are installed."""
+    # oslo.service imports eventlet if it is installed, which then warns that it is deprecated.
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
-    # Without oslo.service there is nothing to choose, and a choice made before is not ours to change.
+    # Without oslo.service there is no choice to make, and an earlier choice must not be changed.
     with contextlib.suppress(ImportError, ValueError):
         from oslo_service import backend
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-manage``: what an operator does to migrator's own data.
+"""``migrator-manage``: the operator's commands for migrator's own data.
 
 A command is a noun and a verb. Each noun has a row in :data:`NOUNS`, and a module with its verbs. That module is
-imported only when the noun is asked for. A verb is a function that is given what was asked for and answers an exit
-status:
+imported only if the command line names the noun. A verb is a function that receives the parsed command line and returns
+an exit status:
 
-0. right
-1. the thing that was asked about is wrong
+0. success
+1. the command found something wrong, or could not do it
 2. usage: an argument, or an option of the configuration
-3. a service that is needed is not reachable
+3. a needed service is not reachable
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from migrator.cli import command
 from migrator.cli.command import PROG, Asked
 from migrator.runtime import pipes
 
-if TYPE_CHECKING:  # whatever only some verbs need is imported where they use it, so that the help comes at once
+if TYPE_CHECKING:  # what only some verbs need is imported where they use it, so that the help is fast
     from migrator import rpc
 
 WRONG, USAGE, UNREACHABLE = command.WRONG, command.USAGE, command.UNREACHABLE
@@ -37,9 +37,9 @@ WRONG, USAGE, UNREACHABLE = command.WRONG, command.USAGE, command.UNREACHABLE
 NOUNS: dict[str, tuple[str, str]] = {
     'db': ('the database schema', 'migrator.cli.db'),
     'service': ('the services that report: computes and conductors', 'migrator.cli.service'),
-    'instance': ('the guests that migrator keeps the books of', 'migrator.cli.instance'),
+    'instance': ('the guests in the database of migrator', 'migrator.cli.instance'),
     'migration': ('the migrations', 'migrator.cli.migration'),
-    'cleanup': ('the cleanups that hosts could not do for migrations', 'migrator.cli.cleanup'),
+    'cleanup': ('the deferred cleanups of hosts', 'migrator.cli.cleanup'),
     'placement': ('the allocations in Placement', 'migrator.cli.placement'),
 }
 
@@ -50,7 +50,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _NounParser(_Parser):
-    """The parser of one noun. It adds the parsers of the verbs when it parses, so that no other noun is imported."""
+    """The parser of one noun.
+
+    It adds the parsers of its verbs only when it parses, so that no other noun is imported.
+    """
 
     def __init__(self, *, module: str, common: argparse.ArgumentParser, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -58,7 +61,7 @@ class _NounParser(_Parser):
         self._common = common
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as usual, with the verbs."""
+        """Add the verbs, and parse as usual."""
         verbs: Sequence[command.Verb] = importlib.import_module(self._module).VERBS
         choices: Any = self.add_subparsers(metavar='VERB', required=True, dest='verb', parser_class=_Parser)
         for verb in verbs:
@@ -72,22 +75,23 @@ class _NounParser(_Parser):
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    # Suppressed: the same option before the noun must not be undone by its default after it.
+    # Suppress defaults, because the default after the noun would replace a value given before it.
     common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     common.add_argument(
         '--config-file',
         action='append',
         metavar='FILE',
-        help='a configuration file, may be given again; default: migrator.conf where OpenStack services have theirs',
+        help='a configuration file, may be repeated; default: migrator.conf in the directories of OpenStack services',
     )
-    common.add_argument('--json', action='store_true', help='answer in JSON')
-    common.add_argument('--debug', action='store_true', help='log to stderr what is done, with tracebacks')
+    common.add_argument('--json', action='store_true', help='print JSON')
+    common.add_argument('--debug', action='store_true', help='log to stderr, with tracebacks')
     parser = _Parser(
         prog=PROG,
         parents=[common],
         allow_abbrev=False,
-        description="What an operator does to migrator's own data.",
-        epilog='Exit status: 0 right; 1 what was asked about is wrong; 2 usage; 3 a service it needs is not reachable.',
+        description="The operator's commands for migrator's own data.",
+        epilog='Exit status: 0 success; 1 it found something wrong or could not do it; 2 usage; 3 a needed service is '
+        'not reachable.',
     )
     nouns: Any = parser.add_subparsers(metavar='NOUN', required=True, dest='noun', parser_class=_NounParser)
     for noun, (help_, module) in NOUNS.items():
@@ -104,9 +108,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def read_conf(files: Sequence[str]) -> cfg.ConfigOpts:
-    """Return the configuration of these files, or of the default ones, and of the environment.
+    """Return the configuration from files, or from the default ones, and from the environment.
 
-    :raises migrator.exception.ConfigurationError: a file is not there or cannot be read, or a value is not right.
+    :raises migrator.exception.ConfigurationError: a file is missing or cannot be read, or a value is not valid.
     """
     from migrator.conf import opts
     from migrator.db import options
@@ -129,14 +133,14 @@ def main(
 ) -> int:
     """Run the command, and return its exit status.
 
-    :param threads: whose clock a SQLite database has; the machine's own, unless given.
-    :param client: how it talks to conductors and hosts; by the configured broker, unless given.
+    :param threads: the source of the clock of a SQLite database; None: the machine's.
+    :param client: the RPC to conductors and hosts; None: one over the configured broker.
     """
     try:
         arguments = make_parser().parse_args(argv, argparse.Namespace(config_file=[], json=False, debug=False))
-    except SystemExit as stop:  # argparse has said what there is to say
+    except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
-    # A handler that drops all, or else what the libraries log of an error would come before the one line that tells it.
+    # Without a handler, the libraries' log of an error would appear before its one line.
     handler = logging.StreamHandler() if arguments.debug else logging.NullHandler()
     logging.basicConfig(handlers=[handler], level=logging.DEBUG if arguments.debug else logging.WARNING)
     conf = None
@@ -144,7 +148,7 @@ def main(
         conf = read_conf(arguments.config_file)
         run: Callable[[Asked], int] = arguments.run
         return run(Asked(conf, arguments, threads or executors.NativeThreads(), client))
-    except BrokenPipeError:  # no mistake of anybody's: see pipes.quiet
+    except BrokenPipeError:  # this is not an error: see pipes.quiet
         raise
     except exception.ConfigurationError as error:
         return _fail(USAGE, error)
@@ -162,7 +166,7 @@ def main(
     except KeyboardInterrupt:
         print(f'{PROG}: interrupted', file=sys.stderr)
         return 130
-    except Exception as error:  # noqa: BLE001 -- an operator is told in one line what it was, and never a traceback
+    except Exception as error:  # noqa: BLE001 -- an operator gets one line for any error, and never a traceback
         return _fail(WRONG, f'{type(error).__name__}: {_line(error)}')
 
 
@@ -174,7 +178,7 @@ def _fail(status: int, error: object) -> int:
 def _line(error: object) -> str:
     from migrator.db import options
 
-    # Further lines of a database's error quote the statement and its parameters; the first may quote the URL.
+    # Later lines of a database's error quote the statement and its parameters. The first may quote the URL.
     return options.without_password((str(error).strip().splitlines() or ['an error without a text'])[0])
 
 

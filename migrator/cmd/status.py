@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""migrator-status: whether this installation is ready for this release.
+"""migrator-status: the check whether this installation is ready for this release.
 
-``migrator-status upgrade check`` answers as oslo.upgradecheck has it for every OpenStack service: exit status 0 where
-all is well, 1 with warnings, 2 where something has to be done first, 255 for what nobody had thought of.
+``migrator-status upgrade check`` has the exit status of oslo.upgradecheck in every OpenStack service: 0 if all checks
+succeed, 1 with warnings, 2 if something has to be done first, 255 after an unexpected error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from migrator import exception, executors
 from migrator.objects import COMPUTE_BINARY, CURRENT_VERSION
 from migrator.runtime import pipes, settings
 
-if TYPE_CHECKING:  # what the checks need is imported where they use it, so that the help comes at once
+if TYPE_CHECKING:  # what the checks need is imported where they use it, so that the help is fast
     from migrator.db.api import Database
     from migrator.db.engine import Engine
 
@@ -39,9 +39,9 @@ def _register(conf: cfg.ConfigOpts) -> None:
 
 
 class Checks(upgradecheck.UpgradeCommands):
-    """What has to be so before this release is started.
+    """The checks to run before this release is started.
 
-    :param conf: with every option registered.
+    :param conf: the configuration, with every option registered.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -53,7 +53,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return options.engine_from_conf(self._conf, executors.NativeThreads(), max_retries=0)
 
     def _database(self) -> Database:
-        """Return the database, of a schema that this release knows."""
+        """Return the database, after a check that this release knows its schema."""
         from migrator.db import sync
         from migrator.db.api import Database
 
@@ -62,14 +62,14 @@ class Checks(upgradecheck.UpgradeCommands):
         return Database('', executors.NativeThreads(), engine=engine)
 
     def _schema(self) -> Result:
-        """Whether the schema is this release's."""
+        """Check whether the schema is this release's."""
         from migrator.db import sync
 
         sync.check(self._engine())
         return Result(Code.SUCCESS, f'at {sync.head()}')
 
     def _placement(self) -> Result:
-        """Whether Placement answers, lets migrator in, and is new enough."""
+        """Check whether Placement answers, accepts migrator's credentials, and is new enough."""
         from migrator.placement_client import client as placement_client
 
         client = placement_client.client_from_conf(self._conf)
@@ -83,7 +83,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return Result(Code.SUCCESS, f'it offers microversion {offered}')
 
     def _services(self) -> Result:
-        """Whether every compute service is of this release; older ones work, with what they can do."""
+        """Check whether every compute service is of this release. Older ones work, with fewer functions."""
         database = self._database()
         found = database.services.list(binary=COMPUTE_BINARY)
         newest = CURRENT_VERSION
@@ -99,7 +99,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return Result(Code.SUCCESS, f'compute services: {len(found)}, each of version {newest}')
 
     def _migration_uuids(self) -> Result:
-        """Whether every migration has a uuid; one in progress that has none is taken up by nobody."""
+        """Check whether every migration has a uuid. No conductor takes over a migration without one."""
         bare = self._database().migrations.count_without_uuid()
         if bare:
             return Result(
@@ -109,15 +109,15 @@ class Checks(upgradecheck.UpgradeCommands):
         return Result(Code.SUCCESS, 'every migration has one')
 
     _upgrade_checks = (
-        ('Database schema', lambda self: _told(self._schema)),
-        ('Placement', lambda self: _told(self._placement)),
-        ('Migration uuids', lambda self: _told(self._migration_uuids)),
-        ('Compute service versions', lambda self: _told(self._services)),
+        ('Database schema', lambda self: _result(self._schema)),
+        ('Placement', lambda self: _result(self._placement)),
+        ('Migration uuids', lambda self: _result(self._migration_uuids)),
+        ('Compute service versions', lambda self: _result(self._services)),
     )
 
 
-def _told(check: Callable[[], Result]) -> Result:
-    """Return a check's result, an error of ours being one."""
+def _result(check: Callable[[], Result]) -> Result:
+    """Return the result of a check. An error of ours becomes a failure."""
     try:
         return check()
     except exception.MigratorException as error:
@@ -139,12 +139,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         upgradecheck.register_cli_options(conf, checks)
         settings.parse(conf, PROG, list(sys.argv[1:] if argv is None else argv))
         settings.complete(conf, [_register])
-    except SystemExit as stop:  # argparse has said what there is to say
+    except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
     except exception.ConfigurationError as error:
         print(f'{PROG}: {error}', file=sys.stderr)
         return USAGE
-    # Where it looks for --json: it would set that itself, were the command line left to it.
+    # upgradecheck.run() reads --json from this variable, which only its own main() sets.
     before, upgradecheck.CONF = upgradecheck.CONF, conf
     try:
         return int(upgradecheck.run(conf))

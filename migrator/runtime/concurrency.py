@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Chooses what the threads of this process are; the first thing a service does when it has read its configuration.
+"""The choice of this process's threads, which a service makes as soon as it has read its configuration.
 
-A library must not choose, so that nothing but a command calls this.
+Only a command may call this, because a library must not choose.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from migrator import exception
 
 
 def choose(conf: cfg.ConfigOpts) -> str:
-    """Make this process what ``[DEFAULT] concurrency_backend`` says, before any module that has threads is imported.
+    """Set up the threads that ``[DEFAULT] concurrency_backend`` names, before modules with threads are imported.
 
     :returns: ``threading`` or ``eventlet``.
-    :raises migrator.exception.ConfigurationError: eventlet is asked for and not installed.
+    :raises migrator.exception.ConfigurationError: eventlet is configured and not installed.
     """
-    _say_nothing_of_eventlet()
+    _ignore_eventlet_warning()
     if conf.concurrency_backend == 'eventlet':
         _patch()
         _lock_oslo_service('EVENTLET')
@@ -32,14 +32,14 @@ def choose(conf: cfg.ConfigOpts) -> str:
 
 
 def native() -> None:
-    """Have the libraries use native threads, before any of them is imported; for a command that is no service."""
-    _say_nothing_of_eventlet()
-    with contextlib.suppress(Exception):  # it was settled before, by whatever this runs in
+    """Make the libraries use native threads, before any of them is imported, in a command that is not a service."""
+    _ignore_eventlet_warning()
+    with contextlib.suppress(Exception):  # the surrounding process has chosen already
         _lock_oslo_service('THREADING')
 
 
-def _say_nothing_of_eventlet() -> None:
-    # futurist and oslo.service import eventlet wherever it is installed, and each time it says that it is deprecated.
+def _ignore_eventlet_warning() -> None:
+    # futurist and oslo.service import eventlet if it is installed, and each time it warns that it is deprecated.
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
 
 
@@ -52,17 +52,17 @@ def _patch() -> None:
         )
     import eventlet
 
-    # Everything: psycopg2 too, whose statements would otherwise hold up all threads while the server has them wait.
+    # Patch everything, also psycopg2: its statements would otherwise block all threads while the server works.
     eventlet.monkey_patch()
 
 
 def _lock_oslo_service(backend: str) -> None:
-    """Tell oslo.service, which would choose eventlet by itself as soon as oslo.messaging is imported."""
+    """Set the backend of oslo.service, which otherwise chooses eventlet when oslo.messaging is imported."""
     try:
         from oslo_service import backend as backends
 
         backends.init_backend(backends.BackendType[backend])
     except (ImportError, AttributeError, ValueError):
-        # Without oslo.service there is nothing to tell. An oslo.service whose backend lacks a package is not used by
-        # anything that we use, either.
+        # Either oslo.service is not installed, or its backend lacks a package. Our libraries do not use such an
+        # oslo.service either.
         return

@@ -2,9 +2,9 @@
 
 """An HTTP server in a thread of this process: for migrator-api, the conductor's metrics, the demo and the tests.
 
-The server is waitress: one thread owns every connection, and a thread of the pool is held only by a request that is
-there as a whole. What it leaves open is bounded here: how long a request may take to arrive, how long a connection may
-rest, and how many there are. See ``doc/source/decisions/`` for why.
+The server is waitress. One thread owns every connection, and only a request that has arrived whole holds a thread of
+the pool. This module adds limits that waitress does not have: for the arrival of a request, for an idle connection, and
+for the number of connections. ``doc/source/decisions/`` has the reasons.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 App = Callable[..., Iterable[bytes]]
 
-#: Within how many seconds of its first byte a request must be there as a whole: then it is answered 408.
+#: Seconds from the first byte of a request within which it must arrive whole. A later one is answered 408.
 ARRIVAL = 30.0
-#: For how many seconds a connection may rest, or leave an answer unread: then it is closed.
+#: Seconds for which a connection may be idle, or leave an answer unread. After that it is closed.
 REST = 120.0
-#: At most so many connections are open; who comes then waits until one is closed.
+#: The greatest number of open connections. Further clients wait until one is closed.
 CONNECTIONS = 2048
-#: The request line and the headers are not longer, in bytes: longer ones are answered 431.
+#: The greatest length of the request line and the headers, in bytes. Longer ones are answered 431.
 MAX_HEADERS = 64 * 1024
 
-#: So many files and sockets a process needs beside its connections.
+#: The number of files and sockets that a process needs besides its connections.
 _OTHER_FILES = 256
-#: So much of a body, or of an answer, is kept in memory; the rest goes to a temporary file.
+#: Bytes of a body or an answer that are kept in memory. The rest goes to a temporary file.
 _IN_MEMORY = 64 * 1024
 
 
 class _Quiet(logging.LoggerAdapter[logging.Logger]):
-    """Logs what waitress says of single connections, in which a path may stand, without its line breaks."""
+    """A logger for waitress's messages on single connections. They may contain a path, so line breaks are escaped."""
 
     def process(self, msg: Any, kwargs: Any) -> Any:
         return f'HTTP: {base.printable(str(msg))}', kwargs
@@ -59,14 +59,14 @@ class _LateError(utilities.Error):  # type: ignore[misc]  # waitress has no type
 
 
 class _Pool(task.ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress has no types
-    """The threads that have an application answer."""
+    """The threads that run the application."""
 
     logger = LOG
 
     def __init__(self, threads: executors.Threads, count: int) -> None:
         super().__init__()
         self._threads = threads
-        # A request that waits for a thread is no news.
+        # waitress warns about each request that waits for a thread. That is normal.
         self.queue_logger = logging.getLogger(f'{__name__}.queue')
         self.queue_logger.setLevel(logging.ERROR)
         self.set_thread_count(count)
@@ -76,11 +76,11 @@ class _Pool(task.ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress has 
 
 
 class _Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no types
-    """A connection, which knows since when it is as it is: resting, sending a request, or reading an answer."""
+    """A connection that knows since when it is in its state: idle, sending a request, or reading an answer."""
 
     logger = LOG
-    request: Any  # the one that is arriving
-    requests: list[Any]  # those that are there, of which the first is being answered
+    request: Any  # the request that is arriving
+    requests: list[Any]  # the requests that have arrived; the first one is being answered
     total_outbufs_len: int
 
     def __init__(self, server: Server, *args: Any, **kwargs: Any) -> None:
@@ -101,19 +101,19 @@ class _Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no ty
         return int(super().write_soon(data))
 
     def is_busy(self) -> bool:
-        """Whether a request is being answered, or an answer is on its way."""
+        """Return whether a request is being answered, or an answer is being sent."""
         return bool(self.requests or self.total_outbufs_len)
 
     def end_if_late(self, now: float) -> None:
-        """Answer 408, or close, if it has been as it is for too long. Called by the thread that owns it."""
+        """Answer 408, or close, after too long in one state. Only the thread that owns the connection calls this."""
         with self.requests_lock:
-            if self.requests:  # a thread has it, or is about to
+            if self.requests:  # a thread answers it, or soon will
                 return
             resting = self.request is None or self.total_outbufs_len
             if resting and now - self.since > REST:
                 self.handle_close()
             elif not resting and now - self.since > ARRIVAL:
-                self.request.error = _LateError(f'The request was not there as a whole within {ARRIVAL:.0f} s.')
+                self.request.error = _LateError(f'The request did not arrive whole within {ARRIVAL:.0f} s.')
                 self.requests.append(self.request)
                 self.request = None
                 self.server.add_task(self)
@@ -123,7 +123,7 @@ class Server(server.TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
     """A server that listens.
 
     :ivar host: the address that it is bound to.
-    :ivar port: the port; the one that the system chose, where 0 was asked for.
+    :ivar port: the port, also if the system chose it.
     """
 
     channel_class = _Channel
@@ -134,7 +134,7 @@ class Server(server.TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
         self.stopping = False
         self._ended = threads.event()
         self._patience = 0.0
-        self._next_look = 0.0
+        self._next_check = 0.0
         kind = (listening.family, listening.type, listening.proto, listening.getsockname())
         adjusted = adjustments.Adjustments(sockets=[listening], **settings)
         super().__init__(app, {}, True, listening, pool, adjusted, kind, bind_socket=False)
@@ -143,27 +143,27 @@ class Server(server.TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
 
     @property
     def url(self) -> str:
-        """Where it is reached, without a slash at the end."""
+        """Its URL, without a slash at the end."""
         return f'http://{_shown(self.host)}:{self.port}'
 
     def run(self) -> None:
-        """Serve until it is told to stop; then until what was under way has been answered."""
+        """Serve until :meth:`stop` is called, and then until the requests under way are answered."""
         while not self.stopping:
-            self._turn(1)
-            self._end_who_is_late()
+            self._poll(1)
+            self._end_late_channels()
         self.del_channel()
-        self.socket.close()  # who connects from now on is refused, and goes elsewhere
+        self.socket.close()  # the system refuses clients from now on, so that they can use another server
         until = self.threads.clock.monotonic() + self._patience
         while self.threads.clock.monotonic() < until and any(one.is_busy() for one in self._channels()):
-            self._turn(0.1)
+            self._poll(0.1)
         self.task_dispatcher.shutdown(timeout=1)
         wasyncore.close_all(self._map, ignore_all=True)
         self._ended.set()
 
     def stop(self, patience: float = 5.0) -> None:
-        """Let go of the port, have the requests under way answered, and close every connection.
+        """Release the port, wait for the requests under way, and close every connection.
 
-        :param patience: for how many seconds at most it waits for the answers.
+        :param patience: how many seconds to wait for the answers at most.
         """
         if not self.stopping:
             self._patience = patience
@@ -172,17 +172,20 @@ class Server(server.TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
         self._ended.wait(patience + 5)
 
     def maintenance(self, now: float) -> None:
-        """Do nothing: waitress closes by the wall clock, and lets whoever sends or reads a byte now and then stay."""
+        """Do nothing, in place of waitress's own check.
 
-    def _end_who_is_late(self) -> None:
+        That check uses the wall clock, and never closes a connection that transfers a byte now and then.
+        """
+
+    def _end_late_channels(self) -> None:
         now = self.threads.clock.monotonic()
-        if now >= self._next_look:
-            self._next_look = now + 1
+        if now >= self._next_check:
+            self._next_check = now + 1
             for one in self._channels():
                 one.end_if_late(now)
 
-    def _turn(self, seconds: float) -> None:
-        # select() stands in for poll() where eventlet has taken that away.
+    def _poll(self, seconds: float) -> None:
+        # waitress falls back to select() where eventlet has removed poll().
         wasyncore.loop(seconds, use_poll=True, map=self._map, count=1)
 
     def _channels(self) -> list[_Channel]:
@@ -202,11 +205,11 @@ def listen(
     """Serve a WSGI application, and return at once.
 
     :param host: a name or an address.
-    :param port: 0 has the system choose one.
-    :param name: what the server calls itself.
-    :param max_body: no body is longer, in bytes: a longer one is answered 413.
-    :param count: how many threads answer.
-    :param threads: where they come from; native ones unless told otherwise.
+    :param port: the port; with 0 the system chooses one.
+    :param name: the name of the server in its answers.
+    :param max_body: the greatest length of a body, in bytes; a longer one is answered 413.
+    :param count: how many threads run the application.
+    :param threads: the source of the threads; native ones by default.
     :raises OSError: the address cannot be bound to.
     """
     threads = threads or executors.NativeThreads()
@@ -215,7 +218,7 @@ def listen(
     try:
         listening = socket.create_server(address[:2], family=family, backlog=1024, dualstack_ipv6=both)
     except OSError as error:
-        raise OSError(error.errno, os.strerror(error.errno or 0)) from None  # without the address a second time
+        raise OSError(error.errno, os.strerror(error.errno or 0)) from None  # the caller adds the address
     running = Server(
         app,
         listening,
@@ -226,10 +229,10 @@ def listen(
         backlog=1024,
         connection_limit=_connections(),
         max_request_header_size=MAX_HEADERS,
-        max_request_body_size=max_body + 1,  # waitress refuses a body of just that length
+        max_request_body_size=max_body + 1,  # waitress refuses a body of exactly this length
         inbuf_overflow=_IN_MEMORY,
         outbuf_overflow=_IN_MEMORY,
-        clear_untrusted_proxy_headers=False,  # whom to trust is the application's to say
+        clear_untrusted_proxy_headers=False,  # the application decides which proxies it trusts
         log_socket_errors=False,
     )
     threads.start(running.run, name='http')
@@ -237,7 +240,7 @@ def listen(
 
 
 def _connections() -> int:
-    """Have this process allowed as many files as it needs, if it may, and return how many connections it can have."""
+    """Raise the limit of open files as far as needed and allowed. Return how many connections fit into it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = CONNECTIONS + _OTHER_FILES
     if 0 <= soft < wanted:
@@ -259,11 +262,11 @@ def serve(
     """Serve a WSGI application until the process stops, and return its URL, without a path.
 
     :param group: the section of the two options.
-    :param host_option: the option that says at which address it listens.
-    :param port_option: the option that says at which port; with 0 the system chooses one.
-    :param patience: for how many seconds at most a stop waits for the requests under way.
-    :param settings: of :func:`listen`.
-    :raises migrator.exception.ConfigurationError: nobody can listen there.
+    :param host_option: the option with the address.
+    :param port_option: the option with the port; with 0 the system chooses one.
+    :param patience: how many seconds a stop waits for the requests under way at most.
+    :param settings: further arguments of :func:`listen`.
+    :raises migrator.exception.ConfigurationError: the server cannot listen there.
     """
     section = process.conf[group]
     try:
@@ -286,10 +289,10 @@ def _cannot_listen(
         )
     if error.errno == errno.EACCES:
         return exception.ConfigurationError(
-            option=f'{group} {port_option}', value=port, detail='only root may listen there; 1024 or more would do.'
+            option=f'{group} {port_option}', value=port, detail='only root may listen there; give 1024 or more.'
         )
     return exception.ConfigurationError(
-        option=f'{group} {host_option}', value=host, detail=f'nobody can listen there: {error.strerror or error}.'
+        option=f'{group} {host_option}', value=host, detail=f'cannot listen there: {error.strerror or error}.'
     )
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a service logs, in one place: by oslo.log, each line with the request and the migration that it is about.
+"""The log of a service, written by oslo.log: each line has the request and the migration that it is about.
 
-A line gets them from what its thread works on (:func:`migrator.context.about`; in the API :func:`serving`), or from
-``extra={'migration': uuid, 'instance': uuid}`` of the call. oslo.log's own way is a context that stays in a thread
-until another takes its place; the threads of a pool would go on to log under a request that has long been answered.
+They come from the subject of the thread's work (:func:`migrator.context.about`; in the API :func:`serving`), or from
+``extra={'migration': uuid, 'instance': uuid}`` of the call. oslo.log itself takes a context that stays in a thread
+until another replaces it. With that, the threads of a pool would log under a request that was answered long ago.
 
-An outage is one line: without a traceback, and once for as long as it lasts.
+An outage is logged once while it lasts, as one line without a traceback.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from migrator import exception
 from migrator.conf import values
 from migrator.objects import base
 
-#: A message that has not been heard for so many seconds is said again.
+#: Seconds without a message about an outage after which the same message is logged again.
 OUTAGE_IS_OVER_AFTER = 60.0
-#: Loggers of libraries that say with each attempt, and for each connection, that something is away, or is back.
+#: Loggers of libraries that log an outage and its end at each attempt and for each connection.
 _REPEATING = ('oslo.messaging', 'oslo_messaging', 'oslo_db.sqlalchemy.engines', 'keystoneauth')
-#: Libraries that tell by INFO what interests nobody who runs a service, or by WARN what we tell as an error.
+#: Libraries that log at INFO what an operator does not need, or at WARN what we raise as an error.
 _QUIET = (
     'alembic=WARN',
     'amqp=ERROR',
@@ -53,9 +53,9 @@ _environ: contextvars.ContextVar[Mapping[str, Any] | None] = contextvars.Context
 
 @contextlib.contextmanager
 def serving(environ: Mapping[str, Any]) -> Iterator[None]:
-    """Let what this thread logs within the block say which request it is.
+    """Add the request to the lines that this thread logs within the block.
 
-    :param environ: of a WSGI request, where its context will be found when it is known.
+    :param environ: the environment of the WSGI request; it gets the context after the authentication.
     """
     token = _environ.set(environ)
     try:
@@ -65,23 +65,23 @@ def serving(environ: Mapping[str, Any]) -> Iterator[None]:
 
 
 class Annotator(logging.Filter):
-    """Adds to each record what it is about."""
+    """A filter that adds to each record the request, the migration and the instance."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record; none is dropped."""
+        """Change the record, and return True."""
         if getattr(record, 'annotated', False):
-            return True  # by another handler
+            return True  # another handler has done it
         record.annotated = True
         subject, environ = migrator_context.subject(), _environ.get()
         if 'context' not in record.__dict__:
             request: Any = subject.request
             if request is None and environ is not None:
                 request = _context_of(environ)
-            # None too: without it oslo.log takes what some earlier work has left in this thread.
+            # Set None too: without the attribute oslo.log takes a context that earlier work left in this thread.
             record.context = request
         migration = record.__dict__.get('migration') or subject.migration_uuid
         instance = record.__dict__.get('instance') or subject.instance_uuid
-        # oslo.log puts the text of this attribute before the message, in each of its formats.
+        # Each format of oslo.log puts this attribute before the message.
         record.instance = ''.join(
             f'[{name}: {uuid}] ' for name, uuid in (('migration', migration), ('instance', instance)) if uuid
         )
@@ -100,7 +100,7 @@ def _context_of(environ: Mapping[str, Any]) -> Any:
 
 
 def _in_one_line(record: logging.LogRecord) -> None:
-    """Take the traceback from an outage: where it was noticed is of no interest."""
+    """Remove the traceback of an outage, because it does not matter where the outage was noticed."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, exception.ServiceUnreachable):
         record.msg, record.args = f'{record.getMessage()}: {" ".join(str(error).split())}', None
@@ -108,10 +108,11 @@ def _in_one_line(record: logging.LogRecord) -> None:
 
 
 class Redactor(logging.Formatter):
-    """Formats by another, and takes from the result, tracebacks included, what no log may hold: credentials, and what
-    a terminal would obey.
+    """A formatter that removes credentials and control characters from the output of another one.
 
-    :param inner: oslo.log's.
+    It does so in tracebacks too.
+
+    :param inner: oslo.log's formatter.
     """
 
     def __init__(self, inner: logging.Formatter) -> None:
@@ -119,15 +120,17 @@ class Redactor(logging.Formatter):
         self._inner = inner
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return what is written."""
-        lines = redacted(_said_once(self._inner.format(record), record)).split('\n')
-        # Line breaks are a traceback's own by now; the message has lost its own, and a user's name may have others.
+        """Return the text to write."""
+        lines = redacted(_without_repetition(self._inner.format(record), record)).split('\n')
+        # The remaining line breaks belong to a traceback. The Annotator has escaped those of the message, and other
+        # fields, such as a user's name, may contain other control characters.
         return '\n'.join(map(base.printable, lines))
 
 
-def _said_once(text: str, record: logging.LogRecord) -> str:
-    """Put the summary of the error being handled, which oslo.log adds, in one line; if the message has told it, cut it
-    off.
+def _without_repetition(text: str, record: logging.LogRecord) -> str:
+    """Return a text without oslo.log's summary of the present error if the message contains the error already.
+
+    Otherwise the summary is put in one line.
     """
     error = record.exc_info[1] if record.exc_info else sys.exc_info()[1]
     if error is None:
@@ -139,13 +142,13 @@ def _said_once(text: str, record: logging.LogRecord) -> str:
 
 
 def redacted(text: str) -> str:
-    """Return a text without the credentials of URLs, and without what calls itself a password."""
+    """Return a text without the credentials in URLs, and without values that are marked as passwords."""
     text = values.without_credentials(text)
     return str(strutils.mask_password(text)) if 'pass' in text.lower() else text
 
 
 class OncePerOutage(logging.Filter):
-    """Drops the repetitions of a line that tells of an outage, until it has not been said for a while.
+    """A filter that drops the repetitions of a message about an outage while the outage lasts.
 
     :param clock: monotonic seconds.
     """
@@ -154,25 +157,26 @@ class OncePerOutage(logging.Filter):
         super().__init__()
         self._clock = clock
         self._lock = threading.Lock()
-        self._heard: dict[tuple[str, str], float] = {}
+        self._last: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is to be written."""
+        """Return whether to write the line."""
         if record.levelno < logging.INFO or not self._of_an_outage(record):
             return True
         key, now = (record.name, _NUMBER.sub('#', record.getMessage())), self._clock()
         with self._lock:
-            before = self._heard.get(key)
-            self._heard[key] = now
-            if len(self._heard) > 1000:
-                self._heard = {key: at for key, at in self._heard.items() if now - at < OUTAGE_IS_OVER_AFTER}
+            before = self._last.get(key)
+            self._last[key] = now
+            if len(self._last) > 1000:
+                self._last = {key: at for key, at in self._last.items() if now - at < OUTAGE_IS_OVER_AFTER}
         return before is None or now - before >= OUTAGE_IS_OVER_AFTER
 
     @staticmethod
     def _of_an_outage(record: logging.LogRecord) -> bool:
         if record.name.startswith(_REPEATING):
             return True
-        found = [*(record.args if isinstance(record.args, tuple) else ()), record.exc_info and record.exc_info[1]]
+        arguments = record.args.values() if isinstance(record.args, Mapping) else record.args or ()
+        found = [*arguments, record.exc_info and record.exc_info[1]]
         return any(isinstance(one, exception.ServiceUnreachable) for one in found)
 
 
@@ -184,9 +188,10 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 
 def setup(conf: cfg.ConfigOpts) -> None:
-    """Log as configured.
+    """Set up the log as configured.
 
-    :raises migrator.exception.ConfigurationError: the log file or its directory cannot be written, or the like.
+    :raises migrator.exception.ConfigurationError: the log cannot be used, for example because its file cannot be
+        written.
     """
     try:
         oslo_logging.setup(conf, 'migrator')
@@ -199,40 +204,40 @@ def setup(conf: cfg.ConfigOpts) -> None:
         handler.addFilter(once)
         handler.addFilter(annotator)
         handler.setFormatter(Redactor(handler.formatter or logging.Formatter()))
-        _say_once_what_cannot_be_written(handler)
+        _report_write_errors_once(handler)
 
 
-def _say_once_what_cannot_be_written(handler: logging.Handler) -> None:
-    """Have a log that cannot be written (the disk is full) say so once on stderr: the service goes on without it.
+def _report_write_errors_once(handler: logging.Handler) -> None:
+    """Make a handler report once on stderr that it cannot write, for example because the disk is full.
 
-    The stock handler writes a traceback there for each line.
+    The service goes on without its log. By default a handler writes a traceback to stderr for each line.
     """
-    emit, failures, said = handler.emit, 0, False
+    emit, failures, reported = handler.emit, 0, False
 
-    def emit_and_look(record: logging.LogRecord) -> None:
-        nonlocal said
+    def emit_and_check(record: logging.LogRecord) -> None:
+        nonlocal reported
         before = failures
         emit(record)
         if failures == before:
-            said = False  # it can be written again: the next time is another one
+            reported = False  # the handler can write again, so report the next failure
 
     def failed(record: logging.LogRecord) -> None:
-        nonlocal failures, said
+        nonlocal failures, reported
         failures += 1
-        if not said:
-            said = True
+        if not reported:
+            reported = True
             where = getattr(handler, 'baseFilename', 'its stream')
-            with contextlib.suppress(OSError, ValueError):  # stderr may be what cannot be written
+            with contextlib.suppress(OSError, ValueError):  # the handler may be the one that writes to stderr
                 sys.stderr.write(f'The log cannot be written to {where}, and lines are lost: {sys.exc_info()[1]}\n')
                 sys.stderr.flush()
 
-    # Attributes of the one handler: which class it has is a matter of oslo.log's options.
-    handler.emit = emit_and_look  # type: ignore[method-assign]
+    # Set attributes of the object, because oslo.log's options decide on the class of the handler.
+    handler.emit = emit_and_check  # type: ignore[method-assign]
     handler.handleError = failed  # type: ignore[method-assign]
 
 
 class TracedRPC:
-    """An RPC whose handlers log under the context, the migration and the instance that they were called for.
+    """An RPC whose handlers log with the context, the migration and the instance of the call.
 
     :param inner: a :class:`migrator.rpc.RPC`.
     """
@@ -265,13 +270,13 @@ class _TracedEndpoint:
             with migrator_context.about(context, migration, instance):
                 return method(context, **args)
 
-        # What marks a method as one that may be called has to be on this one too.
+        # Copy the attributes that mark an exposed method.
         traced.__dict__.update(getattr(method, '__dict__', {}))
         return traced
 
 
 def _named_in(args: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Return the migration and the instance that a call is about, by the names that all our calls have for them."""
+    """Return the migration and the instance that a call is about, from the names that all our calls use."""
     subject = args.get('command') or args.get('report')
     migration = args.get('migration_uuid') or getattr(subject, 'migration_uuid', None)
     instance = getattr(args.get('instance'), 'uuid', None) or getattr(subject, 'instance_uuid', None)

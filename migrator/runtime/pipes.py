@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A command whose reader has gone, as ``head`` does when it has what it wants, ends without a word."""
+"""A quiet end for a command whose reader has closed the pipe, as ``head`` does."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import ParamSpec
 
 P = ParamSpec('P')
 
-#: As a shell has it for a command that SIGPIPE has ended.
+#: The exit status that a shell reports for a command that SIGPIPE ended.
 UNREAD = 141
 
 
 def quiet(main: Callable[P, int]) -> Callable[P, int]:
-    """Have a command answer :data:`UNREAD` where nobody reads stdout any more, and say nothing of it.
+    """Make a command return :data:`UNREAD` without a message when the reader of stdout is gone.
 
-    :param main: runs it, and returns its exit status.
+    :param main: the command; it returns its exit status.
     """
 
     @functools.wraps(main)
     def run(*args: P.args, **kwargs: P.kwargs) -> int:
         try:
             status = main(*args, **kwargs)
-            # Here, where it can be caught, and not when the interpreter ends.
+            # Flush here, where the error can be caught, and not at the end of the interpreter.
             sys.stdout.flush()
         except BrokenPipeError:
             nowhere = os.open(os.devnull, os.O_WRONLY)

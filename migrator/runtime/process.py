@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a service is wired from: each part made of the configuration, and waited for where it may be away."""
+"""The parts of a service: created from the configuration, and waited for if they are unreachable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oslo_log import log as logging
 from migrator import exception, executors
 from migrator.runtime import logs
 
-if TYPE_CHECKING:  # what has threads is imported when it is settled what threads are
+if TYPE_CHECKING:  # modules with threads are imported after the choice of threads
     from migrator.db.api import Database
     from migrator.db.engine import Engine
     from migrator.placement_client import client as placement_client
@@ -22,23 +22,23 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar('T')
 
-#: Seconds between two attempts to reach what is away.
+#: Seconds between two attempts to reach a service.
 AGAIN = 2.0
 
-#: What a broker says that is there and will not let us in: the names of amqp's exceptions.
+#: The names of amqp's exceptions with which a broker refuses our credentials.
 _BROKER_REFUSES = ('AccessRefused', 'NotAllowed')
 
 
 class Stopping(Exception):
-    """The process was told to stop while it waited for something."""
+    """The process has to stop while it waits for something."""
 
 
 class Process:
-    """One service's process.
+    """The process of one service.
 
-    :param name: the command's.
-    :param conf: read, and with every option that the service needs registered.
-    :ivar stopping: set as soon as it was told to stop.
+    :param name: the name of the command.
+    :param conf: the configuration, with every option that the service needs.
+    :ivar stopping: set as soon as the process has to stop.
     """
 
     def __init__(self, name: str, conf: cfg.ConfigOpts, threads: executors.Threads) -> None:
@@ -46,30 +46,30 @@ class Process:
         self.conf = conf
         self.threads = threads
         self.stopping = threads.event()
-        self._last: list[Callable[[], Any]] = []
+        self._on_stop: list[Callable[[], Any]] = []
 
-    # --- its end -----------------------------------------------------------------------------------------------------
+    # --- stop --------------------------------------------------------------------------------------------------------
 
     def on_stop(self, function: Callable[[], Any]) -> None:
-        """Have something called when the process stops; what was last is called first."""
-        self._last.append(function)
+        """Register a function to call when the process stops. The last one is called first."""
+        self._on_stop.append(function)
 
     def stop(self) -> None:
-        """Stop everything; one failure does not keep the others from being stopped."""
+        """Stop everything. An error in one part does not prevent the stop of the others."""
         self.stopping.set()
-        while self._last:
-            function = self._last.pop()
+        while self._on_stop:
+            function = self._on_stop.pop()
             try:
                 function()
-            except Exception:  # the rest is to be stopped too
-                LOG.exception('%s could not be stopped in good order', function)
+            except Exception:  # the other parts have to stop too
+                LOG.exception('Error while stopping %s', function)
 
-    # --- what may be away --------------------------------------------------------------------------------------------
+    # --- waiting for other services ----------------------------------------------------------------------------------
 
     def wait_for(self, what: str, attempt: Callable[[], T]) -> T:
-        """Return what ``attempt`` returns, as soon as it does; say once that it does not yet.
+        """Repeat an attempt until it succeeds, and return its result. Log once that it waits.
 
-        :raises Stopping: the process was told to stop meanwhile.
+        :raises Stopping: the process has to stop meanwhile.
         """
         began: float | None = None
         while not self.stopping.is_set():
@@ -78,16 +78,21 @@ class Process:
             except exception.ServiceUnreachable as error:
                 if began is None:
                     began = self.threads.clock.monotonic()
-                    LOG.warning('%s %s waits for it.', str(error).rstrip('.') + '.', self.name)
+                    LOG.warning(
+                        'Service %(service)s waits: %(error)s', {'service': self.name, 'error': str(error).rstrip('.')}
+                    )
                 self.stopping.wait(AGAIN)
             else:
                 if began is not None:
-                    LOG.info('%s is there, after %.0f s', what, self.threads.clock.monotonic() - began)
+                    LOG.info(
+                        'Waiting has ended: %(what)s is reachable after %(seconds).0f s',
+                        {'what': what, 'seconds': self.threads.clock.monotonic() - began},
+                    )
                 return result
         raise Stopping(what)
 
     def watch(self, what: str, attempt: Callable[[], Any]) -> None:
-        """As :meth:`wait_for`, in the background: for what the service can begin without."""
+        """Wait in the background, as :meth:`wait_for` does, for what the service does not need for its start."""
 
         def run() -> None:
             try:
@@ -95,28 +100,28 @@ class Process:
             except Stopping:
                 return
             except exception.MigratorException as error:
-                LOG.error('%s', error)
+                LOG.error('Cannot use %(what)s: %(error)s', {'what': what, 'error': error})
 
         self.threads.start(run, name=f'wait-for-{what}')
 
-    # --- its parts ---------------------------------------------------------------------------------------------------
+    # --- parts -------------------------------------------------------------------------------------------------------
 
-    # What is made first: it says whether the configuration can be right, and waits for nothing.
+    # These are created first. They check the configuration, and wait for nothing.
 
     def engine(self) -> Engine:
         """Return the engine of the configured database.
 
-        :raises migrator.exception.ConfigurationError: the URL cannot be.
+        :raises migrator.exception.ConfigurationError: the URL is not valid.
         """
         from migrator.db import options
 
-        # oslo.db would say with each of its own attempts that there is one less, and give up after the last.
+        # oslo.db would log each of its own attempts, and give up after the last. wait_for() replaces them.
         return options.engine_from_conf(self.conf, self.threads, max_retries=0, lease=self.conf.conductor.lease)
 
     def placement(self) -> placement_client.PlacementClient:
-        """Return the way to Placement.
+        """Return the client of Placement.
 
-        :raises migrator.exception.ConfigurationError: ``[placement]`` is not right.
+        :raises migrator.exception.ConfigurationError: ``[placement]`` is not valid.
         """
         from migrator.placement_client import client as placement_client
 
@@ -125,7 +130,7 @@ class Process:
     def transport(self) -> Any:
         """Return the transport of the configured broker.
 
-        :raises migrator.exception.ConfigurationError: ``transport_url`` cannot be.
+        :raises migrator.exception.ConfigurationError: ``transport_url`` is not valid.
         """
         from migrator import rpc
 
@@ -136,16 +141,17 @@ class Process:
 
     @property
     def in_memory(self) -> bool:
-        """Whether the broker is one of this process alone, for tests."""
+        """Whether the broker is in the memory of this process, for tests."""
         return str(self.conf.transport_url).startswith('fake:')
 
-    # And these wait for what is made of it.
+    # These wait until a service is reachable.
 
     def database(self, engine: Engine) -> Database:
-        """Return the database, when it is there.
+        """Return the database as soon as it is reachable.
 
-        :raises migrator.exception.ConfigurationError: it will not let us in.
-        :raises migrator.exception.SchemaTooOld: or SchemaTooNew.
+        :raises migrator.exception.ConfigurationError: the database refuses our credentials.
+        :raises migrator.exception.SchemaTooOld: the schema is older than this release.
+        :raises migrator.exception.SchemaTooNew: the schema is newer than this release.
         """
         from migrator.db import options, sync
         from migrator.db.api import Database
@@ -164,15 +170,15 @@ class Process:
         return Database('', self.threads, engine=engine)
 
     def rpc(self, transport: Any, wait: bool = True) -> logs.TracedRPC:
-        """Return how this service talks.
+        """Return the RPC of this service.
 
-        :param wait: for the broker; if not, that it is away is said, and calls will tell.
+        :param wait: whether to wait for the broker; if not, an unreachable broker is logged, and calls fail.
         :raises migrator.exception.ConfigurationError: the broker refuses ``transport_url``.
         """
         from migrator import rpc
 
         if not self.in_memory:
-            attempt = self._knock_at(transport)
+            attempt = self._broker_check(transport)
             if wait:
                 self.wait_for('The message broker', attempt)
             else:
@@ -183,30 +189,33 @@ class Process:
         shown = logs.redacted(self.conf.transport_url or '')
         return exception.ConfigurationError(option='[DEFAULT] transport_url', value=shown, detail=detail)
 
-    def _knock_at(self, transport: Any) -> Callable[[], None]:
-        """Return an attempt to send; oslo.messaging itself would try for ever, and never say that it was refused."""
+    def _broker_check(self, transport: Any) -> Callable[[], None]:
+        """Return a function that sends a message once.
+
+        oslo.messaging itself tries without an end, and does not report that the broker refused it.
+        """
         import oslo_messaging
 
         from migrator import rpc
 
-        # Nobody listens to this topic, so that the broker drops the message.
+        # No service listens to this topic, so the broker drops the message.
         client = oslo_messaging.get_rpc_client(transport, oslo_messaging.Target(topic='migrator-knock'))
 
-        def knock() -> None:
+        def check() -> None:
             try:
                 client.prepare(retry=0).cast({}, 'knock')
             except Exception as error:
                 reason = ' '.join(str(error).split()) or type(error).__name__
                 names = {kind.__name__ for one in _chain(error) for kind in type(one).__mro__}
                 if names.intersection(_BROKER_REFUSES):
-                    what_helps = 'look at the user, the password and the virtual host.'
-                    raise self._bad_transport(f'the broker refuses it ({reason}): {what_helps}') from None
+                    remedy = 'look at the user, the password and the virtual host.'
+                    raise self._bad_transport(f'the broker refuses it ({reason}): {remedy}') from None
                 if 'ValueError' in names:
-                    raise self._bad_transport(f'{reason}; {rpc.TRANSPORT_EXAMPLE} is how it looks.') from None
+                    raise self._bad_transport(f'{reason}; write it as {rpc.TRANSPORT_EXAMPLE}.') from None
                 reason = f'{logs.redacted(self.conf.transport_url)}: {reason}'
                 raise exception.ServiceUnreachable(service='The message broker', reason=reason) from error
 
-        return knock
+        return check
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The life of a service: configuration, logging, threads, start, signals, stop, and the exit status.
+"""The run of a service: configuration, logging, threads, start, signals, stop, and the exit status.
 
-- SIGTERM and SIGINT stop it in good order; a second one ends it at once.
+- SIGTERM and SIGINT stop it in an orderly way. A second one ends it at once.
 - SIGHUP reloads the options that may change while it runs.
 
-What cannot be mended by waiting is said in one line, and the exit status tells which kind it is: :data:`USAGE` where
-the configuration is wrong, :data:`UNREACHABLE` where something that is needed is not there.
+An error that waiting cannot solve is printed in one line. The exit status shows its kind: :data:`USAGE` for a wrong
+configuration, :data:`UNREACHABLE` for a missing part or service.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ LOG = logging.getLogger(__name__)
 
 RIGHT, WRONG, USAGE, UNREACHABLE = range(4)
 
-#: Seconds that a stop may take, whatever hangs, beside what the service is told to wait for: :attr:`Kind.patience`.
+#: Seconds that a stop may take, even if something hangs, in addition to :attr:`Kind.patience`.
 STOP_TIMEOUT = 60.0
-#: Seconds of these, twice, for a start that has to end before what it has begun can be stopped.
+#: Seconds of STOP_TIMEOUT that a stop waits, up to twice, for the end of a start that is under way.
 START_TIMEOUT = STOP_TIMEOUT / 8
 
 
@@ -39,11 +39,11 @@ START_TIMEOUT = STOP_TIMEOUT / 8
 class Kind:
     """A kind of service.
 
-    :ivar name: the command's.
+    :ivar name: the name of the command.
     :ivar register: registers the options that it needs besides those of :mod:`migrator.runtime.settings`.
-    :ivar begin: wires and starts it, and returns when it serves. It imports what it wires, for that is not to be
-        imported before it is settled what threads are.
-    :ivar patience: returns for how many seconds its stop is told, by its configuration, to wait for what is under way.
+    :ivar begin: creates and starts it, and returns when it serves. It imports the parts itself, because they must not
+        be imported before the choice of threads.
+    :ivar patience: returns how many seconds its stop waits for work under way, by its configuration.
     """
 
     name: str
@@ -53,111 +53,117 @@ class Kind:
 
 
 def main(kind: Kind, argv: Sequence[str] | None = None) -> int:
-    """Run a service until it is told to stop, and return its exit status."""
+    """Run a service until it is stopped, and return its exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         conf = settings.read(kind.name, argv)
         concurrency.choose(conf)
         settings.complete(conf, [kind.register])
         logs.setup(conf)
-    except SystemExit as stop:  # argparse has said what there is to say
+    except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
     except exception.MigratorException as error:
         print(f'{kind.name}: {error}', file=sys.stderr)
         return USAGE
-    with signals.Signals() as told:
-        status = _Life(kind, argv, conf, told).run()
+    with signals.Signals() as received:
+        status = _Run(kind, argv, conf, received).run()
     python_logging.shutdown()
     return status
 
 
-class _Life:
-    """From the start to the exit status. This thread waits for signals; another starts, and another stops."""
+class _Run:
+    """One run of a service, from its start to its exit status.
 
-    def __init__(self, kind: Kind, argv: Sequence[str], conf: cfg.ConfigOpts, told: signals.Signals) -> None:
+    The main thread waits for signals. A second thread starts the service, and a third one stops it.
+    """
+
+    def __init__(self, kind: Kind, argv: Sequence[str], conf: cfg.ConfigOpts, received: signals.Signals) -> None:
         self._kind = kind
         self._argv = argv
         self._conf = conf
-        self._told = told
+        self._signals = received
         self._threads = executors.NativeThreads()
         self._process = Process(kind.name, conf, self._threads)
         self._failed: int | None = None
         self._begun = self._threads.event()
 
     def run(self) -> int:
-        LOG.info('%s starts', self._kind.name)
+        LOG.info('Starting service %s', self._kind.name)
         self._threads.start(self._begin, name='begin')
         while True:
-            word = self._told.next()
-            if word == signals.RELOAD:
+            number = self._signals.next()
+            if number == signals.RELOAD:
                 self._reload()
-            elif word in signals.STOP or self._failed is not None:
+            elif number in signals.STOP or self._failed is not None:
                 break
-        return self._end(word)
+        return self._end(number)
 
     def _begin(self) -> None:
         try:
             self._kind.begin(self._process)
         except process.Stopping:
-            LOG.info('%s was told to stop before it had started', self._kind.name)
+            LOG.info('Stop before the end of the start of service %s', self._kind.name)
         except (exception.ConfigurationError, exception.SchemaTooOld, exception.SchemaTooNew) as error:
             self._fail(USAGE, error)
         except exception.MigratorException as error:
             self._fail(UNREACHABLE, error)
-        except Exception as error:  # nobody else would tell what it was
-            LOG.exception('%s could not start', self._kind.name)
+        except Exception as error:  # this thread would end without a report
+            LOG.exception('Could not start service %s', self._kind.name)
             self._fail(WRONG, error)
         else:
-            LOG.info('%s serves', self._kind.name)
+            LOG.info('Started service %s', self._kind.name)
         self._begun.set()
 
     def _fail(self, status: int, error: Exception) -> None:
         line = logs.redacted(' '.join((str(error) or type(error).__name__).split()))
         if any((self._conf.log_file, self._conf.log_dir, self._conf.use_syslog, self._conf.use_journal)):
-            LOG.critical('%s', line)
-        # Where the log goes to stderr, this is the one line there.
+            LOG.critical('Service %(service)s failed: %(error)s', {'service': self._kind.name, 'error': line})
+        # If the log goes to stderr, print the error there only once.
         print(f'{self._kind.name}: {line}', file=sys.stderr)
         self._failed = status
-        self._told.tell()
+        self._signals.wake()
 
-    def _end(self, word: int) -> int:
-        if word in signals.STOP:
-            LOG.info('%s stops', self._kind.name)
+    def _end(self, number: int) -> int:
+        if number in signals.STOP:
+            LOG.info('Stopping service %s', self._kind.name)
         ended = self._threads.event()
         within = STOP_TIMEOUT + self._kind.patience(self._conf)
 
         def stop() -> None:
-            # What is being started is told by now, and comes to its end better with all that it was given still there.
+            # A start under way sees `stopping`. Let it end first, while all of its parts still work.
             if not self._begun.wait(START_TIMEOUT):
                 self._process.stop()
-                # It might otherwise have started something after all has been stopped.
+                # The start may register further parts, which need a stop too.
                 self._begun.wait(START_TIMEOUT)
             self._process.stop()
             ended.set()
-            self._told.tell()
+            self._signals.wake()
 
         def give_up() -> None:
             if not ended.wait(within):
-                self._told.tell()
+                self._signals.wake()
 
         self._process.stopping.set()
         self._threads.start(stop, name='stop')
         self._threads.start(give_up, name='give-up')
-        while (word := self._told.next()) != signals.TOLD:
-            if word in signals.STOP:
-                LOG.warning('%s was told to stop once more, and ends at once', self._kind.name)
-                _leave(128 + word)
+        while (number := self._signals.next()) != signals.WAKE:
+            if number in signals.STOP:
+                LOG.warning('Second signal to stop: ending service %s at once', self._kind.name)
+                _exit(128 + number)
         if not ended.is_set():
-            LOG.error('%s ends although not all of it has stopped within %.0f s', self._kind.name, within)
-            _leave(WRONG)
+            LOG.error(
+                'Stop timed out: ending service %(service)s although not all of it stopped within %(seconds).0f s',
+                {'service': self._kind.name, 'seconds': within},
+            )
+            _exit(WRONG)
         if not self._begun.is_set():
-            # A thread is still in somebody else's code, which may keep the interpreter from ending.
-            _leave(self._failed or RIGHT)
-        LOG.info('%s has stopped', self._kind.name)
+            # The thread of the start is still in the code of a library, which may keep the interpreter from ending.
+            _exit(self._failed or RIGHT)
+        LOG.info('Stopped service %s', self._kind.name)
         return self._failed or RIGHT
 
     def _reload(self) -> None:
-        """Apply the options that may change; a file that is not right as a whole changes nothing."""
+        """Apply the options that may change. A file with any error changes nothing."""
         try:
             settings.complete(settings.read(self._kind.name, self._argv), [self._kind.register])
             fresh = self._conf.mutate_config_files()
@@ -168,11 +174,11 @@ class _Life:
             f'[{group or "DEFAULT"}] {name} = {self._conf[group][name] if group else self._conf[name]}'
             for group, name in sorted(fresh, key=str)
         ]
-        LOG.info('The configuration was reloaded: %s', ', '.join(changes) or 'nothing that may change has changed')
+        LOG.info('The configuration was reloaded: %s', ', '.join(changes) or 'no option that may change has changed')
 
 
-def _leave(status: int) -> None:
-    """End the process at once, with what was logged so far."""
+def _exit(status: int) -> None:
+    """End the process at once, after writing the log."""
     with contextlib.suppress(Exception):
         python_logging.shutdown()
     os._exit(status)

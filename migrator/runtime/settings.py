@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Reads a service's configuration, all of it and at once, so that what is wrong is said before anything starts."""
+"""Reading of a service's whole configuration at once, so that every error is reported before anything starts."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from migrator.objects import CURRENT_VERSION
 from migrator.runtime import logs
 
 PROJECT = 'migrator'
-#: Where a service that another server runs, and that so has no command line, finds its configuration.
+#: The variable with the configuration directory of an application in another server, which has no command line.
 CONFIG_DIR = 'OS_MIGRATOR_CONFIG_DIR'
 
 
 def read(prog: str, argv: Sequence[str] | None = None) -> cfg.ConfigOpts:
     """Return the configuration of a service: command line, files, and the environment (``OS_GROUP__OPTION``).
 
-    Only what decides how the process runs is registered: logging, and :mod:`migrator.conf.service`. The rest follows
-    by :func:`complete`, when it is settled what its modules' threads are.
+    This registers only the options that decide how the process runs: logging, and :mod:`migrator.conf.service`.
+    :func:`complete` registers the rest after the choice of threads.
 
-    :param argv: the command line; None: it has none, and ``OS_MIGRATOR_CONFIG_DIR`` may name a directory.
-    :raises migrator.exception.ConfigurationError: a file is not there or cannot be read, or a value is not right.
-    :raises SystemExit: the command line is wrong, or asked for help; argparse has said what there is to say.
+    :param argv: the command line; None: there is none, and ``OS_MIGRATOR_CONFIG_DIR`` may name a directory.
+    :raises migrator.exception.ConfigurationError: a file is missing or cannot be read, or a value is not valid.
+    :raises SystemExit: the command line is wrong, or requests help; argparse has printed the text.
     """
     conf = cfg.ConfigOpts()
     logs.register(conf)
@@ -45,10 +45,10 @@ def read(prog: str, argv: Sequence[str] | None = None) -> cfg.ConfigOpts:
 
 
 def parse(conf: cfg.ConfigOpts, prog: str, argv: Sequence[str]) -> None:
-    """Have a ConfigOpts read the command line, and the files that it names.
+    """Read the command line, and the files that it names, into a ConfigOpts.
 
-    :raises migrator.exception.ConfigurationError: a file is not there, or cannot be read.
-    :raises SystemExit: the command line is wrong, or asked for help.
+    :raises migrator.exception.ConfigurationError: a file is missing, or cannot be read.
+    :raises SystemExit: the command line is wrong, or requests help.
     """
     try:
         conf(list(argv), project=PROJECT, prog=prog)
@@ -65,9 +65,9 @@ def parse(conf: cfg.ConfigOpts, prog: str, argv: Sequence[str]) -> None:
 
 
 def complete(conf: cfg.ConfigOpts, registrations: Iterable[Callable[[cfg.ConfigOpts], None]]) -> None:
-    """Register the rest of the options, and look at every value that was given.
+    """Register the rest of the options, and check every value.
 
-    :raises migrator.exception.ConfigurationError: a value is not right.
+    :raises migrator.exception.ConfigurationError: a value is not valid.
     """
     for register in registrations:
         register(conf)
@@ -76,7 +76,7 @@ def complete(conf: cfg.ConfigOpts, registrations: Iterable[Callable[[cfg.ConfigO
 
 
 def problems(conf: cfg.ConfigOpts) -> Iterator[exception.ConfigurationError]:
-    """Yield what is wrong with the values."""
+    """Yield the errors in the values."""
     for group, opt in _options(conf):
         try:
             values.read(conf, opt, group)
@@ -85,7 +85,7 @@ def problems(conf: cfg.ConfigOpts) -> Iterator[exception.ConfigurationError]:
 
 
 def unknown_versions(conf: cfg.ConfigOpts) -> Iterator[exception.ConfigurationError]:
-    """Yield which versions are named that this release does not have; the options themselves cannot know them."""
+    """Yield the errors for versions that this release does not have. The options themselves cannot know them."""
     checks: list[Callable[[], object]] = []
     if 'service_version_cap' in conf.compute:
         checks.append(lambda: compute.service_version(conf, CURRENT_VERSION))
@@ -101,14 +101,14 @@ def unknown_versions(conf: cfg.ConfigOpts) -> Iterator[exception.ConfigurationEr
 def _pin(conf: cfg.ConfigOpts, of: str) -> str | None:
     if conf[upgrade_levels.GROUP][of] == upgrade_levels.AUTO:
         return None
-    # Only then: a command that looks at the configuration needs nothing else of RPC.
+    # Import only now, because a command that only reads the configuration needs nothing else of RPC.
     known: dict[str, str] = importlib.import_module(f'migrator.{of}.rpcapi').VERSIONS
     return upgrade_levels.pin(conf, of, [*known])
 
 
 def _options(conf: cfg.ConfigOpts) -> Iterator[tuple[str | None, cfg.Opt]]:
-    # The one way to every registered option; its documented relative, iterating over conf, reads the values, and so
-    # ends at the first that is wrong.
+    # This is the only way to list every registered option. The documented one, to iterate over conf, reads the values,
+    # and so ends at the first that is wrong.
     registered: Mapping[str, Any] = conf._opts
     for _name, entry in sorted(registered.items()):
         yield None, entry['opt']

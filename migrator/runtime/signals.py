@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Waits for what happens to the process, without polling: signals, and words of its own threads.
+"""Waiting for signals, and for wake-ups from other threads, without polling.
 
-The kernel's handler writes the signal's number into a socket pair, and the main thread reads from the other end. That
-is the one way that works alike with native threads and in a process that eventlet has patched, and no Python code runs
-in a handler, where a lock that the interrupted code holds would be waited for for ever.
+The signal handler of the interpreter writes the signal's number into a socket pair, and the main thread reads from the
+other end. Only this works both with native threads and in a process that eventlet has patched. No Python code runs in a
+handler, where it could wait forever for a lock of the interrupted code.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import socket
 from types import TracebackType
 from typing import Any
 
-#: What the signals say. SIGINT is Ctrl-C at a terminal.
+#: The signals by their meaning. SIGINT is Ctrl-C at a terminal.
 STOP = frozenset({signal.SIGTERM, signal.SIGINT})
 RELOAD = signal.SIGHUP
-#: A word of a thread: no signal has this number.
-TOLD = 0
+#: The number of a wake-up by a thread. No signal has it.
+WAKE = 0
 
 
 class Signals:
-    """Takes the signals while it is entered; only in the main thread."""
+    """A context manager that receives the signals. Only the main thread may enter it."""
 
     def __init__(self) -> None:
         self._inside, self._outside = socket.socketpair()
@@ -32,7 +32,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in (*STOP, RELOAD):
-            self._before[number] = signal.signal(number, _heard)
+            self._before[number] = signal.signal(number, _ignore)
         self._wakeup = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
         return self
 
@@ -46,16 +46,16 @@ class Signals:
         self._outside.close()
 
     def next(self) -> int:
-        """Wait for the next signal and return its number, or :data:`TOLD`."""
+        """Wait for the next signal or wake-up, and return its number, or :data:`WAKE`."""
         return self._inside.recv(1)[0]
 
-    def tell(self) -> None:
-        """Have :meth:`next` return :data:`TOLD`; from any thread."""
+    def wake(self) -> None:
+        """Make :meth:`next` return :data:`WAKE`. Any thread may call this."""
         try:
-            self._outside.send(bytes([TOLD]))
+            self._outside.send(bytes([WAKE]))
         except OSError:
-            return  # it is closed: nobody waits any more
+            return  # the socket is closed, and the main thread waits no more
 
 
-def _heard(number: int, frame: object) -> None:
-    """Do nothing: without a handler the signal would end the process."""
+def _ignore(number: int, frame: object) -> None:
+    """Do nothing. Without a handler the signal would end the process."""

@@ -56,7 +56,8 @@ def main() -> int:
         conf.register_opts([cfg.StrOpt('world')], group='fake')
         embedded = page.Embedded(conf, connected(conf.fake.world, conf.host))
         embedded.start()
-        print(f'serves, in threads of {threading.Thread.start.__globals__["_start_new_thread"].__module__}', flush=True)
+        threads = threading.Thread.start.__globals__['_start_new_thread'].__module__
+        print(f'Started service, in threads of {threads}', flush=True)
         while (word := told.next()) not in signals.STOP:
             if word == signal.SIGHUP:
                 embedded.reload()

@@ -43,7 +43,7 @@ class Shape:
 
 
 class Service(process.Script):
-    """One service; it is ready when its log says that it serves.
+    """One service; it is ready when its log says that it has started.
 
     :param kind: of :data:`MODULES`.
     :param file: its configuration.
@@ -61,8 +61,8 @@ class Service(process.Script):
         super().start(wait)
 
     def ready(self) -> bool:
-        """Whether it says that it serves."""
-        return 'serves' in self.tail(self._since, lines=10_000)
+        """Return whether its log says that it has started."""
+        return 'Started service' in self.tail(self._since, lines=10_000)
 
 
 class Site:

@@ -88,14 +88,14 @@ def test_a_broker_that_is_away_is_named_once_and_waited_for(start):
     url = f'rabbit://u:{starts.HUSH}@127.0.0.1:{process.free_port()}/'
     with start.running('compute', transport_url=url) as service:
         line = service.wait_for('The message broker is not reachable: rabbit://***@127.0.0.1:')
-        assert line.endswith('migrator-compute waits for it.')
+        assert 'Service migrator-compute waits: ' in line
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert len(starts.said(service)) == 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('when', ['migrator-compute starts', 'migrator-compute serves'])
+@pytest.mark.parametrize('when', ['Starting service migrator-compute', 'Started service migrator-compute'])
 def test_a_compute_that_no_conductor_has_answered_yet_stops_as_it_should(start, rabbitmq, vhost, when):
     with start.running('compute', transport_url=rabbitmq.url(vhost)) as service:
         service.wait_for(when)
@@ -223,14 +223,14 @@ def answering(status, body=b'{}'):
 def test_a_placement_that_is_none_or_lets_nobody_in_is_said_once_and_the_conductor_goes_on(start, status, body, words):
     start.sync()
     with answering(status, body) as server, start.running('conductor', placement__endpoint_override=server.url) as one:
-        one.wait_for('migrator-conductor serves')
+        one.wait_for('Started service migrator-conductor')
         # It has asked again, and again: what it says, it says once.
         process.wait_until(lambda: server.asked['/resource_classes'] >= 3, 'Placement to be asked again')
         one.signal(signal.SIGTERM)
         assert one.status() == 0
         (line,) = starts.said(one)
         assert words in line
-        assert line.endswith('migrator-conductor waits for it.')
+        assert 'Service migrator-conductor waits: ' in line
 
 
 def test_an_identity_service_that_refuses_the_credentials_is_said_once(start):
@@ -257,7 +257,7 @@ def test_a_real_placement_that_does_not_know_the_user_is_said_and_one_that_does_
         line = one.wait_for('Placement does not let migrator in')
         assert 'Policy does not allow placement' in line
     with start.running('conductor', placement__token='admin') as one:
-        one.wait_for('migrator-conductor serves')
+        one.wait_for('Started service migrator-conductor')
         one.signal(signal.SIGTERM)
         assert one.status() == 0
         assert starts.said(one) == []
@@ -334,8 +334,8 @@ def test_a_compute_that_was_killed_has_its_name_again_at_once(backend, postgresq
 
 def test_without_a_conductor_a_compute_starts_and_registers_when_there_is_one(start, rabbitmq, vhost):
     with start.running('compute', transport_url=rabbitmq.url(vhost)) as service:
-        service.wait_for('migrator-compute serves')
-        assert 'No conductor tells yet whether another compute service is called h1' in service.text()
+        service.wait_for('Started service migrator-compute')
+        assert 'No conductor answers yet whether another compute service has the name h1' in service.text()
         service.signal(signal.SIGTERM)
         assert service.status() == 0
 
@@ -461,9 +461,9 @@ def test_a_service_that_starts_on_a_full_disk_says_so_once_and_goes_on_when_ther
     with start.running(kind) as service:
         line = service.wait_for('The database is not reachable')
         assert 'check whether its disk is full' in line
-        assert line.endswith(f'migrator-{kind} waits for it.')
+        assert f'Service migrator-{kind} waits: ' in line
         (small / 'filler').unlink()
-        service.wait_for(f'migrator-{kind} serves')
+        service.wait_for(f'Started service migrator-{kind}')
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert len([one for one in starts.said(service) if 'database' in one.lower()]) == 1
@@ -474,7 +474,7 @@ def test_a_disk_that_becomes_full_under_a_conductor_is_said_once_and_it_goes_on_
     start.options |= {'database.connection': f'sqlite:///{small}/migrator.sqlite', 'conductor.lease': 15}
     start.sync()
     with start.running('conductor') as service:
-        service.wait_for('migrator-conductor serves')
+        service.wait_for('Started service migrator-conductor')
         fill_up(small / 'filler')
         service.wait_for('The database is not reachable')
         (small / 'filler').unlink()

@@ -59,7 +59,7 @@ def become(cloud, *wanted):
 
 def test_a_native_host_and_a_patched_one_serve_each_other_through_a_restart_of_the_broker(cloud, rabbitmq):
     for host, threads in (('host1', '_thread'), ('host2', 'eventlet.green.thread')):
-        assert f'serves, in threads of {threads}' in cloud.site.services[host].log.read_text()
+        assert f'Started service, in threads of {threads}' in cloud.site.services[host].log.read_text()
     there, back = cloud.boot('there', 'host1'), cloud.boot('back', 'host2')
     assert cloud.live_migrate(there, host='host2').status_int == 202
     assert cloud.live_migrate(back, host='host1').status_int == 202

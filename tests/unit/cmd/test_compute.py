@@ -23,7 +23,7 @@ def test_every_driver_that_can_be_chosen_is_known():
 
 def test_it_serves_changes_its_limit_on_sighup_and_ends_with_0_on_sigterm(tmp_path):
     with running(tmp_path, 'compute', *configure(tmp_path, schema=False), fresh=True) as service:
-        service.wait_for('serves')
+        service.wait_for('Started service')
         service.wait_for('this hypervisor ends with the service')
         configure(tmp_path, 'max_concurrent_live_migrations = 3', schema=False)
         service.signal(signal.SIGHUP)
@@ -39,7 +39,7 @@ def test_it_waits_for_the_world_and_says_so_once(tmp_path):
         service.wait_for('The world of fake hypervisors is not reachable')
         server = WorldServer(world, executors.NativeThreads())
         server.start()
-        service.wait_for('serves')
+        service.wait_for('Started service')
         assert server.look()['hosts']['h1']['lives'] == 1
         service.signal(signal.SIGTERM)
         assert service.status() == 0

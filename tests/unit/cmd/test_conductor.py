@@ -19,10 +19,10 @@ from tests.unit.cmd.processes import configure, refused, running
 
 def test_it_serves_while_placement_is_away_says_so_once_and_ends_with_0_on_sigterm(tmp_path):
     with running(tmp_path, 'conductor', *configure(tmp_path)) as service:
-        service.wait_for('serves')
+        service.wait_for('Started service')
         service.wait_for('Placement is not reachable')
         # longer than two attempts
-        service.wait_for('migrator-conductor serves')
+        service.wait_for('Started service migrator-conductor')
         service.child.poll()
         import time
 
@@ -30,14 +30,14 @@ def test_it_serves_while_placement_is_away_says_so_once_and_ends_with_0_on_sigte
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert service.text().count('Placement is not reachable') == 1
-        assert 'has stopped' in service.text()
+        assert 'Stopped service' in service.text()
         assert 'Traceback' not in service.text()
 
 
 def test_sighup_changes_what_may_change_and_a_file_that_is_wrong_changes_nothing(tmp_path):
     arguments = configure(tmp_path, '[conductor]\nsweep_interval = 5')
     with running(tmp_path, 'conductor', *arguments, fresh=True) as service:
-        service.wait_for('serves')
+        service.wait_for('Started service')
         configure(tmp_path, '[conductor]\nsweep_interval = 7', schema=False)
         service.signal(signal.SIGHUP)
         assert '[conductor] sweep_interval = 7' in service.wait_for('was reloaded')
@@ -57,7 +57,7 @@ def test_it_is_told_to_stop_while_it_waits_for_the_broker(tmp_path):
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert 'hush' not in service.text()
-        assert 'serves' not in service.text()
+        assert 'Started service' not in service.text()
 
 
 def test_what_a_start_that_broke_off_has_begun_is_given_back(tmp_path, monkeypatch):
@@ -98,7 +98,7 @@ def test_told_a_port_it_serves_its_metrics_there_until_it_is_stopped(tmp_path, b
         assert (probed.status_code, probed.text) == (200, '')
         assert probed.headers['Content-Type'] == answer.headers['Content-Type']
         assert requests.get(url.removesuffix('/metrics'), timeout=30).status_code == 404
-        service.wait_for('serves')
+        service.wait_for('Started service')
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert 'Traceback' not in service.text()
@@ -106,7 +106,7 @@ def test_told_a_port_it_serves_its_metrics_there_until_it_is_stopped(tmp_path, b
 
 def test_told_no_port_it_serves_no_metrics(tmp_path):
     with running(tmp_path, 'conductor', *configure(tmp_path, '[conductor]\naudit_interval = 3600')) as service:
-        service.wait_for('serves')
+        service.wait_for('Started service')
         assert 'metrics' not in service.text()
 
 
@@ -130,7 +130,7 @@ def test_in_a_process_that_eventlet_has_patched_it_serves_and_stops_too(tmp_path
     pytest.importorskip('eventlet')
     arguments = configure(tmp_path, 'concurrency_backend = eventlet')
     with running(tmp_path, 'conductor', *arguments, fresh=True) as service:
-        service.wait_for('serves')
+        service.wait_for('Started service')
         service.signal(signal.SIGTERM)
         assert service.status() == 0
 

@@ -52,7 +52,7 @@ def test_an_instance_is_not_created_where_its_guest_is_just_being_removed(build:
     row = stage.database.instances.get(migration.instance_uuid)
     instances.delete(stage.database, stage.cloud.placement_client, row.uuid)
     again = row.replace(host='host1', node='host1')
-    with pytest.raises(exception.CleanupInProgress, match='host1 is just doing post_live_migration_at_source'):
+    with pytest.raises(exception.CleanupInProgress, match='host1 is running post_live_migration_at_source'):
         instances.create(stage.database, stage.cloud.placement_client, again)
     assert stage.database.cleanups.list()[0].alarm is None
     stall.release()

@@ -140,7 +140,7 @@ def test_creating_an_instance_blocks_cleanups_that_would_remove_it(scene: Scene)
     scene.database.migrations.commit(known, Write(fields={'status': 'failed'}))
     row = scene.database.instances.get(cleanup.instance_uuid)
     scene.database.instances.delete(row.uuid)
-    with pytest.raises(exception.CleanupInProgress, match='is just doing post_live_migration_at_source'):
+    with pytest.raises(exception.CleanupInProgress, match='is running post_live_migration_at_source'):
         scene.database.instances.create(row.replace(host='host9'))
     assert [one.alarm for one in scene.database.cleanups.list()] == [None, None]
     scene.database.cleanups.let_go(scene.database.cleanups.list()[0])

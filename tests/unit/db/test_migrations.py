@@ -470,7 +470,7 @@ class TestBoots:
         scene.host('host1', boot_id='newer')
         late = protocol.HostReport(host='host1', boot_id='late', version=3)
         for replaces in (before, None):
-            with pytest.raises(exception.BootReplaced, match='late of host1 is not taken in, for newer was'):
+            with pytest.raises(exception.BootReplaced, match='late of host1 is not registered, because boot newer'):
                 migrations.begin_boot(late, services, replaces)
         found = services.get_compute('host1')
         assert (found.boot_id, found.version, migrations.get(known.uuid).epoch) == ('newer', 4, 3)

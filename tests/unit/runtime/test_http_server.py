@@ -167,7 +167,7 @@ def test_a_request_that_does_not_arrive_in_time_is_answered_408(listen, clock, h
     clock.at += http_server.ARRIVAL / 2 + 1
     said = answer(connection)
     assert said.startswith((b'HTTP/1.0 408 Request Timeout\r\n', b'HTTP/1.1 408 Request Timeout\r\n'))
-    assert b'not there as a whole within 30 s' in said
+    assert b'did not arrive whole within 30 s' in said
 
 
 @pytest.mark.parametrize('sent', [b'', b'GET / HTTP/1.1\r\nHost: x\r\n\r\n'])

@@ -131,11 +131,14 @@ def test_an_outage_after_a_while_of_silence_is_another_and_other_errors_are_each
     assert [said('migrator.x'), said('migrator.x')] == [True, True]
 
 
-def test_an_outage_that_is_noticed_by_many_migrations_is_one():
+@pytest.mark.parametrize('named', [False, True])
+def test_outage_noticed_by_many_migrations_is_logged_once(named):
     once = logs.OncePerOutage(clock=lambda: 0.0)
     away = exception.ServiceUnreachable(service='The message broker', reason='it sleeps')
+    message = 'Migration %(uuid)s waits: %(error)s' if named else 'Migration %s waits: %s'
     for count, uuid in enumerate(['4a1b0c2d-0000-4000-8000-00000000000a', 'beefcafe-1111-4000-8000-0123456789ab']):
-        record = logging.LogRecord('migrator.x', logging.WARNING, '', 1, 'Migration %s waits: %s', (uuid, away), None)
+        values = ({'uuid': uuid, 'error': away},) if named else (uuid, away)
+        record = logging.LogRecord('migrator.x', logging.WARNING, '', 1, message, values, None)
         assert once.filter(record) is (count == 0)
 
 

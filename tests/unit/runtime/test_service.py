@@ -102,15 +102,15 @@ def test_a_schema_that_is_too_old_or_too_new_says_what_to_do(tmp_path):
 
 def test_signals_and_words_of_threads_are_heard_in_their_order_and_handlers_are_given_back():
     before = signal.getsignal(signal.SIGHUP)
-    with signals.Signals() as told:
+    with signals.Signals() as received:
         os.kill(os.getpid(), signal.SIGHUP)
-        assert told.next() == signal.SIGHUP
-        threading.Thread(target=told.tell).start()
-        assert told.next() == signals.TOLD
+        assert received.next() == signal.SIGHUP
+        threading.Thread(target=received.wake).start()
+        assert received.next() == signals.WAKE
         os.kill(os.getpid(), signal.SIGTERM)
-        assert told.next() in signals.STOP
+        assert received.next() in signals.STOP
     assert signal.getsignal(signal.SIGHUP) is before
-    told.tell()
+    received.wake()
 
 
 def test_a_second_sigterm_ends_at_once_what_does_not_stop(tmp_path):
@@ -125,7 +125,7 @@ sys.exit(service.main(service.Kind('migrator-slow', lambda conf: None, begin), [
     with forked.Process([sys.executable, str(script)], stdout=forked.PIPE, text=True) as child:
         assert child.stdout is not None
         for line in child.stdout:
-            if 'serves' in line or 'stops' in line:
+            if 'Started service' in line or 'Stopping service' in line:
                 child.terminate()
         assert child.wait(timeout=30) == 128 + signal.SIGTERM
 
@@ -187,10 +187,10 @@ sys.exit(service.main(dataclasses.replace(kind, begin=begin), sys.argv[2:]))
         said = []
         for line in child.stdout:
             said.append(line)
-            if ' serves' in line:
+            if 'Started service' in line:
                 child.terminate()
         assert child.wait(timeout=30) == status, ''.join(said)
-    assert ['not all of it has stopped' in line for line in said].count(True) == status
+    assert ['not all of it stopped' in line for line in said].count(True) == status
 
 
 # --- waiting ---------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_what_is_away_is_waited_for_and_said_once(monkeypatch, caplog):
     with caplog.at_level(logging.INFO):
         assert made.wait_for('The database', attempt) == 'here'
     assert [record.levelname for record in caplog.records] == ['WARNING', 'INFO']
-    assert 'it sleeps. migrator-test waits for it.' in caplog.text
+    assert 'Service migrator-test waits: The database is not reachable: it sleeps' in caplog.text
 
 
 def test_who_waits_is_woken_by_the_stop_and_one_failure_does_not_keep_the_rest_from_stopping(caplog):
@@ -227,7 +227,7 @@ def test_who_waits_is_woken_by_the_stop_and_one_failure_does_not_keep_the_rest_f
         made.wait_for('The database', attempt)
     while not stopped:
         made.stopping.wait(0.01)
-    assert 'could not be stopped' in caplog.text
+    assert 'Error while stopping' in caplog.text
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
