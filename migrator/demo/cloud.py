@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The cloud of the demo, which counts what a migration costs it: see :mod:`migrator.testing.counting`."""
+"""The cloud of the demo. It counts the cost of a migration with :mod:`migrator.testing.counting`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from migrator.objects import Instance
 from migrator.testing import counting
 from migrator.testing.rpc import Recorded
 
-#: The host that is emptied.
+#: The host that the demo empties.
 SOURCE = 'host1'
-#: Seconds; the product's default is 2. It is off the path of every migration, and makes the progress finer.
+#: Seconds; the default of migrator is 2. No migration waits for a poll, and a smaller value makes the progress finer.
 POLL_INTERVAL = 0.4
 
 
 class TimedMessages(list[Recorded]):
-    """What the recorder has heard, and when.
+    """The recorded messages with their times.
 
-    :ivar times: of each message, on the monotonic clock.
+    :ivar times: the time of each message, on the monotonic clock.
     """
 
     def __init__(self, clock: executors.Clock) -> None:
@@ -33,7 +33,7 @@ class TimedMessages(list[Recorded]):
         self._lock = threading.Lock()
 
     def append(self, message: Recorded) -> None:
-        """Take in a message."""
+        """Record a message."""
         with self._lock:
             self.times.append(self._clock.monotonic())
             super().append(message)
@@ -42,8 +42,8 @@ class TimedMessages(list[Recorded]):
 class DemoCloud(counting.CountingCloud):
     """A cloud with guests, half of them on :data:`SOURCE`.
 
-    :param directory: where its files go.
-    :ivar guests: in the order of their names.
+    :param directory: the directory of its files.
+    :ivar guests: the guests in the order of their names.
     """
 
     def __init__(self, directory: str, settings: options.Settings) -> None:
@@ -65,12 +65,12 @@ class DemoCloud(counting.CountingCloud):
         )
 
     def _rpc(self, name: str, sender: str) -> Any:
-        # Before the first is wrapped, which is while the base class is being set up.
+        # The base class wraps the first RPC in its __init__, so this cannot wait until after it.
         self.recorder.messages = self.messages
         return super()._rpc(name, sender)
 
     def populate(self) -> None:
-        """Wait until every host has reported, and put the guests onto them."""
+        """Wait until every host has reported, and create the guests."""
         while not self.up():
             self.world_threads.sleep(0.01)
         settings = self.settings
@@ -85,10 +85,10 @@ class DemoCloud(counting.CountingCloud):
             self.guests.append(self.boot(name, host, settings.guest_memory, dirty_rate=settings.dirty_rate * busy))
 
     def stop_services(self) -> None:
-        """Stop the services: as planned, computes first, where nothing is under way.
+        """Stop the services. If no migration is in progress, the compute services stop first, as planned.
 
-        Where something is, the conductors stop first: one that still waits for the answer of a host that has gone
-        would wait for the time-out of its call. The computes then end with the process.
+        Otherwise only the conductors stop, because a conductor that waits for the answer of a stopped host would wait
+        for the time-out of its call. The compute services then end with the process.
         """
         with counting.aside():
             idle = self.idle()
@@ -96,12 +96,12 @@ class DemoCloud(counting.CountingCloud):
             compute.cleanup_host()
         for conductor in self.conductors.values():
             conductor.stop()
-        # So that it may be called again.
+        # Allow a second call.
         self.computes.clear()
         self.conductors.clear()
 
     def population(self) -> dict[str, int]:
-        """Return how many guests run on each host, as the hypervisors say."""
+        """Return how many guests run on each host, as the hypervisors report."""
         with self.world.lock:
             return {
                 host: sum(guest.state == 'running' for guest in hypervisor.guests.values())

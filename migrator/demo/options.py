@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The options of ``migrator-demo``, and whether what they ask for can be."""
+"""The options of ``migrator-demo``, and the check whether they fit together."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from migrator.conf import api
 PROG = 'migrator-demo'
 USAGE = 2
 
-#: What a host of the demo has: enough for a hundred guests of the default size.
+#: The resources of each host of the demo: enough for a hundred guests of the default size.
 HOST_VCPUS = 128
 HOST_MEMORY_MB = 262144
 HOST_DISK_GB = 4000
 
-#: How slowly a guest that is throttled most still dirties its memory, compared with an unhindered one.
+#: The dirty rate of a fully throttled guest, as a fraction of its own rate.
 _THROTTLED = 0.01
-#: A guest's own dirty rate is at most so many times the one that was asked for.
+#: The greatest dirty rate of a guest, as a multiple of the --dirty-rate option.
 BUSIEST = 1.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Address:
-    """Where to listen."""
+    """An address to listen on."""
 
     host: str
     port: int
@@ -40,7 +40,7 @@ class Address:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What was asked for. Memory is in MiB, rates are in MiB/s, times in seconds."""
+    """The options of a run. Memory is in MiB, rates are in MiB/s, times in seconds."""
 
     hosts: int = 4
     instances: int = 12
@@ -56,20 +56,20 @@ class Settings:
 
     @property
     def leaving(self) -> int:
-        """How many guests are on the host that is to be emptied: half of them."""
+        """The number of guests on the source host: half of all guests."""
         return -(-self.instances // 2)
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
-        said = re.sub(r'^argument (\S+): ', r'\1 ', message)
-        self.exit(USAGE, f'{self.prog}: {said} (see {self.prog} --help)\n')
+        reason = re.sub(r'^argument (\S+): ', r'\1 ', message)
+        self.exit(USAGE, f'{self.prog}: {reason} (see {self.prog} --help)\n')
 
 
 def parse(argv: Sequence[str] | None = None) -> Settings:
-    """Return what a command line asks for.
+    """Return the settings of a command line.
 
-    :raises SystemExit: it asks for help, or for what cannot be; one line has said so.
+    :raises SystemExit: it requests help, or an option is not possible; the reason is printed in one line.
     """
     parser = _make_parser()
     settings = Settings(**vars(parser.parse_args(argv)))
@@ -86,8 +86,8 @@ def _make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         description='A whole cloud in one process: it empties one of its hosts while you watch, and audits every '
         'allocation. With --serve it stays up, for the openstack client.',
-        epilog='Exit status: 0 every migration completed and no finding; 1 otherwise; 2 an option cannot be; 3 a '
-        'part of it is not installed; 130 interrupted.',
+        epilog='Exit status: 0 every migration completed and no finding; 1 otherwise; 2 an option is not possible; 3 '
+        'a part of it is not installed; 130 interrupted.',
     )
     add = parser.add_argument
     add('--hosts', type=_whole(2), default=default.hosts, metavar='N', help='compute hosts (%(default)s)')
@@ -111,15 +111,15 @@ def _make_parser() -> argparse.ArgumentParser:
         type=_rate(above_zero=False),
         default=default.dirty_rate,
         metavar='MIB/S',
-        help='how fast a guest writes to its memory, MiB/s; each has its own, between half and one and a half of this '
-        '(%(default)g)',
+        help='how fast a guest writes to its memory, MiB/s; each guest has its own rate between 0.5 and 1.5 times '
+        'this (%(default)g)',
     )
     add(
         '--bandwidth',
         type=_rate(above_zero=True),
         default=default.bandwidth,
         metavar='MIB/S',
-        help="what a host's link carries, shared by its migrations, MiB/s (%(default)g)",
+        help="the rate of a host's link, shared by its migrations, MiB/s (%(default)g)",
     )
     add(
         '--prepare',
@@ -133,7 +133,7 @@ def _make_parser() -> argparse.ArgumentParser:
         type=_whole(0),
         default=default.seed,
         metavar='N',
-        help='which guest starts where, and how busy it is (%(default)s)',
+        help='seed of the hosts and dirty rates of the guests (%(default)s)',
     )
     add('--json', action='store_true', help='one JSON report on stdout instead of the screen')
     add(
@@ -142,36 +142,36 @@ def _make_parser() -> argparse.ArgumentParser:
         metavar='HOST:PORT',
         help='migrate nothing, and serve the REST API until SIGINT or SIGTERM; loopback only, port 0 is any free one',
     )
-    add('--placement', type=_address, metavar='HOST:PORT', help='serve the Placement too, beside --serve')
+    add('--placement', type=_address, metavar='HOST:PORT', help='with --serve: serve Placement too')
     return parser
 
 
 def misfit(settings: Settings) -> str | None:
-    """Say why what is asked for cannot be, or None: it can."""
+    """Return why the settings are not possible, or None."""
     if settings.placement and not settings.serve:
-        return f'--placement is {settings.placement}: it goes with --serve, so give that too'
+        return f'--placement is {settings.placement}: it needs --serve, so give that too'
     if settings.serve and settings.json:
         return '--json is given with --serve, which reports nothing: leave one of them out'
     if settings.guest_memory > HOST_MEMORY_MB:
         return (
-            f'--guest-memory is {settings.guest_memory}: a host of the demo has {HOST_MEMORY_MB} MiB, so that or less '
-            'would do'
+            f'--guest-memory is {settings.guest_memory}: a host of the demo has {HOST_MEMORY_MB} MiB, so give that '
+            'or less'
         )
     room = min(HOST_VCPUS, HOST_MEMORY_MB // settings.guest_memory, HOST_DISK_GB)
-    # Half of them begin on one host, and all of them end on the others.
+    # Half of the guests start on one host, and all of them end on the others.
     most = min(2 * room, (settings.hosts - 1) * room)
     if settings.instances > most:
         return (
             f'--instances is {settings.instances}: with --hosts {settings.hosts} and --guest-memory '
-            f'{settings.guest_memory} there is room for {most} and the move of half of them, so that or less would do'
+            f'{settings.guest_memory} there is room for {most} and the migration of half of them, so give that or less'
         )
     share = settings.bandwidth / min(settings.max_concurrent, settings.leaving)
     fastest = share / (BUSIEST * _THROTTLED)
     if settings.dirty_rate >= fastest:
         return (
             f'--dirty-rate is {settings.dirty_rate:g}: with --bandwidth {settings.bandwidth:g} and --max-concurrent '
-            f'{settings.max_concurrent} such a guest would never be copied, however much it is throttled; less than '
-            f'{fastest:g} would do'
+            f'{settings.max_concurrent} the copy of such a guest never ends, even if it is fully throttled: give less '
+            f'than {fastest:g}'
         )
     return None
 
@@ -183,7 +183,7 @@ def _whole(least: int) -> Callable[[str], int]:
         except ValueError:
             value = least - 1
         if value < least:
-            raise argparse.ArgumentTypeError(f'is {text!r}: a whole number of {least} or more would do')
+            raise argparse.ArgumentTypeError(f'is {text!r}: give a whole number of {least} or more')
         return value
 
     return whole
@@ -197,7 +197,7 @@ def _rate(*, above_zero: bool) -> Callable[[str], float]:
             value = math.nan
         if not math.isfinite(value) or value < 0 or (above_zero and value == 0):
             raise argparse.ArgumentTypeError(
-                f'is {text!r}: a number {"above 0" if above_zero else "of 0 or more"} would do'
+                f'is {text!r}: give a number {"above 0" if above_zero else "of 0 or more"}'
             )
         return value
 
@@ -206,11 +206,11 @@ def _rate(*, above_zero: bool) -> Callable[[str], float]:
 
 def _address(text: str) -> Address:
     host, colon, port = text.rpartition(':')
-    example = 'HOST:PORT would do, such as 127.0.0.1:8774'
+    example = 'give HOST:PORT, such as 127.0.0.1:8774'
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f'is {text!r}: {example}')
     if not api.is_loopback(host):
         raise argparse.ArgumentTypeError(
-            f'is {text!r}: it lets in anybody who reaches it, so it listens on loopback only: {example}'
+            f'is {text!r}: it checks no credentials, so it listens on loopback only: {example}'
         )
     return Address(host, int(port))

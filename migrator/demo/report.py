@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the demo has to report: what became of each migration, what it cost, and whether the books are right."""
+"""The report of the demo: the result of each migration, its cost, and the audit of the allocations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from migrator.testing import counting
 
 _S = MigrationStatus
 
-#: What one migration of an idle cloud may cost.
+#: The greatest cost of one migration in an idle cloud.
 BUDGET = {'placement_requests': 4, 'rpc_messages': 20, 'sql_statements': 40, 'commits': 16}
 
 
@@ -30,12 +30,12 @@ class Refusal:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """How the demo went.
+    """The results of the demo.
 
-    :ivar migrations: as in the JSON report, in the order in which they were accepted.
+    :ivar migrations: the migrations as in the JSON report, in the order in which they were accepted.
     :ivar seconds: from the first request to the end of the last migration.
     :ivar looked_at: how many allocations, consumers, instances and migrations the audit has compared.
-    :ivar violations: what the hypervisors say must never be, and was.
+    :ivar violations: states that the hypervisors recorded and that must never occur.
     :ivar left: how many guests the source still runs.
     """
 
@@ -51,21 +51,21 @@ class Report:
 
     @property
     def completed(self) -> int:
-        """How many migrations have completed."""
+        """The number of completed migrations."""
         return sum(one['status'] == _S.COMPLETED for one in self.migrations)
 
     @property
     def right(self) -> bool:
-        """Whether everything is as it should be."""
+        """Whether every migration completed, and there is no finding."""
         all_of_them = self.completed == len(self.migrations) > 0
         return all_of_them and not (self.refused or self.findings or self.violations or self.left)
 
     def per_migration(self) -> dict[str, float]:
-        """Return what a migration has cost, on average."""
+        """Return the average cost of a migration."""
         return {name: round(count / max(1, len(self.migrations)), 2) for name, count in self.costs.items()}
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as ``--json`` prints it."""
+        """Return the JSON document of ``--json``."""
         return {
             'migrations': self.migrations,
             'refused': [dataclasses.asdict(one) for one in self.refused],
@@ -77,8 +77,8 @@ class Report:
 
 
 def make(cloud: DemoCloud, refused: Sequence[Refusal]) -> Report:
-    """Look at everything once the migrations have ended."""
-    # Before anything is looked at: the audit talks to Placement too.
+    """Return the report after the migrations have ended."""
+    # Read the counters first, because the audit sends requests to Placement too.
     costs, asides = cloud.costs(), cloud.asides()
     with counting.aside():
         migrations, histories = cloud.migrations(), cloud.histories()
@@ -116,19 +116,19 @@ def make(cloud: DemoCloud, refused: Sequence[Refusal]) -> Report:
 
 
 def audit(cloud: DemoCloud) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Hold every consumer in Placement against every instance and migration.
+    """Compare every consumer in Placement with every instance and migration.
 
-    :returns: the findings, and how much was compared.
+    :returns: the findings, and the numbers of what was compared.
     """
     instances = cloud.database.instances.list()
     migrations = cloud.database.migrations.list()
     roots = {node.host: node.uuid for node in cloud.database.services.list_nodes()}
     known = {one.uuid for one in instances} | {one.uuid for one in migrations}
-    books = placement_audit.read(cloud.placement_client, known)
-    found = placement_audit.audit(books, roots, instances, migrations)
+    allocations = placement_audit.read(cloud.placement_client, known)
+    found = placement_audit.audit(allocations, roots, instances, migrations)
     looked_at = {
-        'allocations': sum(len(held) for held in books.held.values()),
-        'consumers': len(books.held),
+        'allocations': sum(len(held) for held in allocations.held.values()),
+        'consumers': len(allocations.held),
         'instances': len(instances),
         'migrations': len(migrations),
     }
@@ -139,31 +139,30 @@ def audit(cloud: DemoCloud) -> tuple[list[dict[str, Any]], dict[str, int]]:
 
 
 def trace_of(cloud: DemoCloud, migration: Migration, history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return all that happened to a migration, in order: its statuses, its messages, its hypervisors' doings.
+    """Return the events of a migration in order: statuses, messages, and effects on its hypervisors.
 
-    ``at`` counts seconds from its acceptance.
+    ``at`` is in seconds since its acceptance.
     """
     clock = cloud.world_threads.clock
     start = _at(history[0])
-    # Statuses are on the wall clock, the others on the monotonic one.
+    # Statuses have times of the wall clock, the other events of the monotonic clock.
     offset = clock.monotonic() - (clock.now() - start).total_seconds()
     events = [((_at(one) - start).total_seconds(), 'status', str(one['status'])) for one in history]
     for moment, message in zip(list(cloud.messages.times), list(cloud.messages), strict=False):
         if message.migration_uuid == migration.uuid:
-            said = f'{message.kind} {message.method}: {message.sender} to {message.target}'
-            events.append((moment - offset, 'message', said))
+            text = f'{message.kind} {message.method}: {message.sender} to {message.target}'
+            events.append((moment - offset, 'message', text))
     for effect in list(cloud.world.log):
-        # What its user did before, and what an earlier migration of the same guest did, is not of this one.
+        # Earlier effects belong to the guest's user, or to an earlier migration of the guest.
         if effect.instance_uuid == migration.instance_uuid and effect.time >= offset:
             events.append((effect.time - offset, 'hypervisor', f'{effect.effect} at {effect.host}'))
     return [{'at': round(at, 4), 'kind': kind, 'what': what} for at, kind, what in sorted(events)]
 
 
 def noticed_after(trace: Sequence[dict[str, Any]]) -> float | None:
-    """Return how many seconds after the end of its copy a migration went on, or None: it was not moved.
+    """Return how many seconds after the end of its copy a migration went on, or None if it did not complete.
 
-    The event is there at once. A poll would come when a migration has been silent for the poll interval, as one that
-    copies is.
+    The event for the end of a copy arrives at once. A poll comes only after the poll interval without a report.
     """
     ends = [float(one['at']) for one in trace if one['what'].startswith('job completed')]
     goes_on = [float(one['at']) for one in trace if one['what'] == _S.POST_MIGRATING]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The main job of the demo: empty one host through the queue, by the REST API, and report."""
+"""The main part of the demo: it empties one host by requests to the REST API, and reports."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _TICK = 0.1
 
 
 class _Stopped(KeyboardInterrupt):
-    """A signal other than SIGINT has asked it to stop.
+    """A signal other than SIGINT has stopped the demo.
 
-    :ivar status: the exit status that goes with it.
+    :ivar status: the exit status for the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -40,9 +40,9 @@ def _stop(number: int, _frame: Any) -> None:
 
 
 def run(settings: options.Settings, directory: str) -> int:
-    """Run it; return the exit status.
+    """Run the demo, and return the exit status.
 
-    :raises KeyboardInterrupt: interrupted before there was a cloud.
+    :raises KeyboardInterrupt: interrupted before the cloud exists.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
@@ -59,13 +59,13 @@ def run(settings: options.Settings, directory: str) -> int:
         refused = _empty_the_source(cloud, view)
         report = demo_report.make(cloud, refused)
     except KeyboardInterrupt as stop:
-        _hear_no_more()
+        _ignore_signals()
         print(f'{PROG}: interrupted, stopping ...', file=sys.stderr)
         cloud.stop_services()
         print(f'{PROG}: {summary.interrupted(demo_screen.look(cloud))}', file=sys.stderr)
         return getattr(stop, 'status', INTERRUPTED)
     else:
-        _hear_no_more()
+        _ignore_signals()
     finally:
         cloud.stop_services()
         cloud.close()
@@ -78,17 +78,17 @@ def run(settings: options.Settings, directory: str) -> int:
 
 
 def make_console() -> rich.console.Console:
-    """Return what stdout is: a terminal, or a file that gets plain lines."""
+    """Return a console for stdout: for a terminal, or for plain lines in a file."""
     if sys.stdout.isatty() and os.environ.get('TERM') != 'dumb':
         return rich.console.Console(highlight=False)
-    # Told so, or else variables of the environment could have it write escapes into a file.
+    # Without these arguments, environment variables could make it write escape sequences into a file.
     return rich.console.Console(force_terminal=False, color_system=None, highlight=False, width=500)
 
 
 def _empty_the_source(cloud: DemoCloud, view: demo_screen.View) -> list[demo_report.Refusal]:
-    """Ask for a live migration of each guest of the source, and wait until all have ended.
+    """Request a live migration of each guest of the source, and wait until all have ended.
 
-    :returns: what the API has refused.
+    :returns: the requests that the API refused.
     """
     refused: list[demo_report.Refusal] = []
     asked, enough = cloud.world_threads.event(), cloud.world_threads.event()
@@ -109,21 +109,21 @@ def _empty_the_source(cloud: DemoCloud, view: demo_screen.View) -> list[demo_rep
         cloud.world_threads.start(ask, name='demo-client')
         try:
             while True:
-                # The look comes after the question whether there is more to come, or the last ones could be missed.
+                # Read the flag before the look. Otherwise the look could miss the last migrations.
                 complete = asked.is_set()
                 seen = demo_screen.look(cloud)
                 view.show(seen)
-                # What is stuck waits for a person, and the demo has none.
+                # A stuck migration waits for an operator, and the demo has none.
                 if complete and all(one.ended or one.stuck_reason for one in seen.migrations):
                     return refused
                 cloud.world_threads.sleep(_TICK)
         finally:
-            # Whoever still asks would write to a database that is being removed.
+            # The client thread must not write to a database that is being removed.
             enough.set()
             asked.wait()
 
 
-def _hear_no_more() -> None:
-    """Let no second signal get between here and the end, which is near."""
+def _ignore_signals() -> None:
+    """Ignore further signals, because the demo ends soon anyway."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the demo shows while it runs: a live table on a terminal, plain lines elsewhere."""
+"""The screen of the demo while it runs: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ _STYLES = {
 }
 _BAD = 'bold red'
 
-#: Columns from which there is room for how much has been copied.
+#: The least width in columns for the column "Copied".
 _WIDE = 100
-#: Columns that the cells besides the bar take, and that one in particular.
+#: The width of the cells besides the bar, and of the column "Copied".
 _CELLS, _COPIED = 66, 20
-#: Lines around the table: its title, its head and what follows it.
+#: The number of lines around the table: its title, its head and what follows it.
 _AROUND = 9
 
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """One look at the cloud.
+    """The state of the cloud at one moment.
 
     :ivar histories: the uuid of a migration -> each status that it has had.
     :ivar population: host -> how many guests it runs.
-    :ivar asked: how many migrations are to be asked for, in all.
+    :ivar asked: how many migrations the demo requests in all.
     """
 
     migrations: Sequence[Migration]
@@ -60,7 +60,7 @@ class Look:
     now: datetime.datetime
 
     def position(self, migration: Migration) -> int:
-        """Return a queued migration's place in the queue of its source, from 1."""
+        """Return a migration's position in the queue of its source, from 1."""
         waiting = [one for one in self.migrations if one.status == _S.QUEUED]
         waiting.sort(key=lambda one: (_moment(self.histories[one.uuid], _S.QUEUED) or self.now, one.id))
         return waiting.index(migration) + 1
@@ -74,7 +74,7 @@ class Look:
 
 
 def look(cloud: DemoCloud) -> Look:
-    """Look at the cloud; it counts as an aside."""
+    """Return the present state of the cloud. The cost of this counts as an aside."""
     with counting.aside():
         migrations = cloud.migrations()
         histories = cloud.histories()
@@ -85,55 +85,55 @@ def look(cloud: DemoCloud) -> Look:
 
 
 class View(Protocol):
-    """What is shown while the demo runs."""
+    """The interface of a display for the run."""
 
     def __enter__(self) -> View:
-        """Begin."""
+        """Begin the display."""
 
     def __exit__(self, *exc_info: Any) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
 
     def show(self, seen: Look) -> None:
-        """Show what is new."""
+        """Show a new state."""
 
 
 class Lines:
-    """One line for each change of a status, without a single escape."""
+    """A display with one line for each change of a status, without escape sequences."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._told: dict[str, int] = {}
+        self._printed: dict[str, int] = {}
         self._began: datetime.datetime | None = None
 
     def __enter__(self) -> Lines:
-        """Begin."""
+        """Begin the display."""
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        """There is nothing to restore."""
+        """Do nothing: there is nothing to restore."""
 
     def show(self, seen: Look) -> None:
-        """Print what has changed since the last time."""
+        """Print the changes since the last call."""
         news = [
             (entry['at'], migration, entry['status'])
             for migration in seen.migrations
-            for entry in seen.histories[migration.uuid][self._told.get(migration.uuid, 0) :]
+            for entry in seen.histories[migration.uuid][self._printed.get(migration.uuid, 0) :]
         ]
         for at, migration, status in sorted(news, key=lambda one: str(one[0])):
             moment = datetime.datetime.fromisoformat(at)
             self._began = self._began or moment
-            # Where it goes is known once it is being prepared; the first status is from before that.
+            # The destination is not known yet in the first status.
             route = migration.source_compute
             if status != _S.ACCEPTED:
                 route = f'{route} -> {migration.dest_compute or "?"}'
             name = seen.names.get(migration.instance_uuid, migration.instance_uuid)
             seconds = (moment - self._began).total_seconds()
             print(f'{seconds:8.3f} s  {name}  {route:<16}  {status}', file=self._out, flush=True)
-        self._told = {uuid: len(history) for uuid, history in seen.histories.items()}
+        self._printed = {uuid: len(history) for uuid, history in seen.histories.items()}
 
 
 class Screen:
-    """A table that is drawn anew again and again, on a terminal."""
+    """A table on a terminal that is redrawn for each state."""
 
     def __init__(self, console: rich.console.Console, title: str) -> None:
         self._console = console
@@ -142,12 +142,12 @@ class Screen:
         self._live = rich.live.Live(console=console, auto_refresh=False, vertical_overflow='crop')
 
     def __enter__(self) -> Screen:
-        """Hide the cursor, and begin to draw."""
+        """Hide the cursor, and begin the display."""
         self._live.start()
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        """Show the cursor again; the last drawing stays."""
+        """Show the cursor again. The last table stays."""
         self._live.stop()
 
     def show(self, seen: Look) -> None:
@@ -155,7 +155,7 @@ class Screen:
         self._live.update(self.drawing(seen), refresh=True)
 
     def drawing(self, seen: Look) -> rich.console.Group:
-        """Return what is drawn."""
+        """Return the table and the line below it."""
         shown = self._that_fit(seen.migrations)
         hidden = len(seen.migrations) - len(shown)
         more = [rich.text.Text(f' and {hidden} more', style='dim')] if hidden else []
@@ -180,7 +180,7 @@ class Screen:
         return table
 
     def _that_fit(self, migrations: Sequence[Migration]) -> Sequence[Migration]:
-        """Return those for which there are lines: what moves rather than what waits, and that rather than the past."""
+        """Return the migrations that fit: active ones before queued ones, and those before ended ones."""
         room = max(3, self._console.height - _AROUND)
         if len(migrations) <= room:
             return migrations
@@ -194,12 +194,12 @@ class Screen:
         status = _S(migration.status)
         arrow = '\N{RIGHTWARDS ARROW}' if self._unicode else '->'
         style = _STYLES.get(status, _BAD)
-        said = 'stuck' if migration.stuck_reason else status.value
+        shown = 'stuck' if migration.stuck_reason else status.value
         history = seen.histories[migration.uuid]
         return [
             seen.names.get(migration.instance_uuid, '?'),
             f'{migration.source_compute} {arrow} {migration.dest_compute or "..."}',
-            rich.text.Text(said, style=_BAD if migration.stuck_reason else style),
+            rich.text.Text(shown, style=_BAD if migration.stuck_reason else style),
             self._bar(migration, style),
             _copied(migration),
             self._queue(migration, seen),
@@ -240,7 +240,7 @@ class Screen:
 
 
 def _share(migration: Migration) -> float:
-    """Return how much of the guest's memory is at the destination and up to date, as last heard."""
+    """Return the share of the guest's memory that is up to date at the destination, by the last report."""
     if migration.status in _MOVED:
         return 1.0
     if migration.status != _S.RUNNING or not migration.memory_total or migration.memory_remaining is None:
@@ -252,7 +252,7 @@ def _copied(migration: Migration) -> str:
     if not migration.memory_total or migration.memory_processed is None:
         return ''
     if migration.status in _MOVED and migration.memory_processed < migration.memory_total:
-        return ''  # what was last heard was not the end of it
+        return ''  # the last report came before the end of the copy
     return f'{migration.memory_processed // _MIB} of {migration.memory_total // _MIB} MiB'
 
 

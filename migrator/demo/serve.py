@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``migrator-demo --serve``: the cloud stays up for the real clients, with a development identity beside it."""
+"""``migrator-demo --serve``: the cloud stays up for real clients, with a development identity service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A cloud of {hosts} hosts and {instances} guests is up, with nothing migrating.
   Compute API  {compute}
 {placement}
 For the openstack client, in another terminal. FOR DEVELOPMENT ONLY: this identity service listens on loopback, and
-believes whatever it is told.
+does not check passwords.
 
 export OS_AUTH_TYPE=password OS_AUTH_URL={identity}/v3 OS_IDENTITY_API_VERSION=3
 export OS_USERNAME=admin OS_PASSWORD=any OS_USER_DOMAIN_NAME=Default
@@ -43,9 +43,9 @@ Ctrl-C stops it.
 
 
 def serve(settings: options.Settings, address: options.Address, directory: str) -> int:
-    """Serve until SIGINT or SIGTERM; return the exit status."""
+    """Serve until SIGINT or SIGTERM, and return the exit status."""
     with contextlib.ExitStack() as stack:
-        # Taken here and not left to the caller's: a shell starts what is in the background with SIGINT ignored.
+        # Receive the signals here, because a shell starts a background process with SIGINT ignored.
         asked_to_stop = stack.enter_context(signals.Signals())
         cloud = DemoCloud(directory, settings)
         stack.callback(cloud.close)
@@ -64,7 +64,7 @@ def serve(settings: options.Settings, address: options.Address, directory: str) 
             print(f'{options.PROG}: {error}', file=sys.stderr)
             return options.USAGE
         cloud.populate()
-        print(_say(cloud, endpoints, f'{compute.url}{_IDENTITY}'), flush=True)
+        print(_instructions(cloud, endpoints, f'{compute.url}{_IDENTITY}'), flush=True)
         asked_to_stop.next()
         print('Stopping.', flush=True)
     return 0
@@ -78,7 +78,7 @@ def _listen(option: str, address: options.Address, app: Callable[..., Any]) -> h
 
 
 def _beside(app: Callable[..., Any], identity: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an application that serves the identity below its own path, and the API everywhere else."""
+    """Return an application that serves the identity service below its own path, and the API elsewhere."""
 
     def dispatch(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get('PATH_INFO', '')
@@ -92,7 +92,7 @@ def _beside(app: Callable[..., Any], identity: Callable[..., Any]) -> Callable[.
     return dispatch
 
 
-def _say(cloud: DemoCloud, endpoints: dict[str, str], identity: str) -> str:
+def _instructions(cloud: DemoCloud, endpoints: dict[str, str], identity: str) -> str:
     leaving = [guest for guest in cloud.guests if guest.host == SOURCE]
     return _LINES.format(
         hosts=cloud.settings.hosts,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the demo says at its end: what became of it all, what a migration cost, and what the audit found."""
+"""The summary of the demo: the results, the cost of a migration, and the findings of the audit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GOOD, _BAD = 'bold green', 'bold red'
 
 
 def title(settings: options.Settings) -> str:
-    """Say what is about to happen."""
+    """Return the title of the run."""
     return (
         f'Emptying {cloud.SOURCE}: {settings.leaving} guests of {settings.guest_memory} MiB, '
         f'{settings.max_concurrent} at a time over {settings.bandwidth:g} MiB/s'
@@ -29,14 +29,13 @@ def title(settings: options.Settings) -> str:
 
 
 def interrupted(seen: screen.Look) -> str:
-    """Say what state things are in when the demo was interrupted."""
+    """Return the message for an interruption, with the state of the migrations."""
     counts = dict(seen.counts())
     never = seen.asked - len(seen.migrations)
-    said = [f'{count} {status}' for status, count in counts.items()]
-    said += [f'{never} never asked for'] if never > 0 else []
-    return (
-        f'interrupted; migrations: {", ".join(said) or "none"}. The simulated cloud is gone, and leaves nothing behind.'
-    )
+    parts = [f'{count} {status}' for status, count in counts.items()]
+    parts += [f'{never} never requested'] if never > 0 else []
+    statuses = ', '.join(parts) or 'none'
+    return f'interrupted; migrations: {statuses}. The simulated cloud is gone, and leaves nothing behind.'
 
 
 def show(console: rich.console.Console, report: Report) -> None:
@@ -52,19 +51,19 @@ def show(console: rich.console.Console, report: Report) -> None:
         console.print(f'  {refusal.instance} was refused: {refusal.answer}', style=_BAD, markup=False)
     for migration in report.migrations:
         if migration['status'] != 'completed':
-            said = f'  {migration["name"]} ended {migration["status"]}: {migration["failure"] or "no reason is known"}'
-            console.print(said, style=_BAD, markup=False)
+            line = f'  {migration["name"]} ended {migration["status"]}: {migration["failure"] or "no reason is known"}'
+            console.print(line, style=_BAD, markup=False)
     for violation in report.violations:
-        console.print(f'  the hypervisors say: {violation}', style=_BAD, markup=False)
+        console.print(f'  the hypervisors report: {violation}', style=_BAD, markup=False)
     console.print()
     console.print(_costs(report, rich.box.SIMPLE_HEAD if console.is_terminal else None))
     noticed = [one['noticed_after'] for one in report.migrations if one['noticed_after'] is not None]
     if noticed:
         console.print(
-            f'The end of a copy was acted on after {max(noticed) * 1000:.0f} ms at most: by its event, for a poll '
-            f'comes only after {cloud.POLL_INTERVAL * 1000:.0f} ms of silence.'
+            f'Each migration went on within {max(noticed) * 1000:.0f} ms of the end of its copy: by its event, because '
+            f'a poll comes only after {cloud.POLL_INTERVAL * 1000:.0f} ms without a report.'
             if max(noticed) < cloud.POLL_INTERVAL
-            else f'The end of a copy was acted on after {max(noticed) * 1000:.0f} ms at most.'
+            else f'Each migration went on within {max(noticed) * 1000:.0f} ms of the end of its copy.'
         )
     console.print()
     _audit(console, report)
@@ -95,7 +94,7 @@ def _count(findings: int) -> str:
 def _audit(console: rich.console.Console, report: Report) -> None:
     looked = report.looked_at
     console.print(
-        f'Audit: {looked["allocations"]} allocations of {looked["consumers"]} consumers in Placement, held against '
+        f'Audit: {looked["allocations"]} allocations of {looked["consumers"]} consumers in Placement, compared with '
         f'{looked["instances"]} instances and {looked["migrations"]} migrations: ' + _count(len(report.findings)),
         style=_BAD if report.findings else _GOOD,
     )

@@ -223,4 +223,4 @@ def test_a_command_that_is_none_is_usage(run, words):
 
 def test_help_is_right(capsys):
     assert manage.main(['--help']) == 0
-    assert 'Exit status: 0 right' in capsys.readouterr().out
+    assert 'Exit status: 0 success' in capsys.readouterr().out
