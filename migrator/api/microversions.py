@@ -19,7 +19,7 @@ LEGACY_HEADER = 'X-OpenStack-Nova-API-Version'
 HISTORY: dict[str, str] = {
     '2.1': 'the beginning: host, block_migration and disk_over_commit of os-migrateLive are all required',
     '2.3': 'servers: more OS-EXT-SRV-ATTR fields, and delete_on_termination of volumes',
-    '2.5': 'servers: ip6 filters for those who are no administrators too',
+    '2.5': 'servers: ip6 filters also for users who are not administrators',
     '2.9': 'servers: locked',
     '2.11': 'os-services: forced_down, and PUT force-down',
     '2.16': 'servers: host_status',
@@ -35,7 +35,7 @@ HISTORY: dict[str, str] = {
     '2.33': 'os-hypervisors: pages',
     '2.34': 'os-migrateLive: the answer does not wait for the pre-checks',
     '2.47': 'servers: the flavor is embedded',
-    '2.51': 'os-instance-actions: events for everybody, their tracebacks for administrators',
+    '2.51': 'os-instance-actions: events for all users, their tracebacks for administrators',
     '2.53': 'os-services, os-hypervisors: ids are uuids; PUT /os-services/{uuid}; hypervisors with their servers',
     '2.58': 'os-instance-actions: pages, updated_at, changes-since',
     '2.59': 'migrations: uuid; os-migrations: pages, changes-since, no unknown parameters',

@@ -209,7 +209,7 @@ class Observation(base.Versioned):
     :ivar epoch: the highest epoch seen, including the poll's own.
     :ivar tenure: the highest tenure seen for the instance, including the poll's own.
     :ivar entry: an :class:`Entry`.
-    :ivar verdict: the result of the driver call: completed, failed, aborted; '' while there is none.
+    :ivar verdict: the result of the driver call: completed, failed, aborted; '' before it returns.
     :ivar reports: the reports of steps that run, or that have ended and are not yet acknowledged.
     :ivar progress: memory and disk figures in bytes, as the REST API names them; {} without a job.
     """

@@ -29,7 +29,7 @@ def read(prog: str, argv: Sequence[str] | None = None) -> cfg.ConfigOpts:
     This registers only the options that decide how the process runs: logging, and :mod:`migrator.conf.service`.
     :func:`complete` registers the rest after the choice of threads.
 
-    :param argv: the command line; None: there is none, and ``OS_MIGRATOR_CONFIG_DIR`` may name a directory.
+    :param argv: the command line; None: no command line, and ``OS_MIGRATOR_CONFIG_DIR`` may name a directory.
     :raises migrator.exception.ConfigurationError: a file is missing or cannot be read, or a value is not valid.
     :raises SystemExit: the command line is wrong, or requests help; argparse has printed the text.
     """
