@@ -24,7 +24,7 @@ def site(database_url):
 
 
 @pytest.mark.timeout(1200)
-def test_no_random_request_is_answered_by_a_fault_of_the_service(site):
+def test_no_random_request_returns_a_server_error(site):
     answers = random_requests.run(site, seed=2, requests=random_requests.count(4000))
     assert [f'#{number}: {request}: {wrong}' for number, (request, _, wrong) in enumerate(answers) if wrong] == []
 

@@ -21,6 +21,6 @@ from migrator import exception
         (exception.MigratorException(), 'An unexpected error occurred.'),
     ],
 )
-def test_what_was_said_of_an_error_is_in_its_text_whatever_was_not(error, said):
+def test_message_keeps_given_arguments_when_others_are_missing(error, said):
     """Where one keyword was missing it became a KeyError, and the reason that was given was lost."""
     assert str(error) == said

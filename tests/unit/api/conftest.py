@@ -55,15 +55,15 @@ class ConductorStandIn:
     """The door to another process, with nobody behind it but what a test puts there."""
 
     def __init__(self):
-        self.told = []
+        self.calls = []
         self.does = lambda migration_uuid: None
 
     def live_migrate(self, context, migration_uuid):
-        self.told.append(('live_migrate', migration_uuid))
+        self.calls.append(('live_migrate', migration_uuid))
         self.does(migration_uuid)
 
     def wake(self, context, migration_uuid, server):
-        self.told.append(('wake', migration_uuid, server))
+        self.calls.append(('wake', migration_uuid, server))
         self.does(migration_uuid)
 
 

@@ -20,7 +20,7 @@ def test_every_answer_has_the_id_of_its_request(world):
     assert len(seen) == 4
 
 
-def test_an_answer_says_its_version_and_that_caches_must_look_at_it(world):
+def test_answer_has_version_and_vary_headers(world):
     for version in ('2.1', '2.30', '2.80'):
         for path in ('/servers', '/nonsense'):
             headers = world.ask('GET', path, version=version).headers
@@ -29,7 +29,7 @@ def test_an_answer_says_its_version_and_that_caches_must_look_at_it(world):
             assert headers['Vary'] == 'OpenStack-API-Version, X-OpenStack-Nova-API-Version'
 
 
-def test_an_error_nobody_thought_of_is_a_500_that_tells_no_more_than_where_to_look(world, monkeypatch, caplog):
+def test_unexpected_error_returns_500_with_only_the_request_id(world, monkeypatch, caplog):
     def fails(*args, **kwargs):
         raise RuntimeError('secret at 10.1.2.3')
 
@@ -41,7 +41,7 @@ def test_an_error_nobody_thought_of_is_a_500_that_tells_no_more_than_where_to_lo
     assert 'secret at 10.1.2.3' in caplog.text
 
 
-def test_a_database_that_is_read_only_is_a_503_to_changes_alone(world):
+def test_read_only_database_returns_503_only_for_changes(world):
     guest = world.guest()
     engine = world.database.engine
     sa.event.listen(engine.sa_engine, 'connect', lambda connection, _: connection.execute('PRAGMA query_only = ON'))
@@ -59,7 +59,7 @@ def test_a_database_that_is_read_only_is_a_503_to_changes_alone(world):
         exception.RPCTimeout(target='conductor.10.1.2.3', method='wake', timeout=60),
     ],
 )
-def test_a_service_that_is_away_is_a_503_that_tells_no_address(world, monkeypatch, error):
+def test_unreachable_service_returns_503_without_its_address(world, monkeypatch, error):
     def fails(*args, **kwargs):
         raise error
 
@@ -70,7 +70,7 @@ def test_a_service_that_is_away_is_a_503_that_tells_no_address(world, monkeypatc
     assert response.headers['Retry-After'] == '5'
 
 
-def test_two_applications_in_one_process_know_nothing_of_each_other(make_world):
+def test_two_applications_in_one_process_are_independent(make_world):
     first = make_world()
     first.conf.set_override('max_limit', 1, group='api')
     first.guest('one')
@@ -85,7 +85,7 @@ def test_two_applications_in_one_process_know_nothing_of_each_other(make_world):
     ('path', 'code'),
     [('/v2.1/servers/%ff', 400), ('/v2.1/servers/%00', 404), ('/v2.1/servers/..%2f..%2fetc', 404)],
 )
-def test_a_strange_url_is_no_500(world, path, code):
+def test_invalid_url_does_not_return_500(world, path, code):
     request = webob.Request.blank(path, headers={'X-Auth-Token': 'admin'})
     response = request.get_response(world.app)
     assert response.status_int == code, response.text

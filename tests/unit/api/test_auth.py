@@ -10,7 +10,7 @@ from keystonemiddleware import fixture as middleware_fixture
 from migrator.api import app, auth
 
 
-def test_without_a_token_there_is_nothing_but_a_401(world):
+def test_request_without_token_returns_401(world):
     before = world.rows()
     for method, path in (('GET', '/servers'), ('POST', '/servers/x/action'), ('GET', '/nonsense'), ('GET', '/')):
         response = world.ask(method, path + '/', token=None)
@@ -30,7 +30,7 @@ def test_without_a_token_there_is_nothing_but_a_401(world):
         ('ada:admin', 'ada', 'admin', False),
     ],
 )
-def test_a_noauth2_token_is_taken_at_its_word(world, token, user, project, is_admin):
+def test_noauth2_token_sets_user_project_and_role(world, token, user, project, is_admin):
     guest = world.guest(project=project)
     assert world.ask('POST', f'/servers/{guest.uuid}/action', {'lock': None}, token=token).status_int == 202
     assert world.ask('GET', '/os-services', token=token).status_int == (200 if is_admin else 403)
@@ -60,7 +60,7 @@ def keystone(world, tmp_path):
         yield world
 
 
-def test_keystones_users_projects_and_roles_are_ours(keystone):
+def test_keystone_token_sets_user_project_and_roles(keystone):
     guest = keystone.guest(project='blue')
     assert keystone.get('/servers', token='token-of-bob')['servers'][0]['name'] == 'vm'
     assert keystone.get('/servers', token='token-of-root')['servers'] == []
@@ -71,7 +71,7 @@ def test_keystones_users_projects_and_roles_are_ours(keystone):
     assert (row.user_id, row.project_id) == ('eve', 'blue')
 
 
-def test_keystone_turns_away_whom_it_does_not_know(keystone):
+def test_token_unknown_to_keystone_returns_401(keystone):
     for token in (None, 'token-of-nobody'):
         response = keystone.ask('GET', '/servers', token=token)
         assert response.status_int == 401
@@ -83,7 +83,7 @@ def test_with_keystone_discovery_still_needs_no_token(keystone):
     assert keystone.ask('GET', '/', token=None).status_int == 200
 
 
-def test_with_keystone_an_error_of_ours_is_told_as_ever(keystone, monkeypatch):
+def test_with_keystone_an_internal_error_has_novas_form(keystone, monkeypatch):
     response = keystone.ask('GET', '/servers/x', token='token-of-root', version='2.30')
     keystone.refuses(response, 404, 'itemNotFound', 'x')
     assert response.headers['OpenStack-API-Version'] == 'compute 2.30'
@@ -94,7 +94,7 @@ def test_headers_that_keystonemiddleware_sets_cannot_be_forged(keystone):
     keystone.refuses(response, 403, 'forbidden')
 
 
-def test_with_noauth2_such_headers_count_for_nothing(world):
+def test_with_noauth2_keystone_headers_are_ignored(world):
     response = world.ask('GET', '/os-services', token='bob:blue', X_Roles='admin', X_User_Id='admin')
     world.refuses(response, 403, 'forbidden')
 

@@ -206,7 +206,7 @@ def test_the_openstack_command_shows_migrates_and_aborts(served, cli):
     assert 'vcpus_used' in json.loads(cli('hypervisor', 'show', 'dest.example.org', '-f', 'json'))
 
 
-def test_the_openstack_command_tells_the_reason(served, cli):
+def test_openstack_command_prints_the_reason(served, cli):
     served.guest('web')
     text = cli('server', 'migrate', '--live-migration', '--host', 'nowhere', 'web', fails=True, fresh=True)
     assert 'Compute host nowhere could not be found' in text

@@ -14,7 +14,7 @@ from migrator.api import common
     [('1', 1), ('007', 7), ('2147483647', 2147483647), ('2147483648', None), ('9' * 30, None), ('', None), ('-1', None),
      ('1.0', None), ('x', None), ('1\n', None), ('٣', None)],
 )  # fmt: skip
-def test_an_integer_id_fits_into_the_database_or_is_none(text, number):
+def test_integer_id_returns_none_if_it_does_not_fit_into_the_database(text, number):
     assert common.integer_id(text) == number
 
 

@@ -37,7 +37,7 @@ def password(user, project=None):
         ('ada', None, 'ada:ada'),
     ],
 )
-def test_a_token_is_issued_to_anybody(user, project, token):
+def test_token_is_issued_without_a_password_check(user, project, token):
     response = ask('/v3/auth/tokens', 'POST', password(user, project))
     assert response.status_int == 201
     assert response.headers['X-Subject-Token'] == token
@@ -54,17 +54,17 @@ def test_every_answer_is_marked(world):
 
 
 @pytest.mark.parametrize('remote', ['10.1.2.3', '', '::ffff:10.1.2.3', '2001:db8::1'])
-def test_another_machine_is_turned_away(remote):
+def test_request_from_another_machine_returns_403(remote):
     assert ask('/v3/auth/tokens', 'POST', password('admin'), remote).status_int == 403
 
 
 @pytest.mark.parametrize('body', [{}, [], {'auth': {}}, {'auth': {'identity': {'password': {'user': {}}}}}, 'x'])
-def test_a_request_that_makes_no_sense_is_a_400(body):
+def test_malformed_request_returns_400(body):
     assert ask('/v3/auth/tokens', 'POST', body).status_int == 400
 
 
 @pytest.mark.parametrize('name', ['a\nb: c', 'a:b', '\u20ac', 'a' * 256, {'a': 'b'}, 7, ' '])
-def test_a_name_that_no_token_can_hold_is_a_400(name):
+def test_name_that_does_not_fit_into_a_token_returns_400(name):
     for body in (password(name), password('ada', name)):
         response = ask('/v3/auth/tokens', 'POST', body)
         assert response.status_int == 400
@@ -83,7 +83,7 @@ def test_a_body_that_is_not_json_and_a_path_that_is_not_utf_8_are_answered_in_no
     assert 'UTF-8' in response.json['badRequest']['message']
 
 
-def test_what_it_does_not_have_is_a_404():
+def test_unknown_url_returns_404():
     assert ask('/v3/users').status_int == 404
     assert ask('/v2.0/tokens', 'POST', {}).status_int == 404
 

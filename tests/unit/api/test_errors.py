@@ -19,7 +19,7 @@ from migrator.api import errors
         (500, 'computeFault'), (501, 'notImplemented'), (503, 'serviceUnavailable'),
     ],
 )  # fmt: skip
-def test_each_code_has_novas_word(code, fault):
+def test_each_code_has_novas_name(code, fault):
     response = errors.body(code, 'why')
     assert response.status_int == code
     assert response.json == {fault: {'code': code, 'message': 'why'}}
@@ -33,7 +33,7 @@ OURS = sorted(
 
 
 @pytest.mark.parametrize('cls', OURS, ids=lambda cls: cls.__name__)
-def test_what_the_asker_got_wrong_is_told_and_what_went_wrong_here_is_not(make_request, cls):
+def test_request_error_is_returned_and_internal_error_is_hidden(make_request, cls):
     response = errors.of(cls('the very reason'), make_request())
     assert response.status_int == cls.code
     assert ('the very reason' in response.text) == (cls.code < 500)
@@ -49,7 +49,7 @@ def test_an_error_of_webob_keeps_its_code_and_explanation(make_request):
 @pytest.mark.parametrize(
     'error', [exception.RPCTimeout(target='a', method='b', timeout=1), RuntimeError('a\nCRITICAL')]
 )
-def test_neither_a_path_nor_a_method_nor_an_error_makes_a_log_line_of_its_own(make_request, caplog, error):
+def test_line_break_in_path_method_or_error_makes_no_second_log_line(make_request, caplog, error):
     request = make_request('/v2.1/a%0ACRITICAL:%20all%20is%20lost%1b[2J')
     request.method = 'GET\nCRITICAL'
     errors.of(error, request)

@@ -32,7 +32,7 @@ def test_both_headers_are_read_and_both_are_answered(world, headers, version):
 
 
 @pytest.mark.parametrize('version', ['2.81', '2.999999', '3.0', '1.1', '2.0'])
-def test_a_version_out_of_range_is_a_406_that_tells_the_range(world, version):
+def test_version_out_of_range_returns_406_with_the_range(world, version):
     before = world.rows()
     response = world.migrate(world.guest(), version)
     assert response.status_int == 406

@@ -14,7 +14,7 @@ from migrator.api.request import MAX_BODY, MAX_DEPTH
 @pytest.mark.parametrize(
     'body', [b'', b'{', b'{"lock": nul}', b'\xff\xfe', b'{"a": NaN}', b'[' * 100000, b'{"lock": Infinity}']
 )
-def test_what_is_no_json_is_a_400(world, body):
+def test_body_that_is_not_json_returns_400(world, body):
     guest = world.guest()
     before = world.rows()
     response = world.ask('POST', f'/servers/{guest.uuid}/action', body)
@@ -53,7 +53,7 @@ def test_a_character_that_no_database_can_hold_is_a_400_that_names_the_field(wor
 
 @pytest.mark.parametrize('version', ['2.52', '2.80'])
 @pytest.mark.parametrize('character', ['\ud800', '\0'])
-def test_such_a_character_in_the_reason_for_disabling_a_service_is_a_400(world, version, character):
+def test_unstorable_character_in_disabled_reason_returns_400(world, version, character):
     service = world.database.services.get_compute('source')
     path, wanted = f'/os-services/{service.uuid}', {'status': 'disabled', 'disabled_reason': character}
     if version == '2.52':
@@ -64,7 +64,7 @@ def test_such_a_character_in_the_reason_for_disabling_a_service_is_a_400(world, 
     assert world.database.services.get_compute('source') == service
 
 
-def test_a_body_that_ends_before_its_length_is_a_400_and_no_fault_of_ours(world, caplog):
+def test_body_that_ends_before_its_length_returns_400_without_an_error_in_the_log(world, caplog):
     guest = world.guest()
     before = world.rows()
     # as a server hands it over, not as WebOb makes it
@@ -81,7 +81,7 @@ def test_a_body_that_is_too_long_is_a_413(world):
     world.refuses(response, 413, 'overLimit', str(MAX_BODY))
 
 
-def test_a_body_that_says_it_is_something_else_is_a_415(world):
+def test_body_of_another_content_type_returns_415(world):
     guest = world.guest()
     response = world.ask('POST', f'/servers/{guest.uuid}/action', b'<lock/>', Content_Type='application/xml')
     world.refuses(response, 415, 'badMediaType', 'application/json')
@@ -94,12 +94,12 @@ def test_a_body_with_a_charset_is_read(world):
     assert response.status_int == 202
 
 
-def test_since_looks_at_the_minor_version(make_request):
+def test_since_compares_the_minor_version(make_request):
     assert make_request(version=30).since(30)
     assert not make_request(version=29).since(30)
 
 
-def test_a_policy_of_another_scope_is_a_refusal(roles):
+def test_policy_of_another_scope_is_refused(roles):
     def domain_scoped(handle):
         def authenticated(request):
             from migrator import context

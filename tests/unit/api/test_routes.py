@@ -17,7 +17,7 @@ def test_every_url_is_on_the_table_once():
     assert len(seen) == len(set(seen))
 
 
-def test_a_version_that_brings_or_takes_a_url_is_in_the_history():
+def test_version_that_adds_or_removes_a_url_is_in_the_history():
     for route in routes.ROUTES:
         assert f'2.{route.since}' in microversions.HISTORY
         assert route.until == 1000 or f'2.{route.until + 1}' in microversions.HISTORY
@@ -41,11 +41,11 @@ def test_a_fixed_path_comes_before_one_that_would_take_it_for_an_id(world):
     assert 'hypervisor_statistics' in world.get('/os-hypervisors/statistics')
 
 
-def test_a_slash_at_the_end_does_no_harm(world):
+def test_slash_at_the_end_is_ignored(world):
     assert world.get('/servers/')['servers'] == []
 
 
-def test_the_project_that_old_catalogs_put_into_the_url_is_let_pass(world):
+def test_project_id_of_old_catalogs_in_the_url_is_accepted(world):
     project = '0123456789abcdef' * 2
     world.guest(project=project)
     token = f'ada:{project}'
@@ -58,17 +58,17 @@ def test_the_project_of_another_token_is_a_400(world):
     world.refuses(world.ask('GET', f'/{other}/servers', token='ada:blue'), 400, 'badRequest', other, "token's")
 
 
-def test_a_project_whose_name_is_a_collection_loses_nothing(world):
+def test_project_named_like_a_collection_has_all_urls(world):
     guest = world.guest(project='servers')
     assert world.get(f'/servers/{guest.uuid}', token='ada:servers')['server']['name'] == 'vm'
 
 
 @pytest.mark.parametrize('path', ['/servers', '/os-migrations', '/os-services', '/os-hypervisors'])
-def test_a_method_that_nova_does_not_have_there_is_a_404(world, path):
+def test_unknown_method_of_a_url_returns_404(world, path):
     world.refuses(world.ask('DELETE', path), 404, 'itemNotFound', f'DELETE /v2.1{path}')
 
 
-def test_what_is_served_is_not_said_to_be_left_to_nova():
+def test_served_url_is_not_in_the_table_of_refusals():
     served, left = (
         [(route.method, re.sub(r'\{\w+\}', '{}', route.path)) for route in table]
         for table in (routes.ROUTES, routes.LEFT_TO_NOVA)

@@ -17,7 +17,7 @@ def url_of(service) -> str:
     return next(word for word in service.wait_for('The API is at').split() if word.startswith('http://'))
 
 
-def test_it_answers_logs_each_request_with_its_id_and_ends_with_0_on_sigterm(tmp_path):
+def test_api_answers_logs_each_request_and_exits_0_on_sigterm(tmp_path):
     with running(tmp_path, 'api', *configure(tmp_path), fresh=True) as service:
         url = url_of(service)
         answer = requests.get(f'{url}/servers', headers={'X-Auth-Token': 'admin'}, timeout=30)
@@ -30,7 +30,7 @@ def test_it_answers_logs_each_request_with_its_id_and_ends_with_0_on_sigterm(tmp
         assert 'Traceback' not in service.text()
 
 
-def test_a_port_in_use_is_one_line_and_status_2(tmp_path):
+def test_port_in_use_exits_2_with_one_line(tmp_path):
     with socket.socket() as taken:
         taken.bind(('127.0.0.1', 0))
         taken.listen()
@@ -40,7 +40,7 @@ def test_a_port_in_use_is_one_line_and_status_2(tmp_path):
     assert f'Option [api] listen_port is {port}: something else listens there' in line
 
 
-def test_an_address_that_is_not_ours_and_one_that_anybody_reaches_are_refused(tmp_path):
+def test_foreign_and_public_noauth2_addresses_are_refused(tmp_path):
     elsewhere = '[api]\nlisten = 192.0.2.1\nnoauth2_beyond_loopback = true'
     status, line = refused(tmp_path, 'api', *configure(tmp_path, elsewhere))
     assert (status, "[api] listen is '192.0.2.1'" in line) == (2, True)
@@ -48,11 +48,11 @@ def test_an_address_that_is_not_ours_and_one_that_anybody_reaches_are_refused(tm
     assert (status, '[api] auth_strategy' in line) == (2, True)
 
 
-def test_a_line_break_in_a_path_makes_no_line_in_the_log():
+def test_line_break_in_a_path_makes_no_second_log_line():
     assert api._path({'PATH_INFO': '/a\nCRITICAL', 'QUERY_STRING': 'b=\r\x1b'}) == r'/a\nCRITICAL?b=\r\x1b'
 
 
-def test_neither_a_method_nor_an_address_makes_a_line_in_the_log(caplog):
+def test_line_break_in_method_or_address_makes_no_second_log_line(caplog):
     environ = {'REQUEST_METHOD': 'GET\nCRITICAL', 'REMOTE_ADDR': '127.0.0.1\nCRITICAL', 'PATH_INFO': '/'}
     with caplog.at_level('INFO'):
         list(api.logged(lambda environ, start: (start('200 OK', []), [b''])[1])(environ, lambda *_: None))
@@ -71,7 +71,7 @@ def call(app) -> tuple[str, bytes, str]:
     return seen[0], body, errors.getvalue()
 
 
-def test_the_wsgi_module_makes_its_application_at_the_first_request_and_says_what_is_wrong(tmp_path, monkeypatch):
+def test_wsgi_module_creates_the_application_at_the_first_request(tmp_path, monkeypatch):
     monkeypatch.setattr(wsgi_api, '_made', [])
     monkeypatch.setenv('OS_MIGRATOR_CONFIG_DIR', str(tmp_path / 'nowhere'))
     status, body, errors = call(wsgi_api.application)

@@ -21,7 +21,7 @@ def test_every_driver_that_can_be_chosen_is_known():
     assert set(compute.DRIVERS) == set(choices)
 
 
-def test_it_serves_changes_its_limit_on_sighup_and_ends_with_0_on_sigterm(tmp_path):
+def test_compute_starts_reloads_its_limit_on_sighup_and_exits_0_on_sigterm(tmp_path):
     with running(tmp_path, 'compute', *configure(tmp_path, schema=False), fresh=True) as service:
         service.wait_for('Started service')
         service.wait_for('this hypervisor ends with the service')
@@ -33,7 +33,7 @@ def test_it_serves_changes_its_limit_on_sighup_and_ends_with_0_on_sigterm(tmp_pa
         assert 'Traceback' not in service.text()
 
 
-def test_it_waits_for_the_world_and_says_so_once(tmp_path):
+def test_compute_waits_for_the_fake_world_and_logs_it_once(tmp_path):
     world = str(tmp_path / 'world')
     with running(tmp_path, 'compute', *configure(tmp_path, f'[fake]\nworld = {world}', schema=False)) as service:
         service.wait_for('The world of fake hypervisors is not reachable')
@@ -47,7 +47,7 @@ def test_it_waits_for_the_world_and_says_so_once(tmp_path):
         server.stop()
 
 
-def test_a_hypervisor_that_this_installation_cannot_drive_is_status_2(tmp_path):
+def test_driver_that_is_not_installed_exits_2(tmp_path):
     import importlib.util
 
     if importlib.util.find_spec('libvirt'):
@@ -57,7 +57,7 @@ def test_a_hypervisor_that_this_installation_cannot_drive_is_status_2(tmp_path):
     assert "Option [compute] driver is 'libvirt'" in line
 
 
-def test_an_installation_without_the_module_of_libvirt_says_what_to_install(monkeypatch):
+def test_missing_libvirt_module_names_the_extra_to_install(monkeypatch):
     there: set[str] = set()
     monkeypatch.setattr('importlib.util.find_spec', lambda name: name in there or None)
     with pytest.raises(exception.ConfigurationError, match='install the extra "libvirt"'):
@@ -93,7 +93,7 @@ def starting():
 SILENT = exception.RPCTimeout(target='conductor', method='compute_answers', timeout=4)
 
 
-def test_a_name_that_answers_is_refused_before_anything_is_done_under_it(starting):
+def test_host_name_in_use_is_refused_before_the_start(starting):
     with pytest.raises(exception.ConfigurationError) as caught:
         compute.check_name(starting, Events(SILENT, True))
     assert caught.value.kwargs['option'] == '[DEFAULT] host'
@@ -111,19 +111,19 @@ def test_a_name_that_answers_is_refused_before_anything_is_done_under_it(startin
         [exception.RemoteError(target='conductor', method='compute_answers', kind='NoSuchMethod', reason='')],
     ],
 )
-def test_a_name_that_nobody_answers_to_is_taken(starting, answers):
+def test_free_host_name_is_accepted(starting, answers):
     events = Events(*answers)
     compute.check_name(starting, events)
     assert events.answers == []
 
 
-def test_who_is_told_to_stop_asks_no_more_and_starts_nothing(starting):
+def test_stop_before_the_name_check_starts_nothing(starting):
     starting.stopping.set()
     with pytest.raises(process.Stopping):
         compute.check_name(starting, Events())
 
 
-def test_who_is_told_to_stop_while_he_asks_starts_nothing(starting):
+def test_stop_during_the_name_check_starts_nothing(starting):
     class Silent(Events):
         def compute_answers(self, host, timeout):
             starting.stopping.set()

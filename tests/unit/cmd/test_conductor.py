@@ -17,7 +17,7 @@ from migrator.runtime import process, settings
 from tests.unit.cmd.processes import configure, refused, running
 
 
-def test_it_serves_while_placement_is_away_says_so_once_and_ends_with_0_on_sigterm(tmp_path):
+def test_conductor_starts_without_placement_logs_it_once_and_exits_0_on_sigterm(tmp_path):
     with running(tmp_path, 'conductor', *configure(tmp_path)) as service:
         service.wait_for('Started service')
         service.wait_for('Placement is not reachable')
@@ -34,7 +34,7 @@ def test_it_serves_while_placement_is_away_says_so_once_and_ends_with_0_on_sigte
         assert 'Traceback' not in service.text()
 
 
-def test_sighup_changes_what_may_change_and_a_file_that_is_wrong_changes_nothing(tmp_path):
+def test_sighup_applies_mutable_options_unless_the_file_is_wrong(tmp_path):
     arguments = configure(tmp_path, '[conductor]\nsweep_interval = 5')
     with running(tmp_path, 'conductor', *arguments, fresh=True) as service:
         service.wait_for('Started service')
@@ -50,7 +50,7 @@ def test_sighup_changes_what_may_change_and_a_file_that_is_wrong_changes_nothing
         assert 'Traceback' not in service.text()
 
 
-def test_it_is_told_to_stop_while_it_waits_for_the_broker(tmp_path):
+def test_stop_while_waiting_for_the_broker_exits_0(tmp_path):
     arguments = configure(tmp_path, 'transport_url = rabbit://guest:hush@127.0.0.1:1/')
     with running(tmp_path, 'conductor', *arguments) as service:
         service.wait_for('The message broker is not reachable')
@@ -60,7 +60,7 @@ def test_it_is_told_to_stop_while_it_waits_for_the_broker(tmp_path):
         assert 'Started service' not in service.text()
 
 
-def test_what_a_start_that_broke_off_has_begun_is_given_back(tmp_path, monkeypatch):
+def test_failed_start_gives_up_the_lease(tmp_path, monkeypatch):
     conf = settings.read('migrator-conductor', configure(tmp_path))
     settings.complete(conf, [conductor.register])
     starting = process.Process('migrator-conductor', conf, executors.NativeThreads())
@@ -81,7 +81,7 @@ def test_what_a_start_that_broke_off_has_begun_is_given_back(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize('backend', ['threading', 'eventlet'])
-def test_told_a_port_it_serves_its_metrics_there_until_it_is_stopped(tmp_path, backend):
+def test_metrics_are_served_on_the_configured_port(tmp_path, backend):
     if backend == 'eventlet':
         pytest.importorskip('eventlet')
     text = f'concurrency_backend = {backend}\n[conductor]\naudit_interval = 3600\nmetrics_port = 0'
@@ -104,7 +104,7 @@ def test_told_a_port_it_serves_its_metrics_there_until_it_is_stopped(tmp_path, b
         assert 'Traceback' not in service.text()
 
 
-def test_told_no_port_it_serves_no_metrics(tmp_path):
+def test_metrics_are_not_served_without_a_port(tmp_path):
     with running(tmp_path, 'conductor', *configure(tmp_path, '[conductor]\naudit_interval = 3600')) as service:
         service.wait_for('Started service')
         assert 'metrics' not in service.text()
@@ -120,13 +120,13 @@ def test_a_port_for_the_metrics_that_is_in_use_is_one_line_with_option_and_addre
     assert f'Option [conductor] metrics_port is {port}: something else listens there, at 127.0.0.1' in line
 
 
-def test_an_address_for_the_metrics_that_is_not_ours_is_refused(tmp_path):
+def test_metrics_address_of_another_machine_is_refused(tmp_path):
     elsewhere = '[conductor]\nmetrics_host = 192.0.2.1\nmetrics_port = 0'
     status, line = refused(tmp_path, 'conductor', *configure(tmp_path, elsewhere))
     assert (status, "[conductor] metrics_host is '192.0.2.1'" in line) == (2, True)
 
 
-def test_in_a_process_that_eventlet_has_patched_it_serves_and_stops_too(tmp_path):
+def test_conductor_starts_and_stops_in_a_process_patched_by_eventlet(tmp_path):
     pytest.importorskip('eventlet')
     arguments = configure(tmp_path, 'concurrency_backend = eventlet')
     with running(tmp_path, 'conductor', *arguments, fresh=True) as service:
@@ -135,7 +135,7 @@ def test_in_a_process_that_eventlet_has_patched_it_serves_and_stops_too(tmp_path
         assert service.status() == 0
 
 
-def test_two_computes_of_one_name_are_noticed_and_a_boot_that_is_told_late_is_not():
+def test_two_computes_with_one_name_are_reported_and_a_late_boot_is_not():
     boots = conductor.Boots()
     assert [boots.began('h', boot) for boot in 'aabbab'] == [False, False, False, False, False, True]
     assert not boots.began('h', 'a')

@@ -58,7 +58,7 @@ def refused(capsys):
         ('--placement', '[::]:8778', 'loopback only'),
     ],
 )
-def test_a_wrong_value_is_told_with_its_option_and_what_would_do(refused, option, value, would_do):
+def test_wrong_value_is_refused_with_option_and_allowed_values(refused, option, value, would_do):
     said = refused(f'{option}={value}')
     assert f"{option} is '{value}'" in said
     assert would_do in said
@@ -75,16 +75,16 @@ def test_a_wrong_value_is_told_with_its_option_and_what_would_do(refused, option
         (['--serve', '127.0.0.1:0', '--json'], '--json'),
     ],
 )
-def test_what_cannot_fit_together_is_told_before_anything_starts(refused, words, about):
+def test_conflicting_options_are_refused_before_anything_starts(refused, words, about):
     assert about in refused(*words)
 
 
 @pytest.mark.parametrize('words', [['--host', '3'], ['--burn'], ['now'], ['--hosts']])
-def test_what_is_no_option_is_told_in_one_line(refused, words):
+def test_unknown_option_is_refused_in_one_line(refused, words):
     assert '--help' in refused(*words)
 
 
-def test_the_most_that_fits_is_taken(capsys):
+def test_largest_number_of_guests_that_fits_is_accepted(capsys):
     for hosts in (2, 3, 9):
         settings = options.Settings(hosts=hosts, instances=10**6)
         most = int(options.misfit(settings).partition('room for ')[2].split()[0])
@@ -92,7 +92,7 @@ def test_the_most_that_fits_is_taken(capsys):
         assert options.misfit(options.Settings(hosts=hosts, instances=most + 1))
 
 
-def test_every_option_of_the_readme_is_there(capsys):
+def test_help_has_every_option(capsys):
     assert demo.main(['--help']) == 0
     said = capsys.readouterr().out
     for field in dataclasses.fields(options.Settings):
@@ -150,7 +150,7 @@ def draw():
     return draw
 
 
-def test_plain_lines_tell_each_change_once_and_in_order():
+def test_plain_lines_show_each_change_once_and_in_order():
     out = io.StringIO()
     with screen.Lines(out) as lines:
         lines.show(look(migration(1, 'accepted', 'preparing'), migration(2, 'accepted')))
@@ -193,7 +193,7 @@ def test_nothing_is_cut_off_from_80_columns_on(draw, width):
     assert '\N{HORIZONTAL ELLIPSIS}' not in '\n'.join(drawn)
 
 
-def test_what_moves_stays_in_sight_on_a_low_terminal(draw):
+def test_active_migrations_stay_visible_on_a_low_terminal(draw):
     past = [migration(n, 'accepted', 'completed') for n in range(1, 30)]
     drawn = draw(look(*past, migration(30, 'queued'), migration(31, 'running')), height=15)
     assert len(drawn) < 15
@@ -207,5 +207,5 @@ def test_a_terminal_without_unicode_is_drawn_on_in_ascii(draw):
     assert 'host1 -> host2' in text
 
 
-def test_what_is_stuck_is_called_so(draw):
+def test_stuck_migration_is_shown_as_stuck(draw):
     assert any('stuck' in line for line in draw(look(migration(1, 'running', stuck_reason='nobody knows'))))

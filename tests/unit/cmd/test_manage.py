@@ -57,7 +57,7 @@ def sqlite(tmp_path, configured):
     return configured(f'sqlite:///{tmp_path}/migrator.sqlite')
 
 
-def test_sync_brings_the_schema_up_and_a_second_one_is_right_too(run, sqlite):
+def test_sync_upgrades_the_schema_and_can_be_repeated(run, sqlite):
     assert run('--config-file', sqlite, 'db', 'sync') == (
         0,
         f'The database schema is at {sync.head()}, and was at nothing.\n',
@@ -71,7 +71,7 @@ def test_sync_answers_in_json(run, sqlite):
     assert (status, json.loads(out), err) == (0, {'version': sync.head(), 'before': None, 'changed': True}, '')
 
 
-def test_version_is_right_only_when_it_is_the_one_that_is_needed(run, sqlite):
+def test_version_exits_0_only_for_the_needed_schema(run, sqlite):
     status, out, err = run('--config-file', sqlite, '--json', 'db', 'version')
     assert (status, json.loads(out)) == (1, {'version': None, 'wanted': sync.head(), 'current': False})
     assert 'migrator-manage db sync' in err
@@ -97,7 +97,7 @@ def test_the_environment_may_name_the_connection(run, monkeypatch, tmp_path):
     assert (tmp_path / 'there.sqlite').exists()
 
 
-def test_a_missing_connection_is_usage_and_the_line_says_which_option_and_what_would_do(run):
+def test_missing_connection_exits_2_with_option_and_example(run):
     status, out, err = run('db', 'sync')
     assert (status, out) == (2, '')
     assert '[database] connection' in err
@@ -115,7 +115,7 @@ def test_a_missing_connection_is_usage_and_the_line_says_which_option_and_what_w
         'postgresql+pg8000://u:se@cret@host/migrator',
     ],
 )
-def test_a_url_that_cannot_be_is_usage_and_its_password_is_not_told(run, configured, connection):
+def test_invalid_url_exits_2_without_its_password(run, configured, connection):
     status, _out, err = run('--config-file', configured(connection), 'db', 'sync')
     assert status == 2
     assert '[database] connection' in err
@@ -124,7 +124,7 @@ def test_a_url_that_cannot_be_is_usage_and_its_password_is_not_told(run, configu
     assert 'cret@' not in err
 
 
-def test_a_server_that_is_not_there_is_told_at_once_and_without_its_password(run, configured, unused_port):
+def test_unreachable_server_is_reported_at_once_without_its_password(run, configured, unused_port):
     pytest.importorskip('psycopg2')
     began = time.monotonic()
     connection = f'postgresql+psycopg2://u:secret@127.0.0.1:{unused_port}/migrator'
@@ -135,7 +135,7 @@ def test_a_server_that_is_not_there_is_told_at_once_and_without_its_password(run
     assert time.monotonic() - began < 10
 
 
-def test_a_file_that_cannot_be_opened_is_usage_and_the_line_says_which_option(run, configured, tmp_path):
+def test_file_that_cannot_be_opened_exits_2_with_the_option(run, configured, tmp_path):
     status, _out, err = run('--config-file', configured(f'sqlite:///{tmp_path}/no/such/folder/x.sqlite'), 'db', 'sync')
     assert status == 2
     assert err.startswith('migrator-manage: Option [database] connection is ')
@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_opened_is_usage_and_the_line_says_which_option(ru
     assert err.count('\n') == 1
 
 
-def test_a_database_that_refuses_the_password_is_usage_and_does_not_tell_it(run, configured, tmp_path, monkeypatch):
+def test_refused_password_exits_2_and_is_not_printed(run, configured, tmp_path, monkeypatch):
     pytest.importorskip('psycopg2')
 
     def refuse(engine):
@@ -161,7 +161,7 @@ def test_a_database_that_refuses_the_password_is_usage_and_does_not_tell_it(run,
     assert err.count('\n') == 1
 
 
-def test_whoever_reads_no_further_is_told_nothing(tmp_path):
+def test_closed_pipe_prints_nothing(tmp_path):
     """``migrator-manage ... | head -1`` printed a traceback."""
     database = templates.database(tmp_path)
     environment = {**os.environ, 'OS_DATABASE__CONNECTION': f'sqlite:///{database}'}
@@ -173,7 +173,7 @@ def test_whoever_reads_no_further_is_told_nothing(tmp_path):
     assert (done.returncode, done.stderr) == (141, '')
 
 
-def test_a_file_that_is_no_database_is_told_in_one_line(run, configured, tmp_path):
+def test_file_that_is_not_a_database_is_reported_in_one_line(run, configured, tmp_path):
     (tmp_path / 'poem.txt').write_text('shall I compare thee to a summer night?\n' * 100)
     status, _out, err = run('--config-file', configured(f'sqlite:///{tmp_path}/poem.txt'), 'db', 'sync')
     assert status == 1
@@ -206,7 +206,7 @@ def test_an_option_of_the_wrong_kind_is_usage(run, tmp_path):
         ('[conductor]\nlease =', "Option [conductor] lease is '': give a number of 1 or more."),
     ],
 )
-def test_an_option_that_is_not_right_is_named_with_what_it_was_and_what_would_do(run, tmp_path, text, said):
+def test_invalid_option_is_reported_with_value_and_accepted_values(run, tmp_path, text, said):
     file = tmp_path / 'migrator.conf'
     file.write_text(f'[database]\nconnection = sqlite:///{tmp_path}/x.sqlite\n{text}\n')
     status, _out, err = run('--config-file', file, 'db', 'version')
@@ -214,13 +214,13 @@ def test_an_option_that_is_not_right_is_named_with_what_it_was_and_what_would_do
 
 
 @pytest.mark.parametrize('words', [(), ('db',), ('db', 'burn'), ('cloud',), ('db', 'sync', '--loud'), ('--js', 'db')])
-def test_a_command_that_is_none_is_usage(run, words):
+def test_unknown_command_exits_2(run, words):
     status, out, err = run(*words)
     assert (status, out) == (2, '')
     assert err.startswith('migrator-manage')
     assert '--help' in err
 
 
-def test_help_is_right(capsys):
+def test_help_exits_0_with_the_exit_statuses(capsys):
     assert manage.main(['--help']) == 0
     assert 'Exit status: 0 success' in capsys.readouterr().out

@@ -47,13 +47,13 @@ def check(arguments, capsys):
     return found, ' '.join(capsys.readouterr().out.replace('|', ' ').split())
 
 
-def test_all_is_well(tmp_path, placement, capsys):
+def test_ready_installation_exits_0(tmp_path, placement, capsys):
     found, said = check(configure(tmp_path, placement('1.39')), capsys)
     assert found == 0
     assert said.count('Result: Success') == 4
 
 
-def test_where_there_are_no_compute_services_it_says_that(tmp_path, placement, capsys):
+def test_check_without_compute_services_succeeds(tmp_path, placement, capsys):
     found, said = check(configure(tmp_path, placement('1.39')), capsys)
     assert (found, 'there are no compute services yet' in said) == (0, True)
 
@@ -67,7 +67,7 @@ def test_computes_of_this_release_are_counted(tmp_path, placement, capsys):
     assert (found, f'compute services: 1, each of version {service.CURRENT_VERSION}' in said) == (0, True)
 
 
-def test_a_schema_that_is_too_old_and_a_placement_that_is_away_are_failures(tmp_path, capsys):
+def test_old_schema_and_unreachable_placement_are_failures(tmp_path, capsys):
     found, said = check(configure(tmp_path, schema=False), capsys)
     assert found == 2
     assert said.count("run 'migrator-manage db sync'") == 3
@@ -90,7 +90,7 @@ def test_a_compute_of_an_older_version_is_a_warning(tmp_path, placement, capsys)
     assert 'old1 (2)' in said
 
 
-def test_migrations_without_a_uuid_are_a_warning_that_says_what_to_run(tmp_path, placement, capsys):
+def test_migrations_without_uuid_are_a_warning_with_the_command(tmp_path, placement, capsys):
     arguments = configure(tmp_path, placement('1.39'))
     with sqlite3.connect(tmp_path / 'migrator.sqlite') as connection:
         bare.insert(connection.execute, 2)
@@ -99,14 +99,14 @@ def test_migrations_without_a_uuid_are_a_warning_that_says_what_to_run(tmp_path,
     assert '2 migrations have none: run migrator-manage db online_data_migrations' in said
 
 
-def test_a_database_that_is_away_is_a_failure_and_not_status_3(tmp_path, placement, capsys):
+def test_unreachable_database_is_a_failure(tmp_path, placement, capsys):
     away = f'{placement("1.39")}[database]\nconnection = postgresql+psycopg2://u:secret@127.0.0.1:1/migrator'
     pytest.importorskip('psycopg2')
     found, said = check(configure(tmp_path, away, schema=False), capsys)
     assert (found, said.count('The database is not reachable'), 'secret' in said) == (2, 3, False)
 
 
-def test_what_nobody_had_thought_of_is_255(tmp_path, placement, capsys, monkeypatch):
+def test_unexpected_error_exits_255(tmp_path, placement, capsys, monkeypatch):
     monkeypatch.setattr(status.Checks, '_services', lambda self: 1 / 0)
     assert check(configure(tmp_path, placement('1.39')), capsys)[0] == 255
 

@@ -37,7 +37,7 @@ def test_noauth2_binds_to_loopback(conf, address):
 
 
 @pytest.mark.parametrize('address', ['', '0.0.0.0', '::', '10.1.2.3', 'controller', 'localhost.example.org'])  # noqa: S104 -- it is refused
-def test_noauth2_binds_to_nothing_else_unless_told_to(conf, address):
+def test_noauth2_binds_beyond_loopback_only_with_its_option(conf, address):
     conf.set_override('auth_strategy', 'noauth2', group='api')
     with pytest.raises(exception.ConfigurationError) as caught:
         api.check_bind(conf, address)

@@ -19,7 +19,7 @@ def read(path: pathlib.Path, text: str) -> cfg.ConfigOpts:
     return conf
 
 
-def test_every_option_has_a_default_that_is_right(tmp_path: pathlib.Path) -> None:
+def test_every_option_has_a_valid_default(tmp_path: pathlib.Path) -> None:
     conf = read(tmp_path / 'empty.conf', '')
     assert compute.max_concurrent_live_migrations(conf) == 1
     assert (conf.report_interval, conf.compute.stop_queued, conf.compute.stop_running) == (10, 'cancel', 'leave')
@@ -30,7 +30,7 @@ def test_every_option_has_a_default_that_is_right(tmp_path: pathlib.Path) -> Non
 
 
 @pytest.mark.parametrize('value', ['0', '-1', 'two', '1.5'])
-def test_a_limit_that_is_not_right_is_refused_by_name_with_what_would_do(tmp_path: pathlib.Path, value: str) -> None:
+def test_invalid_limit_is_refused_with_name_and_accepted_values(tmp_path: pathlib.Path, value: str) -> None:
     conf = read(tmp_path / 'wrong.conf', f'[DEFAULT]\nmax_concurrent_live_migrations = {value}\n')
     with pytest.raises(exception.ConfigurationError, match=r'max_concurrent_live_migrations.*number of 1 or more'):
         compute.max_concurrent_live_migrations(conf)
@@ -51,7 +51,7 @@ def test_a_limit_that_is_not_right_is_refused_by_name_with_what_would_do(tmp_pat
         ('live_migration_timeout_action =', r'live_migration_timeout_action.*give abort or force_complete'),
     ],
 )
-def test_a_time_out_that_is_not_right_is_refused_by_name_with_what_would_do(
+def test_invalid_time_out_is_refused_with_name_and_accepted_values(
     tmp_path: pathlib.Path, line: str, said: str
 ) -> None:
     conf = read(tmp_path / 'wrong.conf', f'[libvirt]\n{line}\n')
@@ -75,9 +75,7 @@ def test_a_host_reports_the_version_of_this_release_or_an_older_one(
 
 
 @pytest.mark.parametrize('value', ['5', '0', '-1', 'old'])
-def test_a_version_that_this_release_does_not_have_is_refused_with_those_that_would_do(
-    tmp_path: pathlib.Path, value: str
-) -> None:
+def test_unknown_service_version_is_refused_with_the_known_ones(tmp_path: pathlib.Path, value: str) -> None:
     conf = read(tmp_path / 'cap.conf', f'[compute]\nservice_version_cap = {value}\n')
     with pytest.raises(exception.ConfigurationError, match=r'service_version_cap.*from 1 to 4, the service version of'):
         compute.service_version(conf, 4)

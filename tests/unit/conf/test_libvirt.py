@@ -17,7 +17,7 @@ def read(path, text):
 
 
 @pytest.mark.parametrize(('name', 'unset'), [('cpu', 4.0), ('ram', 1.0), ('disk', 1.0)])
-def test_an_allocation_ratio_of_nought_is_one_that_is_not_set(tmp_path, name, unset):
+def test_allocation_ratio_of_zero_means_unset(tmp_path, name, unset):
     option = f'{name}_allocation_ratio'
     assert read(tmp_path / 'none.conf', '')[option] == unset
     assert read(tmp_path / 'nought.conf', f'[DEFAULT]\n{option} = 0.0\n')[option] == unset

@@ -8,7 +8,7 @@ from oslo_config import cfg
 from migrator.conf import placement
 
 
-def test_the_section_is_registered_where_it_is_asked_for_with_our_defaults():
+def test_register_opts_registers_the_section_with_our_defaults():
     conf = cfg.ConfigOpts()
     placement.register_opts(conf)
     conf([], default_config_files=[], default_config_dirs=[])
@@ -29,7 +29,7 @@ def test_the_options_of_a_plug_in_chosen_in_one_configuration_are_not_required_i
         loading.load_auth_from_conf_options(conf, placement.GROUP)
 
 
-def test_registering_twice_is_no_error():
+def test_registering_twice_raises_nothing():
     conf = cfg.ConfigOpts()
     placement.register_opts(conf)
     placement.register_opts(conf)
@@ -44,7 +44,7 @@ def test_the_sample_lists_each_option_once_and_hides_secrets():
     assert all(opt.secret for opt in opts if opt.name in ('password', 'token'))
 
 
-def test_an_option_that_would_make_a_write_be_sent_again_says_that_it_is_ignored():
+def test_help_of_retry_options_says_that_they_are_ignored():
     ((_group, opts),) = placement.list_opts()
     retries = [opt for opt in opts if 'retries' in opt.name]
     assert len(retries) == 2

@@ -18,7 +18,7 @@ def conf():
 
 
 @pytest.mark.parametrize(('of', 'api'), [('compute', rpcapi), ('conductor', conductor_rpcapi)])
-def test_nothing_is_pinned_unless_it_is_said_and_then_to_a_version_that_there_is(conf, of, api):
+def test_pin_is_none_for_auto_and_else_a_known_version(conf, of, api):
     assert upgrade_levels.pin(conf, of, [*api.VERSIONS]) is None
     for version in api.VERSIONS:
         conf.set_override(of, version, 'upgrade_levels')
@@ -27,7 +27,7 @@ def test_nothing_is_pinned_unless_it_is_said_and_then_to_a_version_that_there_is
 
 
 @pytest.mark.parametrize('level', ['2.0', '1', 'train', ''])
-def test_what_is_no_version_of_this_release_is_refused_with_those_that_would_do(conf, level):
+def test_unknown_rpc_version_is_refused_with_the_known_ones(conf, level):
     conf.set_override('compute', level, 'upgrade_levels')
     with pytest.raises(exception.ConfigurationError) as raised:
         upgrade_levels.pin(conf, 'compute', [*rpcapi.VERSIONS])

@@ -30,7 +30,7 @@ def conf_of(tmp_path: pathlib.Path):
     return read
 
 
-def test_what_is_right_is_returned_and_nothing_where_nothing_is_the_default(conf_of):
+def test_valid_value_is_returned_and_none_if_none_is_the_default(conf_of):
     conf = conf_of('every = 0.5\ncap =')
     assert [values.read(conf, opt, 'group') for opt in (EVERY, CAP, WORD)] == [0.5, None, 'keep']
     values.check(conf, [('group', OPTIONS)])
@@ -48,13 +48,13 @@ def test_what_is_right_is_returned_and_nothing_where_nothing_is_the_default(conf
         ('secret = hush', "Option [group] secret is '***': "),
     ],
 )
-def test_a_value_that_is_not_right_is_told_with_its_option_and_what_would_do(conf_of, text, said):
+def test_invalid_value_is_refused_with_option_and_accepted_values(conf_of, text, said):
     with pytest.raises(exception.ConfigurationError) as told:
         values.check(conf_of(text), [('group', OPTIONS)])
     assert str(told.value).startswith(said)
 
 
-def test_what_a_running_service_has_read_anew_is_what_is_told(conf_of, tmp_path):
+def test_error_after_a_reload_has_the_new_value(conf_of, tmp_path):
     conf = conf_of('later = 2')
     (tmp_path / 'x.conf').write_text('[group]\nlater =\n')
     conf.mutate_config_files()
@@ -62,7 +62,7 @@ def test_what_a_running_service_has_read_anew_is_what_is_told(conf_of, tmp_path)
         values.read(conf, LATER, 'group')
 
 
-def test_an_option_that_nobody_has_registered_is_no_wrong_value(conf_of):
+def test_unregistered_option_raises_no_such_opt_error(conf_of):
     with pytest.raises(cfg.NoSuchOptError):
         values.read(conf_of(''), cfg.IntOpt('other'), 'group')
 
@@ -77,5 +77,5 @@ def test_an_option_that_nobody_has_registered_is_no_wrong_value(conf_of):
         (cfg.HostAddressOpt('o'), 'a host name or an address'),
     ],
 )
-def test_what_would_do_is_said_of_each_type(opt, words):
+def test_accepted_values_of_each_type(opt, words):
     assert values.accepted(opt) == words

@@ -80,7 +80,7 @@ def clock():
     return Standing()
 
 
-def test_it_answers_on_the_port_that_the_system_chose_and_lets_go_of_it(listen):
+def test_server_answers_on_the_chosen_port_and_releases_it(listen):
     running = listen()
     assert running.port > 0
     assert running.url == f'http://127.0.0.1:{running.port}'
@@ -113,7 +113,7 @@ class Slow:
         return hello(environ, start_response)
 
 
-def test_one_slow_answer_does_not_hold_up_another(listen):
+def test_slow_answer_does_not_delay_another(listen):
     slow = Slow()
     running = listen(slow)
     connection = send(running, b'GET /slow HTTP/1.0\r\n\r\n')
@@ -123,7 +123,7 @@ def test_one_slow_answer_does_not_hold_up_another(listen):
     assert answer(connection).endswith(b'hello')
 
 
-def test_a_stop_lets_the_request_under_way_end(listen):
+def test_stop_waits_for_the_request_under_way(listen):
     slow = Slow()
     running = listen(slow)
     connection = send(running, b'GET /slow HTTP/1.1\r\nHost: x\r\n\r\n')
@@ -136,7 +136,7 @@ def test_a_stop_lets_the_request_under_way_end(listen):
     assert answer(connection).endswith(b'hello')
 
 
-def test_a_stop_waits_no_longer_than_it_is_told(listen):
+def test_stop_waits_at_most_its_patience(listen):
     slow = Slow()
     running = listen(slow)
     connection = send(running, b'GET /slow HTTP/1.1\r\nHost: x\r\n\r\n')
@@ -171,7 +171,7 @@ def test_a_request_that_does_not_arrive_in_time_is_answered_408(listen, clock, h
 
 
 @pytest.mark.parametrize('sent', [b'', b'GET / HTTP/1.1\r\nHost: x\r\n\r\n'])
-def test_a_connection_that_rests_is_closed(listen, clock, sent):
+def test_idle_connection_is_closed(listen, clock, sent):
     running = listen(threads=executors.NativeThreads(clock))
     connection = send(running, sent)
     said = b''
@@ -182,7 +182,7 @@ def test_a_connection_that_rests_is_closed(listen, clock, sent):
     assert answer(connection) == b''
 
 
-def test_an_answer_that_nobody_reads_is_dropped(listen, clock):
+def test_connection_with_unread_answer_is_closed(listen, clock):
     def much(environ, start_response):
         return webob.Response(body=b'x' * 50_000_000)(environ, start_response)
 
@@ -230,7 +230,7 @@ def test_what_the_application_raises_is_a_500_without_a_traceback_and_one_log_li
     assert 'LookupError: a secret' in caplog.text
 
 
-def test_the_threads_come_from_the_seam(listen):
+def test_threads_come_from_the_given_threads(listen):
     started = []
 
     class Recording(executors.NativeThreads):

@@ -45,7 +45,7 @@ def test_a_line_has_the_request_the_migration_and_the_instance_that_it_is_about(
 
 
 @pytest.mark.parametrize('odd', ['\n', '\r\n', '\x0b', '\x0c', '\x85', '\u2028', '\x1b[2J', '\x00', '\ud800'])
-def test_no_text_from_outside_makes_a_line_of_its_own_or_commands_a_terminal(log, odd):
+def test_outside_text_makes_no_second_line_and_no_terminal_commands(log, odd):
     logger, lines = log
     forged = f'a{odd}2026-01-01 00:00:00 CRITICAL all is lost'
     user = context.RequestContext(user_id=f'eve{odd.strip()}', request_id='req-1', overwrite=False)
@@ -59,7 +59,7 @@ def test_no_text_from_outside_makes_a_line_of_its_own_or_commands_a_terminal(log
     assert '\\' in lines()[0]
 
 
-def test_a_traceback_keeps_its_lines_and_none_of_them_can_be_taken_for_another(log):
+def test_traceback_keeps_its_lines_and_escapes_line_breaks_of_values(log):
     logger, lines = log
     try:
         raise ValueError('why\n2026-01-01 00:00:00 CRITICAL all is lost \x1b[2J')
@@ -70,7 +70,7 @@ def test_a_traceback_keeps_its_lines_and_none_of_them_can_be_taken_for_another(l
     assert not any(line.startswith('2026-01-01 00:00:00') or '\x1b' in line for line in lines())
 
 
-def test_a_handler_that_is_called_over_rpc_logs_what_its_call_is_about(log):
+def test_rpc_handler_logs_the_subject_of_its_call(log):
     logger, lines = log
     served = {}
 
@@ -106,7 +106,7 @@ def test_no_password_is_logged_neither_in_a_message_nor_in_a_traceback(log):
     assert 'postgresql://***@host/db' in text
 
 
-def test_an_outage_is_one_line_without_a_traceback_for_as_long_as_it_lasts(log):
+def test_outage_is_logged_once_without_a_traceback(log):
     logger, lines = log
     for attempt in range(3):
         try:
@@ -118,7 +118,7 @@ def test_an_outage_is_one_line_without_a_traceback_for_as_long_as_it_lasts(log):
     assert lines()[0].endswith('The sweep failed: The database is not reachable: attempt 0')
 
 
-def test_an_outage_after_a_while_of_silence_is_another_and_other_errors_are_each_told():
+def test_later_outage_and_other_errors_are_logged_again():
     now = [0.0]
     once = logs.OncePerOutage(clock=lambda: now[0])
 
@@ -142,7 +142,7 @@ def test_outage_noticed_by_many_migrations_is_logged_once(named):
         assert once.filter(record) is (count == 0)
 
 
-def test_a_log_that_cannot_be_written_says_so_once_for_as_long_as_it_lasts(log, capsys, monkeypatch):
+def test_log_write_error_is_reported_once_while_it_lasts(log, capsys, monkeypatch):
     logger, lines = log
     (handler,) = [one for one in logging.getLogger().handlers if hasattr(one, 'baseFilename')]
     monkeypatch.setattr(handler, 'reopenIfNeeded', lambda: None)
@@ -230,7 +230,7 @@ def test_every_line_of_a_migration_names_it_its_instance_and_the_request_behind_
     all_are_about(mentioned, instance, migration)
 
 
-def test_two_migrations_at_a_time_each_have_their_own(cloud, log):
+def test_lines_of_two_migrations_have_their_own_subjects(cloud, log):
     both = [moves(cloud, log) for _ in range(2)]
     cloud.wait()
     found = read(log[1])
@@ -239,7 +239,7 @@ def test_two_migrations_at_a_time_each_have_their_own(cloud, log):
         all_are_about([line for line in found if line['migration'] == migration.uuid], instance, migration)
 
 
-def test_a_failure_at_a_host_is_told_there_under_the_migration_and_its_request(cloud, log):
+def test_failure_at_a_host_is_logged_with_migration_and_request(cloud, log):
     faults(cloud, 'host2').fail('pre_live_migration', reason='no such bridge')
     faults(cloud, 'host1').fail('copying', reason='the cable')
     instance, migration = moves(cloud, log)
@@ -247,7 +247,7 @@ def test_a_failure_at_a_host_is_told_there_under_the_migration_and_its_request(c
     all_are_about(of(read(log[1]), 'compute.work', 'no such bridge'), instance, migration)
 
 
-def test_an_abort_that_a_driver_refuses_is_told_under_the_migration(cloud, log):
+def test_abort_refused_by_a_driver_is_logged_with_the_migration(cloud, log):
     faults(cloud, 'host1').fail('live_migration_abort', reason='the monitor is busy')
     instance, migration = moves(cloud, log)
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[0].status == 'running')
@@ -258,14 +258,14 @@ def test_an_abort_that_a_driver_refuses_is_told_under_the_migration(cloud, log):
     assert (found['migration'], found['instance']) == (migration.uuid, instance.uuid)
 
 
-def test_a_report_that_nobody_hears_is_told_under_the_migration(cloud, log):
+def test_lost_report_is_logged_with_the_migration(cloud, log):
     cloud.bus.faults = lambda message: 'refuse' if message.method == 'step_ended' else None
     instance, migration = moves(cloud, log)
     cloud.wait()
     all_are_about(of(read(log[1]), 'compute.work', 'Could not send a report'), instance, migration)
 
 
-def test_a_poll_that_the_driver_does_not_answer_is_told_under_the_migration(cloud, log):
+def test_poll_without_an_answer_of_the_driver_is_logged_with_the_migration(cloud, log):
     instance, migration = moves(cloud, log)
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[0].status == 'running')
     faults(cloud, 'host1').fail('get_guest', sticky=True)
@@ -276,7 +276,7 @@ def test_a_poll_that_the_driver_does_not_answer_is_told_under_the_migration(clou
         assert (line['migration'], line['instance']) == (migration.uuid, instance.uuid)
 
 
-def test_a_job_that_outlived_its_service_is_told_under_the_migration_once_it_is_known_whose_it_is(cloud, log):
+def test_adopted_job_is_logged_with_its_migration(cloud, log):
     instance, migration = moves(cloud, log)
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[0].status == 'running')
     cloud.kill('host1')
@@ -291,7 +291,7 @@ def test_a_job_that_outlived_its_service_is_told_under_the_migration_once_it_is_
         assert (line['migration'], line['instance']) == (migration.uuid, instance.uuid)
 
 
-def test_what_a_migration_waits_for_and_a_debt_are_told_under_it(cloud, log):
+def test_wait_and_deferred_cleanup_are_logged_with_the_migration(cloud, log):
     instance, migration = moves(cloud, log)
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[0].status == 'running')
     cloud.kill('host1')

@@ -19,7 +19,7 @@ FRESH = ['manage migration list', 'manage --help', 'status upgrade check']
 
 @pytest.mark.parametrize('buffered', [{}, {'PYTHONUNBUFFERED': '1'}], ids=['buffered', 'unbuffered'])
 @pytest.mark.parametrize('command', [*FRESH, 'status upgrade check --json'])
-def test_a_command_whose_output_nobody_reads_ends_without_a_word(tmp_path, command, buffered):
+def test_command_with_a_closed_pipe_ends_without_output(tmp_path, command, buffered):
     module, *arguments = command.split()
     database = templates.database(tmp_path)
     environment = {**os.environ, 'OS_DATABASE__CONNECTION': f'sqlite:///{database}', **buffered}

@@ -38,7 +38,7 @@ from tests.unit.cmd.processes import configure, refused, running
         ('log_file = /proc/nothing/log', ['[DEFAULT] log_file', '/proc/nothing/log']),
     ],
 )
-def test_a_wrong_option_is_named_with_what_it_was_and_what_would_do(text, words, tmp_path):
+def test_wrong_option_is_reported_with_value_and_accepted_values(text, words, tmp_path):
     status, line = refused(tmp_path, 'conductor', *configure(tmp_path, text))
     assert status == 2
     for word in ['migrator-conductor: ', *words]:
@@ -69,7 +69,7 @@ def test_a_wrong_option_of_the_environment_is_named_too(tmp_path):
     assert "Option [conductor] lease is 'soon'" in line
 
 
-def test_a_file_that_is_not_there_and_one_that_is_none_are_named(tmp_path):
+def test_missing_or_malformed_file_is_named(tmp_path):
     status, line = refused(tmp_path, 'conductor', '--config-file', '/nowhere/migrator.conf')
     assert (status, '/nowhere/migrator.conf' in line) == (2, True)
     (tmp_path / 'odd.conf').write_text('what is this\n')
@@ -84,7 +84,7 @@ def test_an_unknown_argument_is_status_2(tmp_path):
         assert '--no-such-thing' in service.text()
 
 
-def test_a_schema_that_is_too_old_or_too_new_says_what_to_do(tmp_path):
+def test_wrong_schema_is_reported_with_the_remedy(tmp_path):
     status, line = refused(tmp_path, 'conductor', *configure(tmp_path, schema=False))
     assert (status, "run 'migrator-manage db sync'" in line) == (2, True)
     arguments = configure(tmp_path)
@@ -100,7 +100,7 @@ def test_a_schema_that_is_too_old_or_too_new_says_what_to_do(tmp_path):
 # --- signals ---------------------------------------------------------------------------------------------------------
 
 
-def test_signals_and_words_of_threads_are_heard_in_their_order_and_handlers_are_given_back():
+def test_signals_and_wake_ups_arrive_in_order_and_handlers_are_restored():
     before = signal.getsignal(signal.SIGHUP)
     with signals.Signals() as received:
         os.kill(os.getpid(), signal.SIGHUP)
@@ -113,7 +113,7 @@ def test_signals_and_words_of_threads_are_heard_in_their_order_and_handlers_are_
     received.wake()
 
 
-def test_a_second_sigterm_ends_at_once_what_does_not_stop(tmp_path):
+def test_second_sigterm_ends_a_hanging_stop(tmp_path):
     script = tmp_path / 'slow.py'
     script.write_text("""
 import sys, threading
@@ -130,7 +130,7 @@ sys.exit(service.main(service.Kind('migrator-slow', lambda conf: None, begin), [
         assert child.wait(timeout=30) == 128 + signal.SIGTERM
 
 
-def test_what_is_being_started_ends_before_what_it_uses_is_taken_from_it(tmp_path):
+def test_start_under_way_ends_before_its_parts_stop(tmp_path):
     """A compute service whose question was under way lost its broker, and said that the conductor had failed."""
     script = tmp_path / 'asking.py'
     script.write_text("""
@@ -166,7 +166,7 @@ sys.exit(service.main(service.Kind('migrator-asking', lambda conf: None, begin),
         ('conductor', '', 1),
     ],
 )
-def test_a_stop_may_take_as_long_as_the_service_is_told_to_wait_and_a_margin(module, text, status, tmp_path):
+def test_stop_may_take_the_configured_wait_and_a_margin(module, text, status, tmp_path):
     """A compute service that was to wait 90 s for what runs was ended after 60 s, as if something had hung."""
     script = tmp_path / 'waiting.py'
     script.write_text("""
@@ -196,7 +196,7 @@ sys.exit(service.main(dataclasses.replace(kind, begin=begin), sys.argv[2:]))
 # --- waiting ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_away_is_waited_for_and_said_once(monkeypatch, caplog):
+def test_unreachable_service_is_waited_for_and_logged_once(monkeypatch, caplog):
     monkeypatch.setattr(process, 'AGAIN', 0.01)
     made = process.Process('migrator-test', cfg.ConfigOpts(), executors.NativeThreads())
     tries = []
@@ -213,7 +213,7 @@ def test_what_is_away_is_waited_for_and_said_once(monkeypatch, caplog):
     assert 'Service migrator-test waits: The database is not reachable: it sleeps' in caplog.text
 
 
-def test_who_waits_is_woken_by_the_stop_and_one_failure_does_not_keep_the_rest_from_stopping(caplog):
+def test_stop_ends_a_wait_and_an_error_does_not_prevent_other_stops(caplog):
     made = process.Process('migrator-test', cfg.ConfigOpts(), executors.NativeThreads())
     stopped = []
     made.on_stop(lambda: stopped.append('first made, last stopped'))
@@ -233,7 +233,7 @@ def test_who_waits_is_woken_by_the_stop_and_one_failure_does_not_keep_the_rest_f
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_option_says_its_type_and_default_and_what_changes():
+def test_help_of_every_option_has_type_and_default():
     for _section, options in service_conf.list_opts():
         for option in options:
             assert 'default' in option.help, option.name

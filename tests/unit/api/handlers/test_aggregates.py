@@ -3,9 +3,9 @@
 """Host aggregates, of which there are none."""
 
 
-def test_an_administrator_is_told_that_there_are_none(world):
+def test_administrator_gets_an_empty_list(world):
     assert world.get('/os-aggregates') == {'aggregates': []}
 
 
-def test_others_are_told_nothing(world):
+def test_other_users_get_403(world):
     world.refuses(world.ask('GET', '/os-aggregates', token='ada:blue'), 403, 'forbidden', 'os-aggregates:index')

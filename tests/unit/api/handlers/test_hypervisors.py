@@ -14,7 +14,7 @@ def listed(world, query='', version='2.80', detail=True):
 
 
 @pytest.mark.parametrize('version', VERSIONS)
-def test_every_document_is_what_tempest_expects_of_nova(world, check_schema, version):
+def test_every_document_matches_tempests_schema(world, check_schema, version):
     world.guest()
     for path, name in (
         ('', 'list_search_hypervisors'),
@@ -97,7 +97,7 @@ def test_pages_follow_their_links_to_the_end(world, version):
         ('2.75', 'colour=red', ['colour']),
     ],
 )
-def test_a_parameter_that_makes_no_sense_is_a_400(world, version, query, words):
+def test_invalid_parameter_returns_400(world, version, query, words):
     world.refuses(world.ask('GET', f'/os-hypervisors?{query}', version=version), 400, 'badRequest', *words)
 
 
@@ -113,7 +113,7 @@ def test_from_2_53_a_list_finds_by_a_part_of_the_name_and_shows_servers(world):
     world.refuses(response, 404, 'itemNotFound', 'nowhere')
 
 
-def test_below_2_53_urls_of_their_own_do_that(world):
+def test_below_2_53_separate_urls_search_and_list_servers(world):
     guest = world.guest()
     (found,) = world.get('/os-hypervisors/sour/search', '2.52')['hypervisors']
     assert found['hypervisor_hostname'] == 'source.example.org'
@@ -123,12 +123,12 @@ def test_below_2_53_urls_of_their_own_do_that(world):
     world.refuses(world.ask('GET', '/os-hypervisors/sour/search', version='2.53'), 404, 'itemNotFound', '2.52')
 
 
-def test_the_uptime_is_a_501_which_clients_put_up_with(world):
+def test_uptime_returns_501(world):
     node = world.database.services.list_nodes()[0]
     world.refuses(world.ask('GET', f'/os-hypervisors/{node.uuid}/uptime'), 501, 'notImplemented', 'uptime')
 
 
-def test_a_hypervisor_whose_service_is_gone_is_down(world):
+def test_hypervisor_without_service_is_down(world):
     from migrator.db import models
 
     with world.database.engine.writer() as session:
@@ -137,7 +137,7 @@ def test_a_hypervisor_whose_service_is_gone_is_down(world):
     assert listed(world)[0]['service']['host'] == 'source'
 
 
-def test_only_an_administrator_may(world):
+def test_caller_other_than_administrator_gets_403(world):
     node = world.database.services.list_nodes()[0]
     for path, version in (
         ('', '2.80'), ('/detail', '2.80'), ('/statistics', '2.80'), (f'/{node.uuid}', '2.80'),

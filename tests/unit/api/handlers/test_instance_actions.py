@@ -46,14 +46,14 @@ def request_id(world, one):
 
 
 @pytest.mark.parametrize('version', VERSIONS)
-def test_every_document_is_what_tempest_expects_of_nova(world, story, check_schema, version):
+def test_every_document_matches_tempests_schema(world, story, check_schema, version):
     listing = world.ask('GET', path(story), version=version)
     check_schema(listing, 'servers', 'list_instance_actions', version)
     one = world.ask('GET', path(story, request_id(world, story)), version=version)
     check_schema(one, 'servers', 'show_instance_action', version)
 
 
-def test_an_action_tells_who_asked_for_what_and_what_came_of_it(world, story):
+def test_action_has_user_request_and_result(world, story):
     (action,) = world.get(path(story))['instanceActions']
     assert (action['action'], action['user_id'], action['project_id']) == ('live-migration', 'ada', 'blue')
     assert action['message'] == 'dest could not prepare'
@@ -87,7 +87,7 @@ def test_events_come_from_the_journal_the_newest_first(world, story):
         ('2.62', 'admin', {'event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'hostId'}),
     ],
 )
-def test_who_sees_what_of_events(world, story, version, token, fields):
+def test_role_decides_which_fields_of_events_are_shown(world, story, version, token, fields):
     action = world.get(path(story, request_id(world, story)), version, token)['instanceAction']
     if fields is None:
         assert 'events' not in action
@@ -95,7 +95,7 @@ def test_who_sees_what_of_events(world, story, version, token, fields):
         assert all(set(event) == fields for event in action['events'])
 
 
-def test_a_tenant_does_not_learn_hosts_from_messages(world, story):
+def test_tenant_sees_messages_without_host_names(world, story):
     for url in (path(story), path(story, request_id(world, story))):
         text = world.ask('GET', url, token='ada:blue').text
         assert '<host> could not prepare' in text
@@ -137,7 +137,7 @@ def test_pages_follow_their_links_to_the_end(world):
         ('2.66', 'changes-since=2026-01-02&changes-before=2026-01-01', ['less than or equal']),
     ],
 )
-def test_a_parameter_that_makes_no_sense_is_a_400(world, story, version, query, words):
+def test_invalid_parameter_returns_400(world, story, version, query, words):
     response = world.ask('GET', f'{path(story)}?{query}', version=version)
     world.refuses(response, 400, 'badRequest', *words)
 
@@ -159,7 +159,7 @@ def test_below_2_58_parameters_are_ignored(world, story):
     assert len(world.get(f'{path(story)}?limit=x', '2.57')['instanceActions']) == 1
 
 
-def test_what_is_unknown_or_another_projects_is_a_404(world, story):
+def test_unknown_or_another_projects_server_returns_404(world, story):
     world.refuses(world.ask('GET', path(story, 'req-unknown')), 404, 'itemNotFound', 'req-unknown')
     for url in (path(story), path(story, request_id(world, story))):
         world.refuses(world.ask('GET', url, token='eve:red'), 404, 'itemNotFound', story.instance_uuid)

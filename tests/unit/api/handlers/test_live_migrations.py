@@ -42,7 +42,7 @@ def test_each_form_is_accepted_and_kept_as_it_was_asked_for(world, version, argu
     assert (row.user_id, row.project_id) == ('admin', 'admin')
 
 
-def test_the_row_the_task_state_and_the_action_are_committed_before_anybody_is_told(world):
+def test_row_task_state_and_action_are_committed_before_the_conductor_is_called(world):
     guest = world.guest()
     seen = []
     world.conductor.does = lambda uuid: seen.append(
@@ -54,10 +54,10 @@ def test_the_row_the_task_state_and_the_action_are_committed_before_anybody_is_t
     )
     assert world.migrate(guest).status_int == 202
     assert seen == [('accepted', 'migrating', 'live-migration')]
-    assert world.conductor.told == [('live_migrate', only_migration(world).uuid)]
+    assert world.conductor.calls == [('live_migrate', only_migration(world).uuid)]
 
 
-def test_a_conductor_that_cannot_be_woken_does_not_take_the_promise_back(world):
+def test_migration_stays_accepted_if_no_conductor_can_be_woken(world):
     guest = world.guest()
 
     def unreachable(uuid):
@@ -115,7 +115,7 @@ def test_from_2_34_the_own_host_is_accepted_and_left_to_the_conductor(world):
         ('2.80', None, ['os-migrateLive']),
     ],
 )
-def test_a_form_that_its_version_does_not_have_is_a_400_naming_the_field(world, version, arguments, words):
+def test_body_of_another_version_returns_400_with_the_field(world, version, arguments, words):
     guest = world.guest()
     before = world.rows()
     response = world.ask('POST', f'/servers/{guest.uuid}/action', {'os-migrateLive': arguments}, version=version)
@@ -153,7 +153,7 @@ def test_only_an_administrator_may_name_the_host(roles):
     assert roles.migrate(guest, token='admin:root:admin', host='dest').status_int == 202
 
 
-def test_a_locked_server_is_a_409_for_those_who_are_no_administrators(roles):
+def test_locked_server_returns_409_unless_administrator(roles):
     guest = roles.guest(project='blue', locked_by='owner')
     before = roles.rows()
     response = roles.migrate(guest, token='manager:eve:blue')
@@ -196,7 +196,7 @@ def test_a_migration_in_progress_is_a_409_that_names_it(world, version):
         ({'status': 'running', 'stuck_reason': 'source says nothing'}, 'is running and stuck: ask an operator to look'),
     ],
 )
-def test_a_409_says_how_the_migration_in_progress_stands_and_what_to_do(world, fields, said):
+def test_409_describes_the_migration_in_progress_and_the_remedy(world, fields, said):
     guest = world.guest()
     one = world.migration(guest)
     if 'abort_requested_at' in fields:
@@ -215,7 +215,7 @@ def test_a_409_says_how_the_migration_in_progress_stands_and_what_to_do(world, f
         (['failed', 'error'], 'it has to be active or paused; its last migration, {id}, ended error 3 min ago.'),
     ],
 )
-def test_a_409_for_the_state_of_a_server_says_what_would_do_and_how_its_last_migration_ended(world, ended, said):
+def test_409_for_server_state_names_allowed_states_and_last_migration(world, ended, said):
     guest = world.guest()
     ids = [world.migration(guest, status).id for status in ended]
     world.database.instances.update(guest.uuid, vm_state='error')
@@ -223,13 +223,13 @@ def test_a_409_for_the_state_of_a_server_says_what_would_do_and_how_its_last_mig
     world.refuses(world.migrate(guest), 409, 'conflictingRequest', said.format(id=max(ids, default=None)))
 
 
-def test_a_409_for_another_task_says_that_it_has_to_end(world):
+def test_409_for_another_task_names_the_task(world):
     guest = world.guest(task_state='rebuilding')
     said = 'task_state rebuilding: that has to end first; it has no migration.'
     world.refuses(world.migrate(guest), 409, 'conflictingRequest', said)
 
 
-def test_a_409_for_a_server_that_has_moved_meanwhile_says_how(world, monkeypatch):
+def test_server_that_moved_meanwhile_returns_409_with_its_last_migration(world, monkeypatch):
     guest = world.guest()
     one = world.migration(guest, 'completed')
     world.database.instances.update(guest.uuid, host='dest')
@@ -251,12 +251,12 @@ def test_a_409_for_a_server_that_has_moved_meanwhile_says_how(world, monkeypatch
         ),
     ],
 )
-def test_a_409_for_a_locked_server_says_who_locked_it_and_why(roles, lock, said):
+def test_409_for_locked_server_names_locker_and_reason(roles, lock, said):
     guest = roles.guest(project='blue', **lock)
     roles.refuses(roles.migrate(guest, token='manager:eve:blue'), 409, 'conflictingRequest', said)
 
 
-def test_of_two_requests_at_once_the_database_lets_one_through(world, monkeypatch):
+def test_database_accepts_one_of_two_concurrent_requests(world, monkeypatch):
     """Both have looked, and seen nothing in progress."""
     guest = world.guest()
     assert world.migrate(guest).status_int == 202
@@ -279,7 +279,7 @@ def test_an_unknown_host_is_a_400_and_changes_no_state(world, version):
     world.refuses(world.migrate(guest, version, host='nowhere'), 400, 'badRequest', 'nowhere', since=before)
 
 
-def test_the_name_of_a_conductor_is_no_compute_host(world):
+def test_conductor_name_as_host_returns_400(world):
     world.database.services.report('control', 'nova-conductor', 4)
     world.refuses(world.migrate(world.guest(), host='control'), 400, 'badRequest', 'control')
 
@@ -311,10 +311,10 @@ def test_too_many_waiting_does_not_tell_a_tenant_which_host_it_is(roles):
 # --- below 2.34 ------------------------------------------------------------------------------------------------------
 
 
-def test_below_2_34_the_answer_waits_for_the_checks_and_no_longer(world):
+def test_below_2_34_answer_waits_only_for_the_checks(world):
     world.conductor.does = lambda uuid: world.move(uuid, checked_at='now', status='preparing')
     assert world.migrate(world.guest(), '2.30').status_int == 202
-    assert world.conductor.told == [('live_migrate', only_migration(world).uuid)]
+    assert world.conductor.calls == [('live_migrate', only_migration(world).uuid)]
     assert world.threads.slept == []
 
 
@@ -341,7 +341,7 @@ def test_from_2_34_a_failed_check_is_a_202_and_the_result_is_in_the_row(world):
     assert world.get('/os-migrations')['migrations'][0]['status'] == 'failed'
 
 
-def test_a_failed_check_does_not_tell_a_tenant_about_hosts(roles):
+def test_failed_check_hides_host_names_from_tenant(roles):
     roles.conductor.does = lambda uuid: roles.move(
         uuid, status='failed', failure='No valid host was found. dest: too small; spare: processors differ.'
     )
@@ -349,7 +349,7 @@ def test_a_failed_check_does_not_tell_a_tenant_about_hosts(roles):
     roles.refuses(response, 400, 'badRequest', 'No valid host was found. <host>: too small; <host>: processors differ.')
 
 
-def test_below_2_34_the_row_is_looked_at_ever_more_seldom_up_to_each_half_second(world):
+def test_below_2_34_pauses_between_reads_grow_to_half_a_second(world):
     sleep = world.threads.sleep
 
     def meanwhile(seconds):
@@ -362,7 +362,7 @@ def test_below_2_34_the_row_is_looked_at_ever_more_seldom_up_to_each_half_second
     assert world.threads.slept == [0.05, 0.1, 0.2, 0.4, 0.5, 0.5]
 
 
-def test_below_2_34_who_cannot_be_told_is_not_waited_for(world):
+def test_below_2_34_unreachable_conductor_returns_202_at_once(world):
     def away(uuid):
         raise exception.RPCTimeout(target='conductor', method='live_migrate', timeout=60)
 
@@ -371,14 +371,14 @@ def test_below_2_34_who_cannot_be_told_is_not_waited_for(world):
     assert world.threads.slept == []
 
 
-def test_when_the_time_out_is_over_the_answer_is_202_for_the_row_stands(world):
+def test_time_out_of_checks_returns_202(world):
     world.conf.set_override('sync_timeout', 2, group='api')
     assert world.migrate(world.guest(), '2.30').status_int == 202
     assert 2 <= sum(world.threads.slept) < 2.5
     assert only_migration(world).status == 'accepted'
 
 
-def test_a_server_that_has_just_moved_is_a_409_that_tells_no_host(roles, monkeypatch):
+def test_server_that_just_moved_returns_409_without_host_name(roles, monkeypatch):
     guest = roles.guest(project='blue')
     roles.database.instances.update(guest.uuid, host='spare')
     before = roles.rows()
@@ -388,7 +388,7 @@ def test_a_server_that_has_just_moved_is_a_409_that_tells_no_host(roles, monkeyp
     assert 'spare' not in response.text
 
 
-def test_a_database_that_goes_away_after_the_row_is_committed_does_not_take_the_promise_back(world, monkeypatch):
+def test_database_lost_after_commit_returns_202(world, monkeypatch):
     world.conf.set_override('sync_timeout', 1, group='api')
 
     def away(uuid):
@@ -409,14 +409,14 @@ def test_a_failure_after_the_checks_is_a_202(world):
 
 
 @pytest.mark.parametrize('status', sorted(IN_PROGRESS - {MigrationStatus.ACCEPTED}))
-def test_a_server_with_a_migration_in_any_status_of_progress_is_not_taken_again(world, status):
+def test_server_with_migration_in_progress_returns_409(world, status):
     guest = world.guest()
     world.migration(guest, status)
     before = world.rows()
     world.refuses(world.migrate(guest), 409, 'conflictingRequest', since=before)
 
 
-def test_a_database_that_is_away_is_a_503_that_tells_nothing_of_it(world, monkeypatch):
+def test_unreachable_database_returns_503_without_its_address(world, monkeypatch):
     def away(uuid):
         raise exception.DatabaseUnreachable(reason='postgresql://migrator:secret@10.1.2.3 refused')
 

@@ -35,7 +35,7 @@ def three(world):
 
 
 @pytest.mark.parametrize('version', ['2.1', '2.22', '2.23', '2.58', '2.59', '2.66', '2.79', '2.80'])
-def test_the_document_is_what_tempest_expects_of_nova(world, three, check_schema, version):
+def test_document_matches_tempests_schema(world, three, check_schema, version):
     check_schema(world.ask('GET', '/os-migrations', version=version), 'migrations', 'list_migrations', version)
 
 
@@ -51,7 +51,7 @@ def test_the_document_is_what_tempest_expects_of_nova(world, three, check_schema
         ('2.80', FIELDS | {'migration_type', 'uuid', 'user_id', 'project_id'}),
     ],
 )
-def test_the_fields_of_each_version_are_there_and_no_others(world, three, version, fields):
+def test_each_version_has_exactly_its_fields(world, three, version, fields):
     found = listed(world, version=version)
     links = {'links'} if version not in ('2.1', '2.22') else set()
     assert [set(one) for one in found] == [fields, fields | links, fields]
@@ -116,7 +116,7 @@ def test_limit_0_is_an_empty_page(world, three):
     assert world.get('/os-migrations?limit=0') == {'migrations': []}
 
 
-def test_a_page_is_never_longer_than_max_limit_but_below_2_59_there_are_none(world, three):
+def test_page_is_limited_by_max_limit_from_2_59_on(world, three):
     world.conf.set_override('max_limit', 2, group='api')
     assert ids(listed(world, '?limit=1000')) == [3, 2]
     assert ids(listed(world)) == [3, 2]
@@ -144,7 +144,7 @@ def test_a_parameter_that_the_version_does_not_have_is_a_400(world, version, que
     world.refuses(world.ask('GET', f'/os-migrations?{query}', version=version), 400, 'badRequest', *words)
 
 
-def test_below_2_59_what_it_does_not_know_is_ignored(world, three):
+def test_below_2_59_unknown_parameter_is_ignored(world, three):
     query = '?limit=1&marker=x&changes-since=2030-01-01&colour=red&project_id=blue'
     assert ids(listed(world, query, '2.58')) == [3, 2, 1]
 
@@ -160,7 +160,7 @@ def test_a_manager_sees_the_own_project_without_hosts(roles):
     assert len(listed(roles, token='admin:root:x')) == 2
 
 
-def test_another_projects_migration_is_no_marker_for_a_manager(roles):
+def test_manager_cannot_use_another_projects_migration_as_marker(roles):
     mine, theirs = (roles.migration(roles.guest(project=project)) for project in ('blue', 'red'))
     response = roles.ask('GET', f'/os-migrations?marker={theirs.uuid}', token='manager:eve:blue')
     roles.refuses(response, 400, 'badRequest', f'marker [{theirs.uuid}] not found')

@@ -41,7 +41,7 @@ SERVER = '11111111-2222-4333-8444-555555555555'
     ],
 )
 @pytest.mark.parametrize('version', ['2.1', '2.80'])
-def test_what_nova_serves_and_migrator_does_not_is_a_501_that_says_so(world, method, path, version):
+def test_url_of_nova_that_is_not_served_returns_501(world, method, path, version):
     guest = world.guest()
     before = world.rows()
     path = path.format(server=guest.uuid)
@@ -59,7 +59,7 @@ def test_the_project_in_the_url_does_not_hide_what_nova_serves(world):
     world.refuses(response, 501, 'notImplemented', 'does not serve')
 
 
-def test_a_project_whose_name_is_a_collection_of_nova_loses_nothing(world):
+def test_project_named_like_a_collection_of_nova_has_all_urls(world):
     response = world.ask('GET', '/flavors/detail', token='ada:flavors')
     world.refuses(response, 501, 'notImplemented', 'GET /v2.1/flavors/detail')
 
@@ -77,7 +77,7 @@ def test_a_project_whose_name_is_a_collection_of_nova_loses_nothing(world):
     ],
 )
 @pytest.mark.parametrize('version', ['2.1', '2.80'])
-def test_what_nova_does_not_have_is_a_404(world, method, path, version):
+def test_url_unknown_to_nova_returns_404(world, method, path, version):
     before = world.rows()
     response = world.ask(method, path, {} if method in ('POST', 'PUT') else None, version=version)
     world.refuses(response, 404, 'itemNotFound', method, 'does not have this URL', since=before)

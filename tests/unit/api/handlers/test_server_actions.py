@@ -41,13 +41,13 @@ def test_from_2_73_a_lock_may_have_a_reason(world):
         ('2.80', {'unlock': {'x': 1}}, ['unlock', 'null']),
     ],
 )
-def test_any_other_form_is_a_400(world, version, body, words):
+def test_body_of_another_form_returns_400(world, version, body, words):
     guest = world.guest()
     before = world.rows()
     world.refuses(act(world, guest, body, version), 400, 'badRequest', *words, since=before)
 
 
-def test_the_lock_of_an_administrator_is_not_the_owners_to_take_over_or_undo(world):
+def test_owner_cannot_replace_or_remove_an_administrators_lock(world):
     guest = world.guest(project='blue')
     assert act(world, guest, {'lock': None}).status_int == 202
     assert lock_of(world, guest) == ('admin', None)
@@ -77,7 +77,7 @@ def test_another_projects_server_is_a_404_and_a_reader_may_not(roles):
 @pytest.mark.parametrize(
     'action', ['reboot', 'resize', 'evacuate', 'os-start', 'createImage', 'forceDelete', 'migrate']
 )
-def test_an_action_that_nova_serves_and_migrator_does_not_is_a_501_that_names_it(world, action):
+def test_action_of_nova_that_is_not_served_returns_501_with_its_name(world, action):
     guest = world.guest()
     before = world.rows()
     response = act(world, guest, {action: None})
@@ -91,7 +91,7 @@ def test_an_action_that_is_not_served_on_another_projects_server_is_a_404(world)
 
 
 @pytest.mark.parametrize('action', ['nonsense', 'migrateLive', 'x' * 1000])
-def test_an_action_that_nova_does_not_know_is_a_400_as_nova_says_it(world, action):
+def test_action_unknown_to_nova_returns_400_with_novas_message(world, action):
     guest = world.guest()
     before = world.rows()
     response = act(world, guest, {action: None})
@@ -100,7 +100,7 @@ def test_an_action_that_nova_does_not_know_is_a_400_as_nova_says_it(world, actio
 
 
 @pytest.mark.parametrize('body', [{}, {'lock': None, 'unlock': None}, [], None, 'lock', 7])
-def test_a_body_that_is_no_single_action_is_a_400(world, body):
+def test_body_without_exactly_one_action_returns_400(world, body):
     guest = world.guest()
     before = world.rows()
     world.refuses(act(world, guest, body), 400, 'badRequest', 'one key', since=before)

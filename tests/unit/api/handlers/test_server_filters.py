@@ -18,7 +18,7 @@ from migrator.api.handlers import server_filters
         '.*?a.*?b', 'web-?[0-9]?', '|'.join(['vm'] * 30), f'^({"|".join(["vm"] * 30)})$', '(?i:web)+', '[#x]+ ?x',
     ],
 )  # fmt: skip
-def test_the_usual_patterns_pass(text):
+def test_common_patterns_are_accepted(text):
     assert isinstance(server_filters._safe_pattern('name', text), re.Pattern)
 
 
@@ -31,7 +31,7 @@ def test_the_usual_patterns_pass(text):
         '(?x)#)', '(?xi)a #(',
     ],
 )  # fmt: skip
-def test_patterns_that_explode_do_not(text):
+def test_patterns_with_exponential_matching_are_refused(text):
     with pytest.raises(exception.ValidationError) as caught:
         server_filters._safe_pattern('name', text)
     assert 'name' in caught.value.message

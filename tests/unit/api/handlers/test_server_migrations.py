@@ -44,7 +44,7 @@ def force(world, one, version='2.80', token='admin', body=None):
         ('2.80', FIELDS | {'uuid', 'user_id', 'project_id'}),
     ],
 )
-def test_the_fields_of_each_version_are_there_and_no_others(world, version, fields):
+def test_each_version_has_exactly_its_fields(world, version, fields):
     one = world.migration(world.guest())
     (listed,) = world.get(f'/servers/{one.instance_uuid}/migrations', version)['migrations']
     shown = world.get(path(one), version)['migration']
@@ -54,7 +54,7 @@ def test_the_fields_of_each_version_are_there_and_no_others(world, version, fiel
 
 # tempest takes its schema of 2.58 for 2.59 to 2.61 too, which has no uuid.
 @pytest.mark.parametrize('version', ['2.23', '2.58', '2.62', '2.80'])
-def test_the_list_is_what_tempest_expects_of_nova(world, check_schema, version):
+def test_list_matches_tempests_schema(world, check_schema, version):
     one = world.migration(world.guest())
     world.move(one.uuid, memory_total=4, memory_processed=1, memory_remaining=3, disk_total=0, disk_processed=0,
                disk_remaining=0)  # fmt: skip
@@ -62,7 +62,7 @@ def test_the_list_is_what_tempest_expects_of_nova(world, check_schema, version):
     check_schema(response, 'servers', 'list_live_migrations', version)
 
 
-def test_figures_are_what_the_hypervisor_last_said(world):
+def test_figures_are_the_hypervisors_last_report(world):
     one = world.migration(world.guest())
     world.move(one.uuid, memory_total=400, memory_processed=100, memory_remaining=300)
     shown = world.get(path(one))['migration']
@@ -84,13 +84,13 @@ def test_every_status_of_progress_is_listed_and_shown(world, status):
 
 
 @pytest.mark.parametrize('status', ENDS)
-def test_what_has_ended_is_not(world, status):
+def test_ended_migration_is_not_listed(world, status):
     one = world.migration(world.guest(), status)
     assert world.get(f'/servers/{one.instance_uuid}/migrations') == {'migrations': []}
     world.refuses(world.ask('GET', path(one)), 404, 'itemNotFound', 'not in progress', status)
 
 
-def test_what_is_no_live_migration_is_not(world):
+def test_other_migration_type_is_not_listed(world):
     one = world.migration(world.guest(), migration_type='evacuation')
     assert world.get(f'/servers/{one.instance_uuid}/migrations') == {'migrations': []}
     world.refuses(world.ask('GET', path(one)), 404, 'itemNotFound')
@@ -104,7 +104,7 @@ def test_an_unknown_id_is_a_404_the_uuid_included(world, migration_id):
     world.refuses(world.ask('DELETE', asked), 404, 'itemNotFound')
 
 
-def test_below_their_versions_the_urls_are_not_there(world):
+def test_url_below_its_version_returns_404(world):
     one = world.migration(world.guest())
     before = world.rows()
     for method, url, version in (
@@ -117,7 +117,7 @@ def test_below_their_versions_the_urls_are_not_there(world):
         world.refuses(response, 404, 'itemNotFound', f'has version {version}', since=before)
 
 
-def test_hosts_are_null_but_there_for_a_manager_and_shown_to_an_administrator(roles):
+def test_hosts_are_null_for_manager_and_shown_to_administrator(roles):
     one = roles.migration(roles.guest(project='blue'), dest_node='dest.example.org')
     (seen,) = roles.get(f'/servers/{one.instance_uuid}/migrations', token='manager:eve:blue')['migrations']
     hosts = ('source_compute', 'source_node', 'dest_compute', 'dest_node', 'dest_host')
@@ -126,7 +126,7 @@ def test_hosts_are_null_but_there_for_a_manager_and_shown_to_an_administrator(ro
     assert [seen[name] for name in hosts][:3] == ['source', 'source.example.org', 'dest']
 
 
-def test_who_may_not_gets_a_403_and_another_project_a_404(roles):
+def test_missing_role_returns_403_and_other_project_404(roles):
     one = roles.migration(roles.guest(project='blue'))
     before = roles.rows()
     listing = f'/servers/{one.instance_uuid}/migrations'
@@ -150,7 +150,7 @@ def test_who_may_not_gets_a_403_and_another_project_a_404(roles):
     ('status', 'version'),
     [('running', '2.24'), ('running', '2.65'), ('accepted', '2.65'), ('preparing', '2.65'), ('queued', '2.80')],
 )
-def test_an_abort_is_a_committed_wish_with_an_action_and_then_a_wake_up(world, status, version):
+def test_abort_commits_request_and_action_before_the_wake_up(world, status, version):
     one = world.migration(world.guest(), status)
     seen = []
     world.conductor.does = lambda uuid: seen.append(world.database.migrations.get(uuid).abort_requested_at)
@@ -161,7 +161,7 @@ def test_an_abort_is_a_committed_wish_with_an_action_and_then_a_wake_up(world, s
     assert seen[0] is not None
     assert row.abort_requested_by == 'admin'
     assert row.status == status
-    assert world.conductor.told == [('wake', one.uuid, None)]
+    assert world.conductor.calls == [('wake', one.uuid, None)]
     (action,) = [each for each in world.database.actions.list(one.instance_uuid) if each.action != 'live-migration']
     assert action.action == 'live_migration_cancel'
     assert action.migration_uuid == one.uuid
@@ -173,19 +173,19 @@ def test_the_wake_up_goes_to_the_owners_server(world):
     world.database.conductors.register('life', 'control1', lease=15)
     world.move(one.uuid, owner='life')
     abort(world, one)
-    assert world.conductor.told == [('wake', one.uuid, 'control1')]
+    assert world.conductor.calls == [('wake', one.uuid, 'control1')]
 
 
-def test_where_the_owner_is_dead_any_conductor_is_woken(world):
+def test_wake_up_goes_to_any_conductor_if_the_owner_is_dead(world):
     one = world.migration(world.guest())
     world.database.conductors.register('life', 'control1', lease=15)
     world.move(one.uuid, owner='life')
     world.threads.seconds += 16
     abort(world, one)
-    assert world.conductor.told == [('wake', one.uuid, None)]
+    assert world.conductor.calls == [('wake', one.uuid, None)]
 
 
-def test_a_wake_up_that_fails_does_not_take_the_promise_back(world):
+def test_abort_stays_accepted_if_the_wake_up_fails(world):
     one = world.migration(world.guest())
 
     def unreachable(uuid):
@@ -202,7 +202,7 @@ def test_a_second_abort_is_a_202_and_nothing_is_done_twice(world):
     before = world.rows()
     assert abort(world, one).status_int == 202
     assert world.rows() == before
-    assert len(world.conductor.told) == 1
+    assert len(world.conductor.calls) == 1
 
 
 @pytest.mark.parametrize('status', ENDS)
@@ -224,32 +224,32 @@ def test_after_the_end_an_abort_is_a_409(world, status):
         ('post-migrating', '2.24'),
     ],
 )
-def test_a_status_that_cannot_be_aborted_at_this_version_is_a_400_saying_why(world, status, version):
+def test_abort_in_wrong_status_returns_400_with_the_reason(world, status, version):
     one = world.migration(world.guest(), status)
     before = world.rows()
     world.refuses(abort(world, one, version), 400, 'badRequest', status, 'running', since=before)
-    assert world.conductor.told == []
+    assert world.conductor.calls == []
 
 
-def test_too_late_is_told_with_its_reason(world):
+def test_abort_after_the_pivot_returns_400_with_the_reason(world):
     one = world.migration(world.guest(), 'running (post-copy)')
     world.refuses(abort(world, one), 400, 'badRequest', 'the guest runs at the destination already')
 
 
 @pytest.mark.parametrize('status', ['accepted', 'preparing', 'queued'])
-def test_what_does_not_run_on_a_host_that_is_too_old_is_a_400(world, status):
+def test_abort_queued_on_old_host_returns_400(world, status):
     world.host('source', version=2)
     one = world.migration(world.guest(), status)
     before = world.rows()
     world.refuses(abort(world, one), 400, 'badRequest', 'too old', 'service version 2', since=before)
 
 
-def test_what_runs_on_an_old_host_can_be_aborted(world):
+def test_abort_running_on_old_host_returns_202(world):
     world.host('source', version=2)
     assert abort(world, world.migration(world.guest())).status_int == 202
 
 
-def test_at_the_wrong_server_an_abort_is_a_404(world):
+def test_abort_at_another_server_returns_404(world):
     one = world.migration(world.guest('one'))
     for other in (world.guest('idle'), world.guest('moving')):
         if other.name == 'moving':
@@ -270,12 +270,12 @@ def test_an_abort_of_a_locked_server_is_a_409_but_not_for_an_administrator(roles
 
 
 @pytest.mark.parametrize('version', ['2.22', '2.80'])
-def test_force_complete_is_a_committed_wish_with_an_action_and_then_a_wake_up(world, version):
+def test_force_complete_commits_request_and_action_before_the_wake_up(world, version):
     one = world.migration(world.guest())
     response = force(world, one, version)
     assert (response.status_int, response.body) == (202, b'')
     assert world.database.migrations.get(one.uuid).force_complete_requested_at is not None
-    assert world.conductor.told == [('wake', one.uuid, None)]
+    assert world.conductor.calls == [('wake', one.uuid, None)]
     actions = {each.action for each in world.database.actions.list(one.instance_uuid)}
     assert actions == {'live-migration', 'live_migration_force_complete'}
 
@@ -289,13 +289,13 @@ def test_a_second_force_complete_is_a_202_and_nothing_is_done_twice(world):
 
 
 @pytest.mark.parametrize('status', sorted(set(PROGRESS) - {'running'}))
-def test_force_complete_of_what_does_not_run_is_a_400(world, status):
+def test_force_complete_of_migration_that_is_not_running_returns_400(world, status):
     one = world.migration(world.guest(), status)
     before = world.rows()
     world.refuses(force(world, one), 400, 'badRequest', status, since=before)
 
 
-def test_force_complete_of_an_unknown_migration_is_a_400_and_no_404(world):
+def test_force_complete_of_unknown_migration_returns_400(world):
     one = world.migration(world.guest())
     before = world.rows()
     for migration_id in ('999', one.uuid):
@@ -306,7 +306,7 @@ def test_force_complete_of_an_unknown_migration_is_a_400_and_no_404(world):
 
 @pytest.mark.parametrize('status', ['completed', 'cancelled', 'failed', 'error'])
 @pytest.mark.parametrize(('ask', 'method'), [(abort, 'abort live migration'), (force, 'force_complete')])
-def test_a_409_for_a_migration_that_has_ended_says_how_and_when_it_ended(world, status, ask, method):
+def test_409_for_ended_migration_names_its_status_and_time(world, status, ask, method):
     one = world.migration(world.guest(), status)
     world.migration(world.guest('another'), 'running')
     world.threads.seconds += 40
@@ -318,7 +318,7 @@ def test_a_409_for_a_migration_that_has_ended_says_how_and_when_it_ended(world, 
     world.refuses(ask(world, one), 409, 'conflictingRequest', said, since=before)
 
 
-def test_a_409_for_one_of_several_migrations_that_have_ended_is_about_that_one(world):
+def test_409_for_one_of_several_ended_migrations_describes_that_one(world):
     guest = world.guest()
     first = world.migration(guest, 'cancelled')
     world.threads.seconds += 3600

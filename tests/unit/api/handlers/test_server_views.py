@@ -106,7 +106,7 @@ def test_the_host_id_is_novas_hash_of_project_and_host(world):
         ({'forced_down': True}, 0, 'DOWN'),
     ],
 )
-def test_the_host_status_says_how_its_service_does(world, changes, seconds, status):
+def test_host_status_is_that_of_the_service(world, changes, seconds, status):
     guest = world.guest()
     if changes:
         world.database.services.update(world.database.services.get_compute('source').id, **changes)
@@ -126,7 +126,7 @@ def test_times_are_written_as_nova_writes_them(world):
     assert server['OS-SRV-USG:launched_at'] == '2026-01-31T13:00:00.000250'
 
 
-def test_what_there_is_no_notion_of_is_novas_empty_value(world):
+def test_unsupported_field_has_novas_empty_value(world):
     server = show(world, world.guest())
     empty = {
         'addresses': {}, 'image': '', 'metadata': {}, 'key_name': None, 'accessIPv4': '', 'accessIPv6': '',

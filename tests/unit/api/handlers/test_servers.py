@@ -12,7 +12,7 @@ def names(document):
 
 
 @pytest.mark.parametrize('version', VERSIONS)
-def test_every_document_is_what_tempest_expects_of_nova(world, check_schema, version):
+def test_every_document_matches_tempests_schema(world, check_schema, version):
     guest = world.guest(locked_by='admin', locked_reason='maintenance')
     world.migration(guest)
     world.guest('two', vm_state='error')
@@ -83,7 +83,7 @@ def test_limit_0_is_an_empty_page_without_a_next(world):
         ('colour=red', ['colour', 'unexpected']),
     ],
 )
-def test_a_parameter_that_makes_no_sense_is_a_400_naming_it(world, query, words):
+def test_invalid_parameter_returns_400_with_its_name(world, query, words):
     world.refuses(world.ask('GET', f'/servers?{query}'), 400, 'badRequest', *words)
 
 
@@ -157,7 +157,7 @@ def test_a_sorted_list_goes_on_after_its_marker(world):
 
 
 @pytest.mark.parametrize('path', ['/servers?', '/servers/detail?', '/servers?name=.&', '/servers?sort_key=uuid&'])
-def test_another_projects_server_is_no_marker_but_for_an_administrator(world, path):
+def test_only_administrator_can_use_another_projects_server_as_marker(world, path):
     mine, theirs = world.guest(project='blue'), world.guest(project='red')
     world.threads.seconds += 1
     response = world.ask('GET', f'{path}marker={theirs.uuid}', token='ada:blue')

@@ -17,7 +17,7 @@ def update(world, body, host='source', version='2.80'):
 
 
 @pytest.mark.parametrize('version', VERSIONS)
-def test_the_document_is_what_tempest_expects_of_nova(world, check_schema, version):
+def test_document_matches_tempests_schema(world, check_schema, version):
     world.database.services.report('control', 'nova-conductor', 4)
     if version in ('2.1', '2.10', '2.11', '2.52'):
         # Tempest's schemas of these versions want ids of another cell's form, unless they are numbers.
@@ -25,7 +25,7 @@ def test_the_document_is_what_tempest_expects_of_nova(world, check_schema, versi
     check_schema(world.ask('GET', '/os-services', version=version), 'services', 'list_services', version)
 
 
-def test_a_service_is_told_with_zone_status_and_state(world):
+def test_service_has_zone_status_and_state(world):
     world.database.services.report('control', 'nova-conductor', 4)
     one, *_, last = listed(world)
     service = world.database.services.get_compute('source')
@@ -38,7 +38,7 @@ def test_a_service_is_told_with_zone_status_and_state(world):
     assert 'forced_down' not in listed(world, version='2.10')[0]
 
 
-def test_a_host_is_down_once_a_conductor_has_called_it_so_or_by_the_operators_word(world):
+def test_host_is_down_if_a_conductor_or_an_operator_declares_it_down(world):
     world.threads.seconds = 61
     states = {one['host']: one['state'] for one in listed(world)}
     assert set(states.values()) == {'up'}, 'no conductor has listened, and so nothing is known of any host'
@@ -97,7 +97,7 @@ def test_forcing_down(world, said, meant):
         ([], ['the request']),
     ],
 )
-def test_an_update_that_makes_no_sense_is_a_400(world, body, words):
+def test_invalid_update_returns_400(world, body, words):
     before = world.rows()
     world.refuses(update(world, body), 400, 'badRequest', *words, since=before)
 
@@ -109,7 +109,7 @@ def test_an_unknown_service_is_a_404_and_a_number_a_400(world):
     world.refuses(world.ask('PUT', '/os-services/1', body), 400, 'badRequest', 'uuid', since=before)
 
 
-def test_a_conductor_is_not_the_apis_to_disable(world):
+def test_update_of_a_conductor_returns_400(world):
     world.database.services.report('control', 'nova-conductor', 4)
     uuid = world.database.services.list('nova-conductor')[0].uuid
     response = world.ask('PUT', f'/os-services/{uuid}', {'status': 'disabled'})
@@ -146,12 +146,12 @@ def test_below_2_53_the_url_names_the_change(world, version, action, more, told,
         ('2.1', 'disable', {'host': 'source', 'binary': 'nova-scheduler'}, 404, 'itemNotFound'),
     ],
 )
-def test_below_2_53_what_is_wrong_is_told(world, version, action, body, code, fault):
+def test_below_2_53_invalid_update_is_refused(world, version, action, body, code, fault):
     before = world.rows()
     world.refuses(world.ask('PUT', f'/os-services/{action}', body, version=version), code, fault, since=before)
 
 
-def test_only_an_administrator_may(world):
+def test_caller_other_than_administrator_gets_403(world):
     before = world.rows()
     world.refuses(world.ask('GET', '/os-services', token='ada:blue'), 403, 'forbidden', 'os-services:list')
     uuid = world.database.services.get_compute('source').uuid

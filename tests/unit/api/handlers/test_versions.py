@@ -23,7 +23,7 @@ def discover(world, path, **more):
 
 
 @pytest.mark.parametrize('path', ['/v2.1', '/v2.1/'])
-def test_the_one_version_tells_its_range(world, path):
+def test_version_document_has_its_range(world, path):
     response = discover(world, path)
     assert response.status_int == 200
     version = response.json['version']
@@ -42,7 +42,7 @@ def test_the_root_lists_it(world):
     )
 
 
-def test_links_are_those_that_the_client_came_by(world):
+def test_links_have_the_address_that_the_client_used(world):
     request = webob.Request.blank('/compute/', base_url='https://api.example.org')
     request.script_name, request.path_info = '/compute', '/'
     response = request.get_response(world.app)
@@ -50,7 +50,7 @@ def test_links_are_those_that_the_client_came_by(world):
 
 
 @pytest.mark.parametrize('path', ['/v2', '/v3', '/v2.1x'])
-def test_other_versions_need_a_token_and_are_not_there(world, path):
+def test_other_version_urls_need_a_token_and_return_404(world, path):
     assert discover(world, path).status_int == 401
     response = discover(world, path, headers={'X-Auth-Token': 'admin'})
     assert response.status_int == 404

@@ -67,13 +67,13 @@ def who(role, project='blue'):
     )
 
 
-def test_the_table_of_this_test_is_whole():
+def test_table_of_this_test_has_every_policy():
     names = {rule.name for rule in policies.list_rules() if isinstance(rule, policy.DocumentedRuleDefault)}
     assert names == set(DEFAULTS)
 
 
 @pytest.mark.parametrize('name', sorted(DEFAULTS))
-def test_who_may_by_default(tmp_path, name):
+def test_default_of_each_policy(tmp_path, name):
     made = enforcer(tmp_path)
     target = {'project_id': 'blue', 'user_id': 'ada'}
     for role in LADDER:
@@ -90,7 +90,7 @@ def test_every_policy_is_documented_and_scoped_to_a_project():
             assert rule.scope_types == ['project']
 
 
-def test_an_operators_file_with_novas_names_means_the_same(tmp_path):
+def test_policy_file_with_novas_names_works(tmp_path):
     made = enforcer(
         tmp_path,
         '"os_compute_api:os-migrate-server:migrate_live": "rule:admin_or_owner"\n'
@@ -102,7 +102,7 @@ def test_an_operators_file_with_novas_names_means_the_same(tmp_path):
     assert made.authorize('os_compute_api:os-services:list', target, who(READER, 'red'))
 
 
-def test_the_enforcer_for_the_generators_has_them_all():
+def test_enforcer_for_the_generators_has_every_policy():
     assert set(policies.get_enforcer().registered_rules) == {rule.name for rule in policies.list_rules()}
 
 

@@ -27,7 +27,7 @@ TABLES = [
 
 
 @pytest.mark.parametrize('table', [table for _, table in TABLES], ids=[name for name, _ in TABLES])
-def test_each_schema_is_one_and_says_what_would_do(table):
+def test_each_schema_is_valid_and_describes_the_allowed_values(table):
     import jsonschema
 
     def described(schema):
@@ -49,13 +49,13 @@ def refusal(make_request, schema, document, version=80):
     return caught.value.message
 
 
-def test_a_refusal_names_the_field_its_value_and_what_would_do(make_request):
+def test_refusal_names_field_value_and_allowed_values(make_request):
     message = refusal(make_request, types.action('go', types.closed({'fast': types.BOOLEAN})), {'go': {'fast': 'very'}})
     assert message.startswith('Invalid input for field/attribute go.fast. Value: very. ')
     assert message.endswith('Allowed: true or false.')
 
 
-def test_an_unknown_key_is_told_with_those_that_the_version_has(make_request):
+def test_unknown_key_is_refused_with_the_known_keys(make_request):
     message = refusal(make_request, types.closed({'b': {}, 'a': {}}), {'c': 1}, version=25)
     assert "('c' was unexpected)" in message
     assert 'At version 2.25 these are: a, b.' in message
