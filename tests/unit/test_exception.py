@@ -22,5 +22,5 @@ from migrator import exception
     ],
 )
 def test_message_keeps_given_arguments_when_others_are_missing(error, said):
-    """Where one keyword was missing it became a KeyError, and the reason that was given was lost."""
+    """A missing keyword once raised a KeyError, which hid the given reason."""
     assert str(error) == said

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What every test of this folder stands on: the real application on a real database, and a stand-in for a conductor."""
+"""The fixtures of this folder: the real application on a real database, and a stand-in for a conductor."""
 
 import datetime
 import uuid
@@ -33,7 +33,7 @@ CLIENTS = {
 
 
 class HandClock(executors.NativeThreads):
-    """Native threads under a clock that only a sleep moves."""
+    """Native threads with a clock that only a sleep advances."""
 
     def __init__(self):
         super().__init__(clock=self)
@@ -52,7 +52,7 @@ class HandClock(executors.NativeThreads):
 
 
 class ConductorStandIn:
-    """The door to another process, with nobody behind it but what a test puts there."""
+    """A replacement for the RPC API of the conductor, which records its calls."""
 
     def __init__(self):
         self.calls = []
@@ -84,7 +84,7 @@ class World:
     # --- asking --------------------------------------------------------------------------------------------------
 
     def ask(self, method, path, body=None, version='2.80', token='admin', **headers):
-        """Return the response to a request; a body that is bytes is sent as it is."""
+        """Return the response to a request. A body of bytes is sent unchanged."""
         request = webob.Request.blank(f'/v2.1{path}', method=method, base_url='http://api.test')
         if version:
             request.headers['OpenStack-API-Version'] = f'compute {version}'
@@ -104,7 +104,7 @@ class World:
         return response.json
 
     def migrate(self, guest, version='2.80', token='admin', **arguments):
-        """Return the response to os-migrateLive; what its version needs is there unless given."""
+        """Return the response to os-migrateLive, with defaults for the arguments that the version needs."""
         minor = int(version.split('.')[1])
         known = {'host': None, 'block_migration': 'auto' if minor >= 25 else False}
         if minor < 25:
@@ -136,7 +136,7 @@ class World:
         )
 
     def migration(self, guest, status='running', **more):
-        """Accept a migration, and have it in a status, as a conductor would."""
+        """Accept a migration, and set its status as a conductor does."""
         values = {'project_id': guest.project_id, 'user_id': 'ada', 'dest_compute': 'dest'} | more
         one = Migration(
             uuid=str(uuid.uuid4()),
@@ -151,7 +151,7 @@ class World:
         return self.database.migrations.get(one.uuid)
 
     def move(self, migration_uuid, **fields):
-        """Write to a migration past all guards, as if its story had gone on."""
+        """Write to a migration without the guards, as if it had gone on."""
         from migrator.db import types
 
         if fields.get('checked_at') == 'now':
@@ -168,7 +168,7 @@ class World:
     # --- looking -------------------------------------------------------------------------------------------------
 
     def rows(self):
-        """Return everything that a request could have changed, to be compared."""
+        """Return all rows that a request could change, for a comparison."""
         tables = (models.Instance, models.Migration, models.Service, models.InstanceAction, models.SagaLog)
         with self.database.engine.reader() as session:
             return [
@@ -178,7 +178,7 @@ class World:
             ]
 
     def refuses(self, response, code, fault, *words, since=None):
-        """Hold a response to nova's form of an error, and the rows to what they were."""
+        """Check that a response has nova's form of an error, and that the rows did not change."""
         assert response.status_int == code, response.text
         assert list(response.json) == [fault]
         assert response.json[fault]['code'] == code
@@ -189,7 +189,7 @@ class World:
 
 
 def conforms(response, kind, name, version):
-    """Hold a response to tempest's strict schema of nova's, at a version."""
+    """Check a response with tempest's strict schema for a version."""
     wanted = api_version_request.APIVersionRequest(version)
     for entry in CLIENTS[kind].schema_versions_info:
         low = api_version_request.APIVersionRequest(entry['min'])
@@ -210,7 +210,7 @@ def conforms(response, kind, name, version):
 
 
 def by_roles(handle):
-    """Take a token ``role:user:project`` at its word, for the policies; without the colons, the role is the user."""
+    """Accept a token ``role:user:project`` without a check. Without colons it is both the user and the role."""
 
     def authenticated(request):
         role, user, project = request.headers['X-Auth-Token'].split(':')
@@ -262,7 +262,7 @@ def world(make_world):
 
 @pytest.fixture
 def roles(make_world):
-    """A world in which a token ``role:user:project`` says it all."""
+    """A world that accepts a token ``role:user:project``."""
     return make_world(by_roles)
 
 
@@ -284,7 +284,7 @@ def served(world):
 
 @pytest.fixture
 def make_request(world):
-    """Return a request object as the handlers get it."""
+    """Return a request object as the handlers receive it."""
 
     def make(path='/', version=80, method='GET', body=b''):
         import microversion_parse

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The pipeline: what every answer has, whatever was asked."""
+"""The pipeline: the common parts of every answer."""
 
 import pytest
 import sqlalchemy as sa

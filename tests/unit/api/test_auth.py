@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who asks: noauth2, and keystonemiddleware."""
+"""Authentication: noauth2, and keystonemiddleware."""
 
 import pytest
 import webob

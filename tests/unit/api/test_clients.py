@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The real clients, against the application over HTTP on loopback: what they send is taken, what they get they show."""
+"""The real clients against the application, over HTTP on loopback."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def sdk(served):
 
 @pytest.fixture
 def cli(served):
-    """Run ``openstack`` as its own process, and return what it says."""
+    """Run ``openstack`` in a process of its own, and return its output."""
 
     def run(*args, fails=False, fresh=False):
         known = {'PATH': os.environ['PATH'], 'HOME': os.environ.get('HOME', '/'), 'NO_PROXY': '*'}

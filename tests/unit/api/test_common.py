@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What several handlers say alike."""
+"""The shared parts of the handlers."""
 
 import datetime
 

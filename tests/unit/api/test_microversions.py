@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which version a request speaks."""
+"""The version of a request."""
 
 import microversion_parse
 import pytest

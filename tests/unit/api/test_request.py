@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a request's body may be, before any schema sees it."""
+"""The checks of a request's body before its schema."""
 
 import io
 import json
@@ -67,7 +67,7 @@ def test_unstorable_character_in_disabled_reason_returns_400(world, version, cha
 def test_body_that_ends_before_its_length_returns_400_without_an_error_in_the_log(world, caplog):
     guest = world.guest()
     before = world.rows()
-    # as a server hands it over, not as WebOb makes it
+    # Build the environment of a real server, which differs from WebOb's.
     sent = {'wsgi.input': io.BytesIO(b'{"lock": null}'), 'CONTENT_LENGTH': '1000', 'HTTP_X_AUTH_TOKEN': 'admin'}
     request = webob.Request.blank(f'/v2.1/servers/{guest.uuid}/action', method='POST', environ=sent)
     response = request.get_response(world.app)

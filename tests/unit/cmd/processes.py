@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""A service's process under a test's hand."""
+"""The process of a service under the control of a test."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Service:
         return self.text().splitlines()
 
     def wait_for(self, word: str, times: int = 1) -> str:
-        """Wait until the log has a word, and return the first line with it."""
+        """Wait until the log has a phrase, and return the first line with it."""
         until = time.monotonic() + PATIENCE
         while self.text().count(word) < times:
             assert self.child.poll() is None, f'it has ended with {self.child.returncode}:\n{self.text()}'
@@ -68,7 +68,7 @@ class Service:
 def running(
     directory: pathlib.Path, module: str, *arguments: str, fresh: bool = False, **environment: str
 ) -> Iterator[Service]:
-    """Run a service, and let nothing of it outlive the test."""
+    """Run a service, and end it with the test."""
     service = Service(directory, module, *arguments, fresh=fresh, **environment)
     try:
         yield service
@@ -78,7 +78,7 @@ def running(
 
 
 def refused(directory: pathlib.Path, module: str, *arguments: str, **environment: str) -> tuple[int, str]:
-    """Run a service that cannot start; return its status and the one line that it says about it."""
+    """Run a service that cannot start, and return its status and its one line."""
     with running(directory, module, *arguments, **environment) as service:
         status = service.status()
         assert 'Traceback' not in service.text(), service.text()

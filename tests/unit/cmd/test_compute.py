@@ -69,7 +69,7 @@ def test_missing_libvirt_module_names_the_extra_to_install(monkeypatch):
 
 
 class Events:
-    """A conductor that answers, one after the other, what a test says."""
+    """A conductor that gives the answers of a test in order."""
 
     def __init__(self, *answers):
         self.answers = list(answers)

@@ -21,7 +21,7 @@ def test_conductor_starts_without_placement_logs_it_once_and_exits_0_on_sigterm(
     with running(tmp_path, 'conductor', *configure(tmp_path)) as service:
         service.wait_for('Started service')
         service.wait_for('Placement is not reachable')
-        # longer than two attempts
+        # Wait longer than two attempts.
         service.wait_for('Started service migrator-conductor')
         service.child.poll()
         import time

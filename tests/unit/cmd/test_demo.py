@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The options of migrator-demo, and what it shows: what can be said without a cloud."""
+"""The options and the screen of migrator-demo, without a cloud."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START = datetime.datetime(2026, 11, 5, 10, 0, tzinfo=datetime.UTC)
 
 @pytest.fixture
 def refused(capsys):
-    """Run with wrong options; returns the one line on stderr."""
+    """Run with wrong options, and return the one line on stderr."""
 
     def refused(*words):
         assert demo.main([str(word) for word in words]) == 2
@@ -138,7 +138,7 @@ def look(*migrations):
 
 @pytest.fixture
 def draw():
-    """Draw on a terminal of this size; returns its lines."""
+    """Draw on a terminal of a given size, and return its lines."""
 
     def draw(seen, width=80, height=24, encoding='utf-8'):
         out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)

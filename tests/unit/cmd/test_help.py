@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The help of every command comes without importing what is slow to import."""
+"""The help of every command is printed without slow imports."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def nothing_of_this_machine(monkeypatch, tmp_path):
 
 @pytest.fixture
 def run(capsys):
-    """Run a command; returns exit status, stdout, stderr."""
+    """Run a command, and return exit status, stdout and stderr."""
 
     def run(*words):
         status = manage.main([str(word) for word in words])
@@ -162,7 +162,7 @@ def test_refused_password_exits_2_and_is_not_printed(run, configured, tmp_path, 
 
 
 def test_closed_pipe_prints_nothing(tmp_path):
-    """``migrator-manage ... | head -1`` printed a traceback."""
+    """``migrator-manage ... | head -1`` once printed a traceback."""
     database = templates.database(tmp_path)
     environment = {**os.environ, 'OS_DATABASE__CONNECTION': f'sqlite:///{database}'}
     reading, writing = os.pipe()

@@ -18,7 +18,7 @@ from tests.unit.db import bare
 
 
 def placement_of(version):
-    """Return what a Placement of a version answers, as far as it is asked here."""
+    """Return the answers of a Placement of a version, as far as the checks need them."""
 
     def app(environ, start_response):
         start_response('200 OK', [('Content-Type', 'application/json')])
@@ -42,7 +42,7 @@ def placement():
 
 
 def check(arguments, capsys):
-    """Return the exit status, and what was said, in one line."""
+    """Return the exit status, and the output in one line."""
     found = status.main([*arguments, 'upgrade', 'check'])
     return found, ' '.join(capsys.readouterr().out.replace('|', ' ').split())
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Options that an operator's nova.conf brings along."""
+"""Options of an operator's nova.conf."""
 
 import pytest
 from oslo_config import cfg

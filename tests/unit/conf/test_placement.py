@@ -19,7 +19,7 @@ def test_register_opts_registers_the_section_with_our_defaults():
 
 
 def test_the_options_of_a_plug_in_chosen_in_one_configuration_are_not_required_in_another(tmp_path):
-    """An OptGroup at module level would carry them over."""
+    """An OptGroup at module level would share them."""
     file = tmp_path / 'a.conf'
     file.write_text('[placement]\nauth_type = password\nauth_url = http://identity\n')
     for files in ([str(file)], []):

@@ -33,7 +33,7 @@ def send(running, *pieces):
 
 
 def answer(connection):
-    """Return all that comes until the other side closes."""
+    """Return all bytes until the other side closes."""
     with connection:
         return b''.join(iter(lambda: connection.recv(65536), b''))
 
@@ -55,7 +55,7 @@ def is_refused(running):
 
 @pytest.fixture
 def listen():
-    """Serves an application until the test ends."""
+    """Serve an application until the test ends."""
     running = []
 
     def start(app=hello, host='127.0.0.1', port=0, **settings):
@@ -69,7 +69,7 @@ def listen():
 
 @pytest.fixture
 def clock():
-    """A clock that stands, until the test moves it."""
+    """A clock that only the test advances."""
 
     class Standing(executors.SystemClock):
         at = 1000.0
@@ -101,7 +101,7 @@ def test_it_listens_at_an_address_of_ipv6(listen, host):
 
 
 class Slow:
-    """An application whose answer to /slow the test lets go."""
+    """An application that answers /slow only when the test allows it."""
 
     def __init__(self):
         self.asked, self.go_on = threading.Event(), threading.Event()

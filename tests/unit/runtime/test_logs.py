@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a service logs: by whom and about what, as a line of text that an operator can grep."""
+"""The log of a service: the sender and the subject of each line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from migrator.testing.cloud import SimulatedCloud
 
 @pytest.fixture
 def log(tmp_path):
-    """A logger as a service has it, and what it wrote."""
+    """A logger with the setup of a service, and the lines that it wrote."""
     conf = cfg.ConfigOpts()
     logs.register(conf)
     conf(['--log-file', str(tmp_path / 'log')], project='migrator', default_config_files=[], default_config_dirs=[])
@@ -195,7 +195,7 @@ def read(lines):
 
 
 def of(found, logger, word):
-    """Return the one kind of line that a test means; there is one at least."""
+    """Return the lines of one kind, of which there is at least one."""
     meant = [line for line in found if line['logger'] == f'migrator.{logger}' and word in line['text']]
     assert meant, f'no line of {logger} with {word!r} in {found}'
     return meant
@@ -299,7 +299,7 @@ def test_wait_and_deferred_cleanup_are_logged_with_the_migration(cloud, log):
     waiting = of(read(log[1]), 'conductor.periodics', 'has not answered since')
     all_are_about(waiting, instance, migration)
     cloud.wait(900)
-    assert cloud.database.cleanups.list(), 'a debt was to be paid'
+    assert cloud.database.cleanups.list(), 'a cleanup was deferred'
     cloud.start_compute('host1')
     cloud.simulation.run_until(lambda: not cloud.database.cleanups.list())
     paid = of(read(log[1]), 'conductor.cleanups', 'has paid')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who pipes a command into head gets no traceback for it."""
+"""A command that is piped into head prints no traceback."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The life of a service: its options, its start, its signals, and its end."""
+"""The run of a service: its options, its start, its signals, and its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from migrator.runtime import process, signals
 from tests import forked
 from tests.unit.cmd.processes import configure, refused, running
 
-# --- what cannot start says why, in one line, with a status -----------------------------------------------------------
+# --- errors at the start: one line and a status -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ sys.exit(service.main(service.Kind('migrator-slow', lambda conf: None, begin), [
 
 
 def test_start_under_way_ends_before_its_parts_stop(tmp_path):
-    """A compute service whose question was under way lost its broker, and said that the conductor had failed."""
+    """A compute service once lost its broker during a call, and reported that the conductor had failed."""
     script = tmp_path / 'asking.py'
     script.write_text("""
 import sys, time
@@ -167,7 +167,7 @@ sys.exit(service.main(service.Kind('migrator-asking', lambda conf: None, begin),
     ],
 )
 def test_stop_may_take_the_configured_wait_and_a_margin(module, text, status, tmp_path):
-    """A compute service that was to wait 90 s for what runs was ended after 60 s, as if something had hung."""
+    """A compute service with a stop_timeout of 90 s was once ended after 60 s."""
     script = tmp_path / 'waiting.py'
     script.write_text("""
 import dataclasses, importlib, sys, threading

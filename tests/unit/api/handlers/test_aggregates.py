@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Host aggregates, of which there are none."""
+"""Host aggregates: the list is always empty."""
 
 
 def test_administrator_gets_an_empty_list(world):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What was asked of a server, and its events out of the journal."""
+"""The actions of a server, and their events from the journal."""
 
 import hashlib
 
@@ -12,7 +12,7 @@ VERSIONS = ['2.1', '2.20', '2.21', '2.51', '2.58', '2.62', '2.66', '2.80']
 
 
 @pytest.fixture
-def story(world):
+def failed_migration(world):
     """A server of project blue whose migration failed at the destination, with its journal."""
     guest = world.guest(project='blue')
     one = world.migration(guest, 'preparing')
@@ -46,23 +46,23 @@ def request_id(world, one):
 
 
 @pytest.mark.parametrize('version', VERSIONS)
-def test_every_document_matches_tempests_schema(world, story, check_schema, version):
-    listing = world.ask('GET', path(story), version=version)
+def test_every_document_matches_tempests_schema(world, failed_migration, check_schema, version):
+    listing = world.ask('GET', path(failed_migration), version=version)
     check_schema(listing, 'servers', 'list_instance_actions', version)
-    one = world.ask('GET', path(story, request_id(world, story)), version=version)
+    one = world.ask('GET', path(failed_migration, request_id(world, failed_migration)), version=version)
     check_schema(one, 'servers', 'show_instance_action', version)
 
 
-def test_action_has_user_request_and_result(world, story):
-    (action,) = world.get(path(story))['instanceActions']
+def test_action_has_user_request_and_result(world, failed_migration):
+    (action,) = world.get(path(failed_migration))['instanceActions']
     assert (action['action'], action['user_id'], action['project_id']) == ('live-migration', 'ada', 'blue')
     assert action['message'] == 'dest could not prepare'
     assert action['updated_at'] > action['start_time']
-    assert 'updated_at' not in world.get(path(story), '2.57')['instanceActions'][0]
+    assert 'updated_at' not in world.get(path(failed_migration), '2.57')['instanceActions'][0]
 
 
-def test_events_come_from_the_journal_the_newest_first(world, story):
-    events = world.get(path(story, request_id(world, story)))['instanceAction']['events']
+def test_events_come_from_the_journal_the_newest_first(world, failed_migration):
+    events = world.get(path(failed_migration, request_id(world, failed_migration)))['instanceAction']['events']
     assert [(event['event'], event['result']) for event in events] == [
         ('conductor_move_allocation_undo', None),
         ('compute_pre_live_migration_undo', 'Success'),
@@ -87,16 +87,16 @@ def test_events_come_from_the_journal_the_newest_first(world, story):
         ('2.62', 'admin', {'event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'hostId'}),
     ],
 )
-def test_role_decides_which_fields_of_events_are_shown(world, story, version, token, fields):
-    action = world.get(path(story, request_id(world, story)), version, token)['instanceAction']
+def test_role_decides_which_fields_of_events_are_shown(world, failed_migration, version, token, fields):
+    action = world.get(path(failed_migration, request_id(world, failed_migration)), version, token)['instanceAction']
     if fields is None:
         assert 'events' not in action
     else:
         assert all(set(event) == fields for event in action['events'])
 
 
-def test_tenant_sees_messages_without_host_names(world, story):
-    for url in (path(story), path(story, request_id(world, story))):
+def test_tenant_sees_messages_without_host_names(world, failed_migration):
+    for url in (path(failed_migration), path(failed_migration, request_id(world, failed_migration))):
         text = world.ask('GET', url, token='ada:blue').text
         assert '<host> could not prepare' in text
         assert 'dest' not in text
@@ -137,8 +137,8 @@ def test_pages_follow_their_links_to_the_end(world):
         ('2.66', 'changes-since=2026-01-02&changes-before=2026-01-01', ['less than or equal']),
     ],
 )
-def test_invalid_parameter_returns_400(world, story, version, query, words):
-    response = world.ask('GET', f'{path(story)}?{query}', version=version)
+def test_invalid_parameter_returns_400(world, failed_migration, version, query, words):
+    response = world.ask('GET', f'{path(failed_migration)}?{query}', version=version)
     world.refuses(response, 400, 'badRequest', *words)
 
 
@@ -151,18 +151,18 @@ def test_invalid_parameter_returns_400(world, story, version, query, words):
         ('limit=0', 0),
     ],
 )
-def test_a_list_is_filtered_by_time(world, story, query, count):
-    assert len(world.get(f'{path(story)}?{query}')['instanceActions']) == count
+def test_a_list_is_filtered_by_time(world, failed_migration, query, count):
+    assert len(world.get(f'{path(failed_migration)}?{query}')['instanceActions']) == count
 
 
-def test_below_2_58_parameters_are_ignored(world, story):
-    assert len(world.get(f'{path(story)}?limit=x', '2.57')['instanceActions']) == 1
+def test_below_2_58_parameters_are_ignored(world, failed_migration):
+    assert len(world.get(f'{path(failed_migration)}?limit=x', '2.57')['instanceActions']) == 1
 
 
-def test_unknown_or_another_projects_server_returns_404(world, story):
-    world.refuses(world.ask('GET', path(story, 'req-unknown')), 404, 'itemNotFound', 'req-unknown')
-    for url in (path(story), path(story, request_id(world, story))):
-        world.refuses(world.ask('GET', url, token='eve:red'), 404, 'itemNotFound', story.instance_uuid)
+def test_unknown_or_another_projects_server_returns_404(world, failed_migration):
+    world.refuses(world.ask('GET', path(failed_migration, 'req-unknown')), 404, 'itemNotFound', 'req-unknown')
+    for url in (path(failed_migration), path(failed_migration, request_id(world, failed_migration))):
+        world.refuses(world.ask('GET', url, token='eve:red'), 404, 'itemNotFound', failed_migration.instance_uuid)
 
 
 def test_without_a_role_there_is_nothing_to_see(roles):

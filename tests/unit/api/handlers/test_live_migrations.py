@@ -257,7 +257,7 @@ def test_409_for_locked_server_names_locker_and_reason(roles, lock, said):
 
 
 def test_database_accepts_one_of_two_concurrent_requests(world, monkeypatch):
-    """Both have looked, and seen nothing in progress."""
+    """Both requests pass the check before the transaction."""
     guest = world.guest()
     assert world.migrate(guest).status_int == 202
     before = world.rows()
@@ -273,7 +273,7 @@ def test_force_without_a_host_is_a_400(world):
 
 @pytest.mark.parametrize('version', ['2.1', '2.30', '2.34', '2.80'])
 def test_an_unknown_host_is_a_400_and_changes_no_state(world, version):
-    """Launchpad 1785031: the host was looked up after the state had been changed."""
+    """In nova the host was looked up after the state change (Launchpad 1785031)."""
     guest = world.guest()
     before = world.rows()
     world.refuses(world.migrate(guest, version, host='nowhere'), 400, 'badRequest', 'nowhere', since=before)

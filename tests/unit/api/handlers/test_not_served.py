@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What Nova has and migrator leaves to it: 501. What Nova does not have: 404."""
+"""URLs of Nova that migrator does not serve return 501. Other URLs return 404."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Lock, unlock, and what is no action of migrator's."""
+"""Lock, unlock, and the actions that migrator does not serve."""
 
 import pytest
 

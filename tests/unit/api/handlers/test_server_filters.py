@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Regular expressions that would keep the API busy for ever; the rest is told in test_servers.py."""
+"""Regular expressions that would keep the API busy forever. test_servers.py tests the other filters."""
 
 import re
 

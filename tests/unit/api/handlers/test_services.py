@@ -117,7 +117,7 @@ def test_update_of_a_conductor_returns_400(world):
 
 
 @pytest.mark.parametrize(
-    ('version', 'action', 'more', 'told', 'kept'),
+    ('version', 'action', 'more', 'shown', 'kept'),
     [
         ('2.1', 'disable', {}, {'status': 'disabled'}, (True, None, False)),
         ('2.1', 'enable', {}, {'status': 'enabled'}, (False, None, False)),
@@ -126,10 +126,10 @@ def test_update_of_a_conductor_returns_400(world):
         ('2.52', 'force-down', {'forced_down': True}, {'forced_down': True}, (False, None, True)),
     ],
 )  # fmt: skip
-def test_below_2_53_the_url_names_the_change(world, version, action, more, told, kept):
+def test_below_2_53_the_url_names_the_change(world, version, action, more, shown, kept):
     body = {'host': 'source', 'binary': 'nova-compute', **more}
     response = world.ask('PUT', f'/os-services/{action}', body, version=version)
-    assert response.json == {'service': {'host': 'source', 'binary': 'nova-compute', **told}}
+    assert response.json == {'service': {'host': 'source', 'binary': 'nova-compute', **shown}}
     service = world.database.services.get_compute('source')
     assert (service.disabled, service.disabled_reason, service.forced_down) == kept
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The policies: nova's names, and who may what by default."""
+"""The policies: nova's names, and the default of each."""
 
 import pytest
 from oslo_config import cfg

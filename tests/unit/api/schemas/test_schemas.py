@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How a document that does not fit is told."""
+"""The answers to documents that do not fit a schema."""
 
 import pytest
 
