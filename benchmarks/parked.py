@@ -163,7 +163,7 @@ def _park(conductor: Any, migration_uuid: str) -> None:
     subject = context.MigrationContext(conductor.tools, rows, settling=False)
     subject.waits_on = {subject.source}
     subject.seen[subject.source] = _waits(subject.source, subject.order(subject.source, 'poll'))
-    conductor.runner._tales[migration_uuid] = runner._Tale(subject)
+    conductor.runner._runs[migration_uuid] = runner._Run(subject)
 
 
 def _count_statements(cloud: Any) -> list[str]:

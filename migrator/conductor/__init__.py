@@ -1,3 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The storyteller: it owns the saga, the journal, every status, and every allocation."""
+"""The conductor service, which runs migrations and writes their statuses, journals and allocations.
+
+Other services import only ``rpcapi``.
+"""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""ConductorManager: the RPC endpoint of the storyteller, thin."""
+"""The conductor manager: the RPC endpoint of the conductor, its periodic tasks and its lease."""
 
 from __future__ import annotations
 
@@ -25,26 +25,25 @@ from migrator.saga.saga import Saga
 
 LOG = logging.getLogger(__name__)
 
-#: How many stories run at a time; a parked one holds no thread.
+#: Runs of migrations at a time. A parked migration holds no thread.
 _RUNS = 64
-#: How many hosts' trees are written to Placement, or guests adopted, at a time. It takes as long as Placement does, and
-#: nobody waits for it.
+#: Writes of providers to Placement and adoptions of guests at a time. They may be slow, and no caller waits for them.
 _ADOPTIONS = 2
-#: Seconds for which a host that starts waits for Placement to have its tree.
+#: Seconds that a starting host waits for its resource providers to be written to Placement.
 _TREE_TIMEOUT = 2.0
-#: Seconds that a stop waits for stories which are in the middle of a call.
+#: Seconds that a stop waits for runs in the middle of a call.
 _STOP_TIMEOUT = 5.0
-#: Of no migration, no instance and no boot.
+#: A uuid that belongs to no migration, no instance and no boot.
 _NO_UUID = '00000000-0000-0000-0000-000000000000'
 
 
 class ConductorManager:
-    """A conductor: it owns sagas, and drives them through the compute hosts' door.
+    """A conductor, which owns migrations and runs them through the RPC API of the compute hosts.
 
-    :param conf: where the options of :mod:`migrator.conf.conductor` are registered.
-    :param server: its name among the conductors' RPC servers, and among the services.
-    :param client: how it talks.
-    :ivar metrics: what it tells of itself. To serve them is left to whom it belongs.
+    :param conf: the configuration, with the options of :mod:`migrator.conf.conductor` registered.
+    :param server: the name of its RPC server and of its service record.
+    :param client: its RPC client and server.
+    :ivar metrics: its metrics. The embedding process serves them.
     """
 
     def __init__(
@@ -72,9 +71,9 @@ class ConductorManager:
             version_of=lambda host: database.services.get_compute(host).version,
             pin=upgrade_levels.pin(conf, 'compute', [*VERSIONS]),
         )
-        # Half a dozen in the time after which a host counts as down, and another half dozen for those that are lost.
-        self._knocks = lambda: float(conf.service_down_time) / 12
-        reached = broker.Broker(server, self._send_to_itself, threads, self._knocks)
+        # Twelve within service_down_time, so that several may be lost before a host would count as down.
+        self._probe_interval = lambda: float(conf.service_down_time) / 12
+        reached = broker.Broker(server, self._send_to_itself, threads, self._probe_interval)
         self.tools = Tools(
             owner='',
             server=server,
@@ -89,8 +88,8 @@ class ConductorManager:
         self.metrics = metrics.Metrics(self.runner.held, reached.away_for)
         self._watch: audit.Watch | None = None
         if conf.conductor.audit_interval:
-            told = metrics.Audits(self.metrics.registry)
-            self._watch = audit.Watch(database, placement_client, threads.clock, told)
+            audits = metrics.Audits(self.metrics.registry)
+            self._watch = audit.Watch(database, placement_client, threads.clock, audits)
         self.tools.hosts.on_free = self.runner.wake
         reached.on_change = self.runner.wake_all
 
@@ -108,10 +107,10 @@ class ConductorManager:
     def _reload(self, uuid: str) -> MigrationContext | None:
         return takeover.reload(self.tools, uuid)
 
-    # --- its life ----------------------------------------------------------------------------------------------------
+    # --- start, lease and stop ---------------------------------------------------------------------------------------
 
     def begin_life(self) -> None:
-        """Take a new id with a new lease; it owns nothing yet."""
+        """Begin a new incarnation: take a new id and a new lease, and own nothing yet."""
         self.runner.drop_all()
         self.tools.owner = self._threads.new_uuid()
         self.tools.broker.begin_life()
@@ -119,13 +118,13 @@ class ConductorManager:
         self.tools.database.conductors.register(self.tools.owner, self.tools.server, self.conf.conductor.lease)
 
     def report_alive(self) -> None:
-        """Report itself among the services."""
+        """Report to the database that this service is up."""
         self.tools.database.services.report(self.tools.server, CONDUCTOR_BINARY, CURRENT_VERSION)
 
     def start(self) -> None:
-        """Begin a life, listen, and start the periodics.
+        """Begin an incarnation, serve RPC, and start the periodic tasks.
 
-        :raises migrator.exception.ServiceUnreachable: the database or the broker is away.
+        :raises migrator.exception.ServiceUnreachable: the database or the message broker is unreachable.
         """
         self.begin_life()
         self.report_alive()
@@ -133,7 +132,7 @@ class ConductorManager:
         self._served.append(self._rpc.serve(target, self))
         conf = self.conf.conductor
         self._every(conf.lease / 3, self._renew, 'lease')
-        self._every(self._knocks, self._knock, 'knock')
+        self._every(self._probe_interval, self._probe_broker, 'knock')
         self._every(lambda: conf.sweep_interval, self._sweep, 'sweep')
         self._every(
             lambda: conf.poll_interval / 2,
@@ -151,7 +150,7 @@ class ConductorManager:
             try:
                 function()
             except exception.ServiceUnreachable as error:
-                LOG.warning('%s', error)
+                LOG.warning('Could not run a periodic task: %s', error)
 
         self._periodics.append(executors.Periodic(self._threads, spacing, tick, name).start())
 
@@ -163,24 +162,25 @@ class ConductorManager:
             self._adopt_pool.submit(trees.place_all, self.tools.database, self.tools.placement)
 
     def _renew(self) -> None:
-        """Renew the lease; a life whose lease has run out is over, and a new one begins that owns nothing.
+        """Renew the lease, or begin a new incarnation if the lease has expired.
 
-        Who can start no thread gives its lease back until it can: another conductor does what it has left.
+        A conductor that cannot start threads gives its lease back until it can. Another conductor then takes its
+        migrations over.
         """
         stalled = max(pool.stalled_for() for pool in self._pools)
         if stalled >= self.tools.options.service_down_time:
             self._give_up(stalled)
             return
-        lives, owner = self.tools.database.conductors, self.tools.owner
+        conductors, owner = self.tools.database.conductors, self.tools.owner
         away = self.tools.broker.away_for()
-        if owner and lives.renew(owner, self.conf.conductor.lease, self.tools.server, away):
+        if owner and conductors.renew(owner, self.conf.conductor.lease, self.tools.server, away):
             return
         if owner:
-            LOG.warning('The lease of conductor %s has run out: it lets everything go', owner)
+            LOG.warning('Lease of conductor %s has expired; it releases its migrations', owner)
         self.begin_life()
         self.report_alive()
 
-    def _knock(self) -> None:
+    def _probe_broker(self) -> None:
         self.tools.broker.knock()
         down_time = self.tools.options.service_down_time
         if self.tools.owner and self.tools.broker.unbroken_for() >= down_time:
@@ -193,8 +193,8 @@ class ConductorManager:
 
     @rpc.expose
     def heard_itself(self, context: migrator_context.RequestContext, owner: str, number: int) -> None:
-        """Take in that a message of its own has come through the broker."""
-        if owner == self.tools.owner:  # and not one of an earlier process of this name
+        """Record that a message of this conductor has come back through the message broker."""
+        if owner == self.tools.owner:  # an earlier process of this name may have sent it
             self.tools.broker.heard(number)
 
     def _give_up(self, stalled: float) -> None:
@@ -202,18 +202,19 @@ class ConductorManager:
         if not owner:
             return
         LOG.error(
-            '%s has not been able to start a thread for %.0f s, and lets everything go, so that another conductor goes'
-            ' on with it: look at the limits of its process (ulimit -u, TasksMax, memory). It begins anew when it can.',
-            self.tools.server,
-            stalled,
+            'Conductor %(server)s could not start a thread for %(seconds).0f s; it releases its migrations, so that '
+            'another conductor takes them over. Check the limits of its process (ulimit -u, TasksMax, memory). It '
+            'resumes when it can start threads.',
+            {'server': self.tools.server, 'seconds': stalled},
         )
         self.runner.drop_all()
         self.tools.database.conductors.retire(owner, self.tools.server)
 
     def stop(self) -> None:
-        """Stop listening, let what runs come to its next pause, and end this life, so that others may adopt at once.
+        """Stop serving RPC, let runs reach their next pause, and retire, so that others may take over at once.
 
-        What still waits for a host after some seconds is left behind: its writes are refused once this life is over.
+        Runs that still wait for a host after some seconds are left behind. The guard refuses their writes once this
+        conductor is retired.
         """
         self._stopping.set()
         for task in self._periodics:
@@ -224,16 +225,16 @@ class ConductorManager:
         for pool in self._pools:
             pool.shutdown(wait=False)
             if not pool.wait_idle(_STOP_TIMEOUT):
-                LOG.warning('Calls to hosts that do not answer are left behind at the stop of %s', self.tools.server)
+                LOG.warning('Stop of conductor %s leaves behind calls to hosts that do not answer', self.tools.server)
         if not self.tools.owner:
-            return  # its life never began
+            return  # it has no lease
         try:
             self.tools.database.conductors.retire(self.tools.owner, self.tools.server)
         except exception.ServiceUnreachable as error:
-            LOG.warning('The lease could not be given back, and will run out: %s', error)
+            LOG.warning('Could not give the lease back; it will expire: %s', error)
 
     def adopt(self, uuid: str, epoch: int) -> None:
-        """Adopt a migration that nobody living owns, and run it, unless this conductor has let everything go."""
+        """Take over and run a migration that no live conductor owns, unless this conductor has no lease."""
         if not self.tools.owner:
             return
         subject = takeover.adopt(self.tools, uuid, epoch)
@@ -244,22 +245,28 @@ class ConductorManager:
 
     @rpc.expose
     def live_migrate(self, context: migrator_context.RequestContext, migration_uuid: str) -> None:
-        """Take up a migration that was just accepted."""
+        """Take over a migration that was just accepted."""
         self.adopt(migration_uuid, 0)
 
     @rpc.expose
     def live_migrate_and_wait(
         self, context: migrator_context.RequestContext, migration_uuid: str, seconds: float
     ) -> None:
-        """Take up a migration that was just accepted, for an API of an earlier release, which looks at the row then.
+        """Take over a migration that was just accepted, for an API of an earlier release.
 
-        :param seconds: how long the asker would wait; to wait here would hold a thread that heartbeats and events need.
+        That API reads the row afterwards.
+
+        :param seconds: the time that the caller allows. It is ignored, because a wait would hold a thread that
+            heartbeats and events need.
         """
         self.adopt(migration_uuid, 0)
 
     @rpc.expose
     def wake(self, context: migrator_context.RequestContext, migration_uuid: str, forwarded: bool = False) -> None:
-        """Look again: a wish has been committed. Another's wake-up is forwarded once; the sweep stands behind it."""
+        """Wake a migration for which a request was committed, or forward the wake-up to its owner.
+
+        A wake-up is forwarded once. If it is lost, the sweep finds the request.
+        """
         if self.runner.wake(migration_uuid, reread=True) or forwarded:
             return
         owner = self.tools.database.migrations.get(migration_uuid).owner
@@ -272,17 +279,20 @@ class ConductorManager:
 
     @rpc.expose
     def step_ended(self, context: migrator_context.RequestContext, report: protocol.Report) -> None:
-        """Take in an event. One that is not for this conductor is dropped: the owner's poll stands behind it."""
+        """Record the report of a step that has started or ended.
+
+        A report of a migration that this conductor does not own is dropped. The owner's poll finds the same.
+        """
         if not self.runner.wake(report.migration_uuid, report=report):
             cleanups.take_report(self.tools, report)
 
     @rpc.expose
     def compute_answers(self, context: migrator_context.RequestContext, host: str) -> bool:
-        """Tell one that is about to start whether a compute service of its name answers; nothing is changed."""
+        """Return whether a compute service of this name answers now, for one that is about to start."""
         if not self.tools.database.services.list(binary=COMPUTE_BINARY, host=host):
             return False
         try:
-            # About nothing: that there is an answer is the answer.
+            # The poll names no migration: any reply shows that the service runs.
             self.tools.hosts.api.poll_live_migrations(context, host, [], [], timeout=rpcapi.ANSWER_WITHIN)
         except (exception.ServiceUnreachable, exception.RemoteError):
             return False
@@ -292,22 +302,24 @@ class ConductorManager:
     def compute_started(
         self, context: migrator_context.RequestContext, report: protocol.HostReport
     ) -> list[protocol.Assignment]:
-        """Take in a host's new boot, and answer what it is to do; its tree in Placement follows.
+        """Record a host's new boot, and return the work that is assigned to the host.
 
-        :raises migrator.exception.BootReplaced: another boot of the host was taken in while this lasted; of ours
-            nothing is changed, and the one that lives calls again.
+        The host's resource providers are written to Placement afterwards.
+
+        :raises migrator.exception.BootReplaced: another boot of the host was recorded meanwhile. Nothing was changed
+            for this one, and the live boot calls again.
         """
         replaces = takeover.known_boot(self.tools, report.host)
         assignments, raised = takeover.compute_started(self.tools, report, replaces)
         for uuid in raised:
             self.runner.wake(uuid, reread=True)
         if report.node is not None:
-            # Placement may take long or be away, and only who looks for a destination needs it.
+            # Placement may be slow or unreachable, and only the choice of a destination needs the providers.
             placed = self._threads.event()
             self._adopt_pool.submit(self._place_node, report.host, placed)
             placed.wait(_TREE_TIMEOUT)
         if report.adoptable:
-            # Many guests take long, and the host waits for its answer.
+            # Many guests take long, and the host waits for the reply.
             self._adopt_pool.submit(self._adopt_guests, report)
         return assignments
 
@@ -320,16 +332,17 @@ class ConductorManager:
     def _adopt_guests(self, report: protocol.HostReport) -> None:
         try:
             instances.adopt(self.tools.database, self.tools.placement, report, self._stopping)
-        except Exception:  # nobody asks what came of it
+        except Exception:  # no caller waits for the result
             LOG.exception(
-                'The guests of %s are not adopted: its compute service tries when it starts next', report.host
+                'Could not adopt the guests of host %s; the next start of its compute service tries again', report.host
             )
 
     @rpc.expose
     def compute_heartbeat(self, context: migrator_context.RequestContext, report: protocol.HostReport) -> None:
-        """Take in that a host is alive; where the books have another boot, and that one is silent, have it register.
+        """Record a heartbeat; if the database has another, unreachable boot of the host, make this one register.
 
-        Its service may have been deleted, or the call of a boot before it have been committed after its own.
+        The service may have been deleted, or the call of an earlier boot may have been committed after the call of
+        this one.
         """
         services = self.tools.database.services
         if services.heartbeat(report.host, report.boot_id):
@@ -338,17 +351,17 @@ class ConductorManager:
         if found:
             known = found[0]
             if known.boot_id == report.boot_id:
-                return  # It has stopped, and this beat was on its way then.
-            # Of two that live under one name the one that is known beats on, and so neither drives the other out. A
-            # host whose dead boot is known is called back before it counts as down.
+                return  # The host has stopped, and this heartbeat was sent before.
+            # If two live services share a name, keep the registered boot, so that they do not evict each other. A host
+            # whose registered boot is dead registers again before it counts as down.
             patience = self.tools.options.service_down_time / 2
             if known.last_seen_up is not None and not known.is_silent(services.now(), patience):
                 return
-        # Told of a boot that is not its own, it registers again.
+        # A host that receives a command for another boot registers again.
         self._poll_pool.submit(self._call_back, report.host)
 
     def _call_back(self, host: str) -> None:
-        nobody = protocol.Command(
+        for_no_boot = protocol.Command(
             migration_uuid=_NO_UUID,
             instance_uuid=_NO_UUID,
             step='poll',
@@ -358,15 +371,18 @@ class ConductorManager:
             boot_id=_NO_UUID,
         )
         try:
-            self.tools.hosts.ask(host, [nobody])
+            self.tools.hosts.ask(host, [for_no_boot])
         except HostBusy:
-            LOG.debug('%s is busy, and will beat again', host)
+            LOG.debug('No free call slot for host %s; its next heartbeat tries again', host)
 
     @rpc.expose
     def compute_stopping(
         self, context: migrator_context.RequestContext, host: str, boot_id: str, cancelled: list[str]
     ) -> None:
-        """Commit a planned stop, and abort wishes for what it has cancelled in its queue; their owners act on them."""
+        """Commit a planned stop, and request the abort of the migrations that the host cancelled in its queue.
+
+        The owners of those migrations act on the requests.
+        """
         database = self.tools.database
         for uuid in database.migrations.begin_stop(host, boot_id, cancelled, database.services):
             self.runner.wake(uuid, reread=True)
@@ -381,7 +397,10 @@ class ConductorManager:
         action: str,
         seconds: float,
     ) -> None:
-        """Commit the wish of a source whose move takes longer than it may; its owner acts on it as on anybody's."""
+        """Commit the request of a source whose migration takes longer than allowed.
+
+        The owner acts on it as on a request of a user.
+        """
         try:
             migration = self.tools.database.migrations.get(migration_uuid)
             boot = self.tools.database.services.get_compute(host).boot_id
@@ -389,6 +408,9 @@ class ConductorManager:
                 raise exception.MigrationNotFound(migration_id=migration_uuid)
             takeover.request_by_timeout(self.tools, migration, action, seconds)
         except (exception.NotFound, exception.InvalidMigrationState) as error:
-            LOG.info('The time-out of migration %s comes too late: %s', migration_uuid, error)
+            LOG.info(
+                'Ignoring the late time-out of migration %(migration)s: %(error)s',
+                {'migration': migration_uuid, 'error': error},
+            )
             return
         self.wake(context, migration_uuid)

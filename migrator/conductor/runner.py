@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Runs the stories: parks them without a thread, and wakes each by event, poll or sweep, never twice at once."""
+"""The runner of a conductor, which runs each migration when an event, a poll or a sweep wakes it.
+
+A parked migration holds no thread. Two threads never run one migration at once.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +23,23 @@ from migrator.saga.step import Parked, Stuck
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds after which a run that an unexpected error has ended is tried again.
+#: Seconds until a run that ended with an unexpected error is tried again.
 _AFTER_ERROR = 5.0
-#: So many equal unexpected errors in a row need a person; and so many that differ.
+#: Unexpected errors in a row after which the migration is stuck: equal ones, and different ones.
 _EQUAL_ERRORS, _ERRORS = 3, 12
-#: So many characters of such an error are told.
+#: Characters of such an error that the reason shows.
 _SHOWN = 500
 
 
-def about(subject: MigrationContext) -> contextlib.AbstractContextManager[None]:
-    """Let what this thread logs within the block, and the calls that it makes, name a migration and its request."""
+def log_context(subject: MigrationContext) -> contextlib.AbstractContextManager[None]:
+    """Put a migration and its request into the log context and the calls of this thread, within the block."""
     row = subject.row
     return context.about(context.admin_context(row.request_id), row.uuid, row.instance_uuid)
 
 
 @dataclasses.dataclass
-class _Tale:
-    """One migration in this conductor's hands, and the lock-protected part of its state."""
+class _Run:
+    """One migration that this conductor runs, and the lock-protected part of its state."""
 
     subject: MigrationContext
     running: bool = False
@@ -44,21 +47,22 @@ class _Tale:
     reports: list[protocol.Report] = dataclasses.field(default_factory=list)
     observations: list[protocol.Observation] = dataclasses.field(default_factory=list)
     dirty: bool = False
-    #: When it was last looked at (monotonic seconds).
+    #: When it last ran (monotonic seconds).
     looked_at: float = 0.0
-    #: The last unexpected error, and how often in a row it was met.
+    #: The last unexpected error, and how often it occurred in a row.
     error: str = ''
     errors: int = 0
-    #: How many there were in a row, whatever they say.
+    #: Unexpected errors in a row, equal or not.
     in_a_row: int = 0
 
 
 class Runner:
-    """The stories of one conductor.
+    """The runs of one conductor.
 
-    :param stories: returns the saga for a migration type.
-    :param reload: reads a migration anew, as its owner; None: it is no longer this conductor's, or has ended.
-    :param pool: where runs happen.
+    :param pool: runs them.
+    :param stories: returns the saga of a migration type.
+    :param reload: reads a migration again as its owner. It returns None if this conductor no longer owns the migration,
+        or if it has ended.
     """
 
     def __init__(
@@ -73,36 +77,36 @@ class Runner:
         self._stories = stories
         self._reload = reload
         self._lock = threads.lock()
-        self._tales: dict[str, _Tale] = {}
+        self._runs: dict[str, _Run] = {}
 
-    # --- from outside ------------------------------------------------------------------------------------------------
+    # --- called from outside -----------------------------------------------------------------------------------------
 
     def take(self, subject: MigrationContext) -> None:
-        """Take up a migration that was just adopted, and run it; one that is here already reads itself anew."""
+        """Run a migration that was just taken over; one that is here already reads its row again."""
         with self._lock:
-            known = subject.row.uuid in self._tales
+            known = subject.row.uuid in self._runs
             if not known:
-                self._tales[subject.row.uuid] = _Tale(subject, looked_at=self._threads.clock.monotonic())
+                self._runs[subject.row.uuid] = _Run(subject, looked_at=self._threads.clock.monotonic())
         self.wake(subject.row.uuid, reread=known)
 
     def look_after(self, seconds: float) -> None:
-        """Have every migration look again that has not for so long, but for those in the queue or in their copy."""
+        """Wake each migration that has not run for ``seconds``, except those in the queue or in the copy phase."""
         now = self._threads.clock.monotonic()
         with self._lock:
-            tales = list(self._tales.values())
-        for tale in tales:
-            if now - tale.looked_at >= seconds and not waiting.lasts(tale.subject):
-                self.wake(tale.subject.row.uuid)
+            runs = list(self._runs.values())
+        for run in runs:
+            if now - run.looked_at >= seconds and not waiting.lasts(run.subject):
+                self.wake(run.subject.row.uuid)
 
     def holds(self, uuid: str) -> bool:
-        """Whether a migration is in this conductor's hands."""
+        """Return whether this conductor runs a migration."""
         with self._lock:
-            return uuid in self._tales
+            return uuid in self._runs
 
     def held(self) -> list[MigrationContext]:
-        """Return the migrations in this conductor's hands."""
+        """Return the migrations that this conductor runs."""
         with self._lock:
-            return [tale.subject for tale in self._tales.values()]
+            return [run.subject for run in self._runs.values()]
 
     def wake(
         self,
@@ -111,73 +115,74 @@ class Runner:
         observation: protocol.Observation | None = None,
         reread: bool = False,
     ) -> bool:
-        """Have a migration look again.
+        """Wake a migration, so that it observes again.
 
-        :param report: an event of it. :param observation: a poll's answer about it.
-        :param reread: whether its row may have been changed by others: a wish, or a raised epoch.
-        :returns: whether this conductor has it.
+        :param report: the report of a step.
+        :param observation: the reply to a poll.
+        :param reread: whether others may have changed its row: with a request, or a raised epoch.
+        :returns: whether this conductor runs it.
         """
         with self._lock:
-            tale = self._tales.get(uuid)
-            if tale is None:
+            run = self._runs.get(uuid)
+            if run is None:
                 return False
             if report is not None:
-                tale.reports.append(report)
+                run.reports.append(report)
             if observation is not None:
-                tale.observations.append(observation)
-            tale.dirty = tale.dirty or reread
-            tale.woken = True
-            if not tale.running:
-                tale.running = True
-                self._pool.submit(self._run, tale)
+                run.observations.append(observation)
+            run.dirty = run.dirty or reread
+            run.woken = True
+            if not run.running:
+                run.running = True
+                self._pool.submit(self._run, run)
             return True
 
     def wake_all(self) -> None:
-        """Have every migration look again."""
+        """Wake every migration."""
         for subject in self.held():
             self.wake(subject.row.uuid)
 
     def drop_all(self) -> None:
-        """Let go of everything: this life of the conductor is over."""
+        """Release all migrations, because this incarnation of the conductor is over."""
         with self._lock:
-            self._tales.clear()
+            self._runs.clear()
 
     # --- one run -----------------------------------------------------------------------------------------------------
 
-    def _run(self, tale: _Tale) -> None:
+    def _run(self, run: _Run) -> None:
         try:
-            with about(tale.subject):
-                self._run_while_woken(tale)
-        except BaseException:  # such as a time-out of a green thread: the next one that wakes it runs it again
+            with log_context(run.subject):
+                self._run_while_woken(run)
+        except BaseException:  # such as a time-out of a green thread: the next wake-up runs it again
             with self._lock:
-                tale.running = False
+                run.running = False
             raise
 
-    def _run_while_woken(self, tale: _Tale) -> None:
+    def _run_while_woken(self, run: _Run) -> None:
         while True:
             with self._lock:
-                uuid = tale.subject.row.uuid
-                mine = self._tales.get(uuid) is tale
-                if not mine or not tale.woken:
-                    tale.running = False
+                uuid = run.subject.row.uuid
+                mine = self._runs.get(uuid) is run
+                if not mine or not run.woken:
+                    run.running = False
                     return
-                tale.woken = False
-                reports, tale.reports = tale.reports, []
-                observations, tale.observations = tale.observations, []
-            self._look_once(tale, reports, observations)
+                run.woken = False
+                reports, run.reports = run.reports, []
+                observations, run.observations = run.observations, []
+            self._run_once(run, reports, observations)
 
-    def _look_once(self, tale: _Tale, reports: list[protocol.Report], observations: list[protocol.Observation]) -> None:
-        subject = tale.subject
+    def _run_once(self, run: _Run, reports: list[protocol.Report], observations: list[protocol.Observation]) -> None:
+        subject = run.subject
         uuid = subject.row.uuid
-        tale.looked_at = self._threads.clock.monotonic()
+        run.looked_at = self._threads.clock.monotonic()
         try:
             with self._lock:
-                # Before it is read: what changes meanwhile is read once more.
-                dirty, tale.dirty = tale.dirty, False
+                # Cleared before the read, so that a change during the read causes another read.
+                dirty, run.dirty = run.dirty, False
             if dirty:
                 fresh = self._reload(uuid)
                 if fresh is None:
-                    self._let_go(uuid)
+                    self._release(uuid)
                     return
                 subject.become(fresh)
             for report in reports:
@@ -192,77 +197,80 @@ class Runner:
             pause: Parked | Stuck | None = hosts.ask_first(subject)
             if pause is None:
                 pause = SagaExecutor(self._stories(subject.row.migration_type), subject).run()
-            self._after(tale, pause)
-            tale.errors = tale.in_a_row = 0
+            self._after(run, pause)
+            run.errors = run.in_a_row = 0
         except exception.NotOwner as error:
-            # Another owner, another epoch, or a wish that was not known: read it, and observe again.
-            LOG.info('%s', error)
+            # Another owner, another epoch, or a new request: read the row, and observe again.
+            LOG.info('Reading migration %(migration)s again: %(error)s', {'migration': uuid, 'error': error})
             with self._lock:
-                tale.dirty = tale.woken = True
+                run.dirty = run.woken = True
         except exception.BrokerAway as error:
-            LOG.debug('Migration %s waits: %s', uuid, error)
+            LOG.debug('Migration %(migration)s waits: %(error)s', {'migration': uuid, 'error': error})
             # How long it has waited for anything else is not known.
             subject.ledger.last = None
             subject.note_waiting(error.message)
-            self._try_later(tale)
+            self._try_later(run)
         except exception.DatabaseUnreachable as error:
-            LOG.warning('Migration %s waits: %s', uuid, error)
+            LOG.warning('Migration %(migration)s waits: %(error)s', {'migration': uuid, 'error': error})
             # How long it has waited for anything else is not known.
             subject.ledger.last = None
-            self._try_later(tale)
+            self._try_later(run)
         except exception.ServiceUnreachable as error:
-            LOG.warning('Migration %s waits: %s', uuid, error)
-            self._try_later(tale)
-            self._count(tale, error)
-        except Exception as error:  # no error may leave a migration where nobody looks at it again
-            LOG.exception('Migration %s met an unexpected error, and will be tried again', uuid)
-            self._try_later(tale)
-            self._count(tale, error)
+            LOG.warning('Migration %(migration)s waits: %(error)s', {'migration': uuid, 'error': error})
+            self._try_later(run)
+            self._count(run, error)
+        except Exception as error:  # a migration must not be left without a next run
+            LOG.exception('Unexpected error in migration %s; it is tried again', uuid)
+            self._try_later(run)
+            self._count(run, error)
 
-    def _count(self, tale: _Tale, error: Exception) -> None:
-        """Tell a person of an error that does not pass."""
-        subject, told = tale.subject, base.text(f'{type(error).__name__}: {error}', _SHOWN)
-        tale.errors = tale.errors + 1 if tale.error == told else 1
-        tale.error = told
-        tale.in_a_row += 1
-        equal = tale.errors >= _EQUAL_ERRORS
+    def _count(self, run: _Run, error: Exception) -> None:
+        """Count an unexpected error, and write it as the stuck reason if it persists."""
+        subject, shown = run.subject, base.text(f'{type(error).__name__}: {error}', _SHOWN)
+        run.errors = run.errors + 1 if run.error == shown else 1
+        run.error = shown
+        run.in_a_row += 1
+        equal = run.errors >= _EQUAL_ERRORS
         which = 'the same unexpected error' if equal else 'an unexpected error'
         meets = f'Conductor {subject.tools.server} meets {which} each time'
-        reason = f'{meets}{"" if equal else ", and not the same, such as"}: {told}. See its log. It is tried again.'
+        reason = f'{meets}{"" if equal else ", and not the same, such as"}: {shown}. See its log. It is tried again.'
         known = subject.row.stuck_reason or ''
-        if (not equal and (tale.in_a_row < _ERRORS or known.startswith(meets))) or known == reason:
+        if (not equal and (run.in_a_row < _ERRORS or known.startswith(meets))) or known == reason:
             return
         try:
             subject.forget_writes()
             subject.note_stuck(reason)
-        except Exception:  # what keeps it from being told may be the error itself; the next try tells it
-            LOG.exception('Migration %s could not be noted as stuck', subject.row.uuid)
+        except Exception:  # the same error may prevent the write; the next run tries again
+            LOG.exception('Could not write that migration %s is stuck', subject.row.uuid)
 
-    def _after(self, tale: _Tale, pause: Parked | Stuck | None) -> None:
-        subject = tale.subject
+    def _after(self, run: _Run, pause: Parked | Stuck | None) -> None:
+        subject, uuid = run.subject, run.subject.row.uuid
         if isinstance(pause, Parked):
             pause = subject.wait_for(pause)
         else:
             subject.ledger.last = None
         asked = subject.row.retry_requested_at is not None
         if isinstance(pause, Stuck) and (asked or subject.row.stuck_reason != pause.reason):
-            # It is said once it is written: who lost it meanwhile has looked at what another one does.
+            # Logged after the write, because a conductor that has lost the migration knows nothing of its state.
             subject.note_stuck(pause.reason)
-            LOG.error('Migration %s is stuck: %s', subject.row.uuid, pause.reason)
+            LOG.error('Migration %(migration)s is stuck: %(reason)s', {'migration': uuid, 'reason': pause.reason})
         elif isinstance(pause, Parked) and not subject.unheard and (asked or subject.row.stuck_reason is not None):
-            # Where hosts have yet to answer nobody knows.
+            # Until every host has replied it may still be stuck.
             subject.note_stuck(None)
-            LOG.info('Migration %s is no longer stuck: it waits for %s', subject.row.uuid, pause.why)
+            LOG.info(
+                'Migration %(migration)s is no longer stuck: it waits for %(what)s',
+                {'migration': uuid, 'what': pause.why},
+            )
         elif pause is not None:
-            LOG.debug('Migration %s waits for %s', subject.row.uuid, pause)
+            LOG.debug('Migration %(migration)s waits for %(what)s', {'migration': uuid, 'what': pause})
         if pause is None:
-            LOG.info('Migration %s has ended: %s', subject.row.uuid, subject.row.status)
-            self._let_go(subject.row.uuid)
+            LOG.info('Migration %(migration)s has ended: %(status)s', {'migration': uuid, 'status': subject.row.status})
+            self._release(uuid)
 
-    def _try_later(self, tale: _Tale) -> None:
-        tale.dirty = True
-        tale.subject.wake_at = self._threads.clock.monotonic() + _AFTER_ERROR
+    def _try_later(self, run: _Run) -> None:
+        run.dirty = True
+        run.subject.wake_at = self._threads.clock.monotonic() + _AFTER_ERROR
 
-    def _let_go(self, uuid: str) -> None:
+    def _release(self, uuid: str) -> None:
         with self._lock:
-            self._tales.pop(uuid, None)
+            self._runs.pop(uuid, None)

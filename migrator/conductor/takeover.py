@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Adoption: taking up what no living conductor owns; and the start of a compute host."""
+"""Taking over migrations that no live conductor owns, and the start of a compute host."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ LOG = logging.getLogger(__name__)
 
 
 def adopt(tools: Tools, uuid: str, epoch: int) -> MigrationContext | None:
-    """Adopt one migration if nobody living owns it.
+    """Take over one migration if no live conductor owns it.
 
-    The adoption raises the epoch, so it is a settling epoch; but for a migration that nobody has ever owned nothing
-    was ever sent, and there is nobody to ask.
+    A takeover raises the epoch, and the migration is settled in the new epoch. A migration that never had an owner is
+    not settled: nothing was sent for it.
 
-    :param epoch: the epoch seen; 0 has never had an owner.
-    :returns: None if another was faster, or it has ended.
+    :param epoch: the epoch that was read; 0 if the migration never had an owner.
+    :returns: None if another conductor was faster, or if the migration has ended.
     """
     owned = tools.database.migrations.adopt(uuid, epoch, tools.owner)
     if owned is None:
         return None
     with migrator_context.about(migration_uuid=uuid, instance_uuid=owned.migration.instance_uuid):
-        LOG.info('Adopted migration %s in epoch %d', uuid, owned.migration.epoch)
+        LOG.info(
+            'Took over migration %(migration)s in epoch %(epoch)d', {'migration': uuid, 'epoch': owned.migration.epoch}
+        )
         return _subject(tools, owned)
 
 
 def reload(tools: Tools, uuid: str) -> MigrationContext | None:
-    """Read a migration that this conductor owns anew; None if it does not own it any more."""
+    """Return a migration as read again, or None if this conductor does not own it any more."""
     owned = tools.database.migrations.load(uuid, tools.owner)
     return _subject(tools, owned) if owned is not None else None
 
@@ -44,7 +46,7 @@ def _subject(tools: Tools, owned: Owned) -> MigrationContext:
         subject.reread_boots()
     if owned.migration.epoch > 1:
         subject.must_ask = set(subject.hosts)
-        # Whatever was sent may have been heard: ask before it is sent again.
+        # A host may have received any command that was sent: poll it before the command is sent again.
         for record in subject.journal.all():
             if record.state == log.StepState.INTENT:
                 subject.unsure |= {(host, record.step) for host in subject.hosts}
@@ -52,11 +54,11 @@ def _subject(tools: Tools, owned: Owned) -> MigrationContext:
 
 
 def request_by_timeout(tools: Tools, migration: Migration, action: str, seconds: float) -> None:
-    """Commit a time-out's wish, for as long as the guest has not moved; who asks is the time-out.
+    """Commit the request of a time-out, unless the guest has moved; the row names the time-out as the requester.
 
     :param action: ``abort`` or ``force_complete``.
-    :param seconds: how long it may have taken.
-    :raises migrator.exception.InvalidMigrationState: the guest has moved, or it has ended.
+    :param seconds: the time-out.
+    :raises migrator.exception.InvalidMigrationState: the guest has moved, or the migration has ended.
     """
     who = f'the time-out of {seconds:.0f} s (live_migration_completion_timeout)'
     context = migrator_context.RequestContext(is_admin=True, overwrite=False, user_id=who)
@@ -65,11 +67,14 @@ def request_by_timeout(tools: Tools, migration: Migration, action: str, seconds:
         tools.database.requests.request_abort if action == 'abort' else tools.database.requests.request_force_complete
     )
     if request(context, migration, statuses):
-        LOG.warning('Migration %s: %s is asked for by %s', migration.uuid, action, who)
+        LOG.warning(
+            'Requested %(action)s of migration %(migration)s by %(requester)s',
+            {'action': action, 'migration': migration.uuid, 'requester': who},
+        )
 
 
 def known_boot(tools: Tools, host: str) -> str | None:
-    """Return the boot_id of a host that the books have, or None: they know of no boot of it."""
+    """Return the boot_id of a host in the database, or None."""
     found = tools.database.services.list(binary=COMPUTE_BINARY, host=host)
     return found[0].boot_id if found else None
 
@@ -77,11 +82,11 @@ def known_boot(tools: Tools, host: str) -> str | None:
 def compute_started(
     tools: Tools, report: protocol.HostReport, replaces: str | None
 ) -> tuple[list[protocol.Assignment], list[str]]:
-    """Store a host's new boot, and raise the epoch of everything in progress that names it.
+    """Store a host's new boot, and raise the epoch of every migration in progress at the host.
 
-    :param replaces: the boot_id that was known when the host called, or None.
-    :returns: what the host is to do, in queued_at order; and the uuids of the migrations whose owners are to be told.
-    :raises migrator.exception.BootReplaced: a third boot is known by now; nothing was changed.
+    :param replaces: the boot_id in the database when the host called, or None.
+    :returns: the host's assignments in queued_at order, and the uuids of the migrations whose owners must be woken.
+    :raises migrator.exception.BootReplaced: another boot was stored meanwhile; nothing was changed.
     """
     found = tools.database.migrations.begin_boot(report, tools.database.services, replaces)
     _report_unknown_guests(tools, report)
@@ -90,7 +95,7 @@ def compute_started(
         owned, server = entry.owned, entry.owner_server
         migration = owned.migration
         role = 'source' if migration.source_compute == report.host else 'destination'
-        order = protocol.Command(
+        command = protocol.Command(
             migration_uuid=migration.uuid,
             instance_uuid=migration.instance_uuid,
             step='compute_started',
@@ -105,9 +110,9 @@ def compute_started(
         data = (prepared.result or {}).get('migrate_data') if prepared is not None else None
         assignments.append(
             protocol.Assignment(
-                command=order,
+                command=command,
                 role=role,
-                queue=role == 'source' and _is_to_be_queued(migration, journal),
+                queue=role == 'source' and _needs_queueing(migration, journal),
                 destination=migration.dest_compute,
                 instance=owned.instance,
                 migrate_data=base.from_primitive(data) if data else None,
@@ -115,8 +120,8 @@ def compute_started(
             )
         )
     for migration in tools.database.migrations.last_at(report.host):
-        # So that the new boot refuses what an earlier migration of the guest may still send.
-        order = protocol.Command(
+        # With this the new boot refuses late commands of an earlier migration of the guest.
+        command = protocol.Command(
             migration_uuid=migration.uuid,
             instance_uuid=migration.instance_uuid,
             step='compute_started',
@@ -126,12 +131,12 @@ def compute_started(
             boot_id=report.boot_id,
             tenure=migration.tenure,
         )
-        assignments.append(protocol.Assignment(command=order, role='none', queue=False))
+        assignments.append(protocol.Assignment(command=command, role='none', queue=False))
     return assignments, [entry.owned.migration.uuid for entry in found]
 
 
 def _report_unknown_guests(tools: Tools, report: protocol.HostReport) -> None:
-    """Name the guests that a host has and the database does not know. Nothing is ever done to them."""
+    """Log the guests of a host that are unknown to the database. They are never changed."""
     states = {guest.instance_uuid: guest.state for guest in report.guests}
     if not states:
         return
@@ -140,21 +145,20 @@ def _report_unknown_guests(tools: Tools, report: protocol.HostReport) -> None:
     unknown = [f'{uuid} ({state})' for uuid, state in sorted(states.items()) if uuid not in known]
     if unknown:
         LOG.warning(
-            '%s has guests that no instance is known of: %s. They are left alone. [compute] adopt_guests of that host '
-            'would have them taken in; where it is set, the log of the host says why they are not.',
-            report.host,
-            ', '.join(unknown),
+            'Unknown guests on host %(host)s: %(guests)s. They are left alone. Set [compute] adopt_guests on that host '
+            'to adopt them. If it is set, the log of the host says why they are not adopted.',
+            {'host': report.host, 'guests': ', '.join(unknown)},
         )
 
 
 def _running_for(tools: Tools, migration: Migration) -> float:
-    """Return the seconds since a migration was last seen to begin to run, by the database's clock; 0 if it was not."""
+    """Return for how many seconds a migration has been running, by the database's clock; 0 if it is not."""
     if migration.status != MigrationStatus.RUNNING or migration.running_at is None:
         return 0.0
     return max(0.0, (tools.database.services.now() - migration.running_at).total_seconds())
 
 
-def _is_to_be_queued(migration: Migration, journal: log.Journal) -> bool:
+def _needs_queueing(migration: Migration, journal: log.Journal) -> bool:
     sent = journal.find(migration.attempt, 'live_migration')
     return (
         sent is not None

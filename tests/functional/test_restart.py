@@ -375,7 +375,7 @@ def test_a_guest_that_the_database_does_not_know_is_named_and_never_touched(clou
     was = hypervisor(cloud, 'host1').describe(stray.uuid), hypervisor(cloud, 'host1').residue(stray.uuid)
     seen.kill(cloud, 'host1')
     seen.restart(cloud, 'host1')
-    (line,) = [line for line in cloud.monitor.logs if 'no instance is known of' in line]
+    (line,) = [line for line in cloud.monitor.logs if 'Unknown guests on host' in line]
     assert 'host1' in line
     assert f'{stray.uuid} (running)' in line
     assert instance.uuid not in line

@@ -37,7 +37,7 @@ MUTANTS = (
     Mutant(
         'what-is-here-is-taken-up-beside-itself',
         'migrator/conductor/runner.py',
-        'known = subject.row.uuid in self._tales',
+        'known = subject.row.uuid in self._runs',
         'known = False',
         'A sweep and a request at one moment run a saga twice in one conductor.',
     ),
@@ -227,8 +227,8 @@ MUTANTS = (
     Mutant(
         'two-runs-of-one-migration',
         RUNNER,
-        'if not tale.running:',
-        'if tale.woken:',
+        'if not run.running:',
+        'if run.woken:',
         'Two threads of a conductor run one migration at once and send its commands twice.',
     ),
     Mutant(

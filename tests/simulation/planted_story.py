@@ -350,7 +350,7 @@ def what_a_killed_host_had_queued_is_forgotten() -> Iterator[object]:
     }
     column[settle.Observed.HERE] += settle.SOURCE[settle.Observed.HERE][3:]
     with (
-        patched(takeover, '_is_to_be_queued', lambda migration, journal: False),
+        patched(takeover, '_needs_queueing', lambda migration, journal: False),
         patched(settle, 'SOURCE', MappingProxyType(column)) as there,
     ):
         yield there

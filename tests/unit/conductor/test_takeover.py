@@ -104,7 +104,7 @@ class TestComputeStarted:
         self.queued(still)
         assert [found.running_for for found in self.started(still, 'host1')] == [75.0, 0.0]
 
-    def test_guests_that_no_instance_is_known_of_are_named_and_the_known_are_not(
+    def test_unknown_guests_are_logged_and_known_ones_are_not(
         self, still: Stage, caplog: pytest.LogCaptureFixture
     ) -> None:
         mine = protocol.Guest(instance_uuid=still.instance.uuid, state='running')
@@ -112,14 +112,14 @@ class TestComputeStarted:
             protocol.Guest(instance_uuid=uuid, state=state) for uuid, state in (('b', 'waiting'), ('a', 'running'))
         ]
         self.started(still, 'host1', mine, *others)
-        (line,) = [record.getMessage() for record in caplog.records if 'no instance is known' in record.getMessage()]
-        assert 'host1 has guests' in line
+        (line,) = [record.getMessage() for record in caplog.records if 'Unknown guests' in record.getMessage()]
+        assert 'on host host1' in line
         assert 'a (running), b (waiting)' in line
         assert still.instance.uuid not in line
         caplog.clear()
         self.started(still, 'host1', mine)
         self.started(still, 'host1')
-        assert 'no instance is known' not in caplog.text
+        assert 'Unknown guests' not in caplog.text
 
     def test_a_host_that_nothing_names_has_nothing_to_do(self, still: Stage) -> None:
         self.queued(still)
