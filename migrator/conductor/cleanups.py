@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Paying debts: what a host could not do for a migration that has ended without it, done when the host is back.
+"""Deferred cleanups: steps that a host could not do for a migration, and does when it is back.
 
-A debt is paid like a step after the move: the host is told, observes first, and is told again at the next sweep until
-it is done. Nothing that is paid destroys an active guest: a host that answers so raises an alarm, and is left alone.
-So does one that has lost the guest which it is to have.
+A cleanup runs like a step after the pivot. The host observes before it acts, and each sweep sends the command again
+until the host reports that it is done. A cleanup never destroys an active guest: if the host reports one, the cleanup
+is blocked and needs an operator. The same holds if the host has lost the guest that it should have.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from migrator.saga.step import Failed, Parked, Stuck
 LOG = logging.getLogger(__name__)
 
 
-def run_all(tools: Tools, pool: executors.BoundedExecutor, owed: Sequence[Cleanup]) -> None:
-    """Have every host that is up pay what it owes.
+def run_all(tools: Tools, pool: executors.BoundedExecutor, listed: Sequence[Cleanup]) -> None:
+    """Run the deferred cleanups of every host that is up, except the blocked ones.
 
-    :param pool: bounds how many hosts are told at a time.
-    :param owed: all debts.
+    :param pool: limits the cleanups that run at a time.
+    :param listed: all deferred cleanups.
     """
-    cleanups = [cleanup for cleanup in owed if cleanup.alarm is None]
+    cleanups = [cleanup for cleanup in listed if cleanup.alarm is None]
     if not cleanups:
         return
     now = tools.database.services.now()
@@ -44,7 +44,7 @@ def run_all(tools: Tools, pool: executors.BoundedExecutor, owed: Sequence[Cleanu
     }
     for cleanup in cleanups:
         service = up.get(cleanup.host)
-        # A host of an older release answers when it has paid; told again and again, it would hold every call to it.
+        # A host of an older release replies when it is done. Repeated commands would use up its call slots.
         if service is not None and cleanup.id not in tools.running_cleanups:
             tools.running_cleanups.add(cleanup.id)
             beside = service.version >= COMPARES_TENURE
@@ -57,39 +57,42 @@ def _run_and_report(tools: Tools, cleanup: Cleanup, boot_id: str, beside: bool) 
             run_one(tools, cleanup, boot_id, beside)
         except exception.ServiceUnreachable as error:
             LOG.warning(
-                '%s still owes %s for migration %s: %s', cleanup.host, cleanup.step, cleanup.migration_uuid, error
+                'Deferred cleanup %(cleanup)s was not done: %(error)s', {'cleanup': _name(cleanup), 'error': error}
             )
-        except Exception:  # a pool's error is seen by nobody else; the next sweep tries again
-            LOG.exception('%s could not pay %s for migration %s', cleanup.host, cleanup.step, cleanup.migration_uuid)
+        except Exception:  # the pool would drop the error; the next sweep tries again
+            LOG.exception('Deferred cleanup %s failed unexpectedly', _name(cleanup))
         finally:
             tools.running_cleanups.discard(cleanup.id)
 
 
 def run_one(tools: Tools, cleanup: Cleanup, boot_id: str, beside: bool = True) -> bool:
-    """Have a host pay one debt; done twice, the second time finds it paid.
+    """Run one deferred cleanup at its host; a second run finds it done.
 
     :param boot_id: the host's present boot.
-    :param beside: see :meth:`migrator.db.cleanups.Debts.adopt`.
-    :returns: whether it is paid.
+    :param beside: see :meth:`migrator.db.cleanups.Cleanups.adopt`.
+    :returns: whether it is done.
     :raises migrator.exception.ServiceUnreachable: the host did not answer.
     """
     held = tools.database.cleanups.adopt(cleanup, tools.owner, beside)
     if held is None:
-        return False  # another conductor has it, it has been paid, or a migration has the guest in hand there
+        return False  # another conductor runs it, it is done, or a migration of the guest is in progress there
     if _is_where_the_guest_is(tools, held):
         return False
-    answer = _tell(tools, held, boot_id)
+    answer = _send(tools, held, boot_id)
     if answer is not None and answer.refusal in (protocol.Refusal.EPOCH, protocol.Refusal.TENURE):
-        # Somebody has spoken to it in a later epoch: the migration's last owner, or another debt's.
+        # The host has seen a later epoch or tenure: of the migration's last owner, or of another cleanup.
         if max(answer.seen, answer.seen_tenure) >= protocol.HIGHEST:
             raise exception.OddAnswer(hosts=held.host, seen=max(answer.seen, answer.seen_tenure))
         held = tools.database.cleanups.raise_epoch(held, answer.seen, answer.seen_tenure)
-        answer = _tell(tools, held, boot_id) if held is not None else None
+        answer = _send(tools, held, boot_id) if held is not None else None
     return answer is not None and held is not None and answer.report is not None and _take(tools, held, answer.report)
 
 
 def _is_where_the_guest_is(tools: Tools, held: Cleanup) -> bool:
-    """Block a cleanup that would remove the guest from the host where the database has it; return whether it is one."""
+    """Block a cleanup that would remove the guest from the host where the database has it.
+
+    :returns: whether it was blocked.
+    """
     if held.step not in REMOVES:
         return False
     try:
@@ -97,7 +100,7 @@ def _is_where_the_guest_is(tools: Tools, held: Cleanup) -> bool:
     except exception.InstanceNotFound:
         return False
     if here:
-        _raise_alarm(
+        _block(
             tools,
             held,
             f'{held.step} would remove the guest from {held.host}, where the database has the instance: look which '
@@ -106,9 +109,9 @@ def _is_where_the_guest_is(tools: Tools, held: Cleanup) -> bool:
     return here
 
 
-def _tell(tools: Tools, held: Cleanup, boot_id: str) -> protocol.Answer | None:
-    """Tell a host to pay; return its answer, or None: there are enough calls to it."""
-    order = protocol.Command(
+def _send(tools: Tools, held: Cleanup, boot_id: str) -> protocol.Answer | None:
+    """Send a cleanup to its host; return the reply, or None if the host has no free call slot."""
+    command = protocol.Command(
         migration_uuid=held.migration_uuid,
         instance_uuid=held.instance_uuid,
         step=held.step,
@@ -123,7 +126,7 @@ def _tell(tools: Tools, held: Cleanup, boot_id: str) -> protocol.Answer | None:
         return tools.hosts.tell(
             held.host,
             held.step,
-            order,
+            command,
             instance=_instance(tools, held),
             migrate_data=base.from_primitive(data) if data else None,
         )
@@ -132,13 +135,13 @@ def _tell(tools: Tools, held: Cleanup, boot_id: str) -> protocol.Answer | None:
 
 
 def run_at_source(m: MigrationContext) -> Failed | Parked | Stuck | None:
-    """Have the source do what earlier migrations of the instance have left there, before anything else is done.
+    """Run the deferred cleanups of earlier migrations of the instance at the source, before any other step.
 
-    The migration carries it out in its own name, since it has the guest in hand: it is not told twice, and nothing of
+    The migration sends them in its own name, because it owns the guest. So no cleanup is sent twice, and no command of
     an earlier migration can reach the guest later.
 
-    :returns: what the migration waits for, or that the source is down; None: nothing is left there.
-    :raises migrator.exception.NotOwner: the migration is another's by now.
+    :returns: what the migration waits for, or that the source is down; None if no cleanup is left.
+    :raises migrator.exception.NotOwner: another conductor owns the migration now.
     """
     if not m.has_source_cleanup:
         return None
@@ -147,7 +150,7 @@ def run_at_source(m: MigrationContext) -> Failed | Parked | Stuck | None:
         if cleanup.alarm is not None or _is_where_the_guest_is(m.tools, cleanup):
             return Stuck(
                 f'It waits for {m.source} to do {name}, which is blocked: see "migrator-manage cleanup list"; retry '
-                'it, or discard it if nothing is left to be done. The migration goes on by itself then.'
+                'it, or discard it if nothing is left to do. The migration goes on by itself then.'
             )
         why = _carry_out(m, cleanup)
         if why is not None and m.is_down(m.source):
@@ -160,7 +163,10 @@ def run_at_source(m: MigrationContext) -> Failed | Parked | Stuck | None:
 
 
 def _carry_out(m: MigrationContext, cleanup: Cleanup) -> str | None:
-    """Have a deferred cleanup done in the name of a migration; return why it is not done yet, or None: it is done."""
+    """Run a deferred cleanup in the name of a migration.
+
+    :returns: why it is not done yet, or None if it is done.
+    """
     if m.source not in m.boots:
         m.reread_boots()
     wait = m.ledger.of(f'{cleanup.step} of {cleanup.migration_uuid}', m.source)
@@ -176,17 +182,20 @@ def _carry_out(m: MigrationContext, cleanup: Cleanup) -> str | None:
         return ''
     m.reports.pop((m.source, cleanup.step), None)
     if outcome.state == protocol.WorkState.DONE:
-        LOG.info('%s has done %s of migration %s', m.source, cleanup.step, cleanup.migration_uuid)
+        LOG.info(
+            'Ran deferred cleanup %(cleanup)s in the name of migration %(migration)s',
+            {'cleanup': _name(cleanup), 'migration': m.row.uuid},
+        )
         m.paid(cleanup.host, cleanup.step, cleanup.migration_uuid)
         m.commit()
-        # This migration may have a step of that name itself.
+        # This migration may have a step of the same name.
         m.raise_epoch()
         return None
     facts = outcome.result or {}
     if facts.get('here') or facts.get('gone'):
         seen = 'there and could run' if facts.get('here') else 'not there, where the database has it; it may be lost'
         why = f'{cleanup.host} was to do {cleanup.step}, but the guest is {seen}: look which host has it.'
-        _raise_alarm(m.tools, cleanup, why)
+        _block(m.tools, cleanup, why)
         return why
     reason = outcome.reason or 'no reason given'
     m.tools.database.cleanups.note_failure(cleanup, reason)
@@ -196,9 +205,9 @@ def _carry_out(m: MigrationContext, cleanup: Cleanup) -> str | None:
 
 
 def take_report(tools: Tools, report: protocol.Report) -> None:
-    """Take in an event about a migration that has ended: a host has paid, or cannot.
+    """Record a report about a migration that has ended: a deferred cleanup is done, or failed.
 
-    A lost event costs a sweep: told again, a host answers that it is done, or tries again.
+    If a report is lost, the next sweep sends the command again. The host then replies that it is done, or tries again.
     """
     for cleanup in tools.database.cleanups.list(host=report.host):
         same_step = (cleanup.migration_uuid, cleanup.step) == (report.migration_uuid, report.step)
@@ -213,7 +222,7 @@ def _take(tools: Tools, cleanup: Cleanup, report: protocol.Report) -> bool:
 
 def _take_in(tools: Tools, cleanup: Cleanup, report: protocol.Report) -> bool:
     if report.state == protocol.WorkState.DONE:
-        LOG.info('%s has paid %s for migration %s', cleanup.host, cleanup.step, cleanup.migration_uuid)
+        LOG.info('Deferred cleanup %s is done', _name(cleanup))
         tools.database.cleanups.forget(cleanup)
         return True
     if report.state == protocol.WorkState.RUNNING:
@@ -223,39 +232,49 @@ def _take_in(tools: Tools, cleanup: Cleanup, report: protocol.Report) -> bool:
         tools.database.cleanups.note_failure(cleanup, report.reason)
     if facts.get('here'):
         why = f'{cleanup.host} was to do {cleanup.step}, but the guest is there and could run: look which host runs it.'
-        _raise_alarm(tools, cleanup, why)
-    elif facts.get('gone') and _without_guest(tools, cleanup):
+        _block(tools, cleanup, why)
+    elif facts.get('gone') and _is_gone(tools, cleanup):
         return True
     tools.database.cleanups.let_go(cleanup)
     return False
 
 
-def _without_guest(tools: Tools, cleanup: Cleanup) -> bool:
-    """Take in that a host has not got the guest; whether that is as it should be the books say, read after its word."""
+def _is_gone(tools: Tools, cleanup: Cleanup) -> bool:
+    """Handle the report that a host does not have the guest.
+
+    The instance is read after the report, and decides whether the guest should be there.
+
+    :returns: whether the cleanup is dropped, because nothing is left to do.
+    """
     try:
         instance = tools.database.instances.get(cleanup.instance_uuid)
     except exception.InstanceNotFound:
         why = 'the instance has been deleted'
     else:
         if instance.task_state is not None:
-            return False  # It is on its way from there, perhaps; where it is the books say when that has ended.
+            return False  # A task may be moving the guest. Its end shows where the guest is.
         if instance.host == cleanup.host:
-            _raise_alarm(
+            _block(
                 tools,
                 cleanup,
                 f'{cleanup.host} was to do {cleanup.step}, but the guest is not there, where the database has it: '
                 'look which host has it; it may be lost.',
             )
             return False
-        why = f'the instance is at {instance.host} by now'
-    LOG.info('%s need not do %s for migration %s: %s', cleanup.host, cleanup.step, cleanup.migration_uuid, why)
+        why = f'the instance is on {instance.host} now'
+    LOG.info('Deferred cleanup %(cleanup)s is not needed: %(reason)s', {'cleanup': _name(cleanup), 'reason': why})
     tools.database.cleanups.forget(cleanup)
     return True
 
 
-def _raise_alarm(tools: Tools, cleanup: Cleanup, why: str) -> None:
-    LOG.error('Migration %s: %s', cleanup.migration_uuid, why)
+def _block(tools: Tools, cleanup: Cleanup, why: str) -> None:
+    LOG.error('Blocking deferred cleanup %(cleanup)s: %(reason)s', {'cleanup': _name(cleanup), 'reason': why})
     tools.database.cleanups.raise_alarm(cleanup, why)
+
+
+def _name(cleanup: Cleanup) -> str:
+    """Return a cleanup for a log message, with its host and its migration."""
+    return f'{cleanup.step} at {cleanup.host} for migration {cleanup.migration_uuid}'
 
 
 def _instance(tools: Tools, cleanup: Cleanup) -> instance_objects.Instance:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Registering instances: the row and the allocation, or neither.
+"""The registration of instances: the row and the allocation, or neither.
 
-Whatever happens in between, down to the loss of the process: an allocation never outlives its row, and the same call
-again sets right what the first one has left.
+An allocation never outlives its row, even if the process is lost in between. A repeated call repairs what the first one
+has left.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar('T')
 
-#: Seconds until a guest is tried again that could not be adopted, for Placement or the database was away.
+#: Seconds until a call is repeated that failed because Placement or the database was unreachable.
 _AGAIN = 2.0
-#: How often an allocation that somebody else changes meanwhile is read again.
+#: Reads of an allocation that another client changes meanwhile, and attempts of a call to an unreachable service.
 _TRIES = 5
 
 
 def create(database: Database, client: PlacementClient, instance: Instance) -> Instance:
     """Register a guest that runs on its host, with its allocation there.
 
+    An equal allocation that exists already, such as one made by another service, is taken over.
+
     :returns: the instance as stored.
     :raises migrator.exception.ComputeHostNotFound: no compute service of its host has reported.
     :raises migrator.exception.InstanceExists: the uuid is taken.
-    :raises migrator.exception.CleanupInProgress: its host is just removing what an earlier migration has left there.
-    :raises migrator.exception.AllocationExists: Placement has another allocation for it. One that is the same already,
-        as of a guest that was another service's until now, is taken over.
+    :raises migrator.exception.CleanupInProgress: its host is removing what an earlier migration has left there.
+    :raises migrator.exception.AllocationExists: Placement has a different allocation for it.
     :raises migrator.exception.PlacementRefused: the host has no room for it.
-    :raises migrator.exception.PlacementUnreachable: Placement is away; nothing was registered. (Where it went away
-        with the answer only, the allocation may be there; the same call again takes it over.)
+    :raises migrator.exception.PlacementUnreachable: Placement is unreachable; nothing was registered. If only the reply
+        was lost, the allocation may exist; a repeated call takes it over.
     """
     places = database.services.places(instance.uuid, host=instance.host)
     if not places:
         raise exception.ComputeHostNotFound(host=instance.host)
     root = places[0].uuid
     trees.place(database, client, instance.host)
-    # The row first: an allocation without a row would have no living reason.
+    # The row first: an allocation without a row would be an orphan.
     try:
         stored = database.instances.create(instance)
     except exception.InstanceExists:
@@ -60,7 +61,7 @@ def create(database: Database, client: PlacementClient, instance: Instance) -> I
         return stored
     try:
         _claim(client, instance, root)
-    except BaseException:  # an interruption from the keyboard, too
+    except BaseException:  # a KeyboardInterrupt, too
         database.instances.delete(instance.uuid)
         raise
     return stored
@@ -72,77 +73,86 @@ def adopt(
     report: protocol.HostReport,
     stopping: executors.Event,
 ) -> list[str]:
-    """Take in the guests that a host has and the database does not know, as its driver tells of them.
+    """Adopt the guests that a host reports and the database does not know.
 
-    What cannot be taken in now is told in the log, and tried again when the host starts next. Where Placement or the
-    database stays away that is all that is left: each guest would be waited for as long.
+    A guest that cannot be adopted is logged, and tried again at the next start of the host. If Placement or the
+    database stays unreachable, the rest are not tried: each would wait as long.
 
-    :param report: of a compute that has started, its node already stored.
-    :param stopping: set when the conductor stops, which ends it as well.
-    :returns: the uuids of those that were taken in.
+    :param report: the report of a compute service that has started. Its node is already stored.
+    :param stopping: set when the conductor stops, which ends the adoption.
+    :returns: the uuids of the adopted guests.
     """
     adopted: list[str] = []
     left = [instance for instance in report.adoptable if isinstance(instance, Instance)]
     uuids = [instance.uuid for instance in left]
-    why = 'the conductor stops'
+    why = 'the conductor is stopping'
     try:
-        known = {one.uuid: one for one in _patiently(lambda: database.instances.list({'uuid': uuids}), stopping)}
+        known = {
+            one.uuid: one
+            for one in _retry_while_unreachable(lambda: database.instances.list({'uuid': uuids}), stopping)
+        }
         for instance in left:
             there = known.get(instance.uuid)
-            # One that moves is on two hosts for a while.
+            # A guest in migration is on two hosts for a while.
             if there is not None and there.host != report.host and there.task_state is None:
                 LOG.warning(
-                    'Guest %s is at %s (%s), and the books have it at %s (%s). It is not adopted: look which host has '
-                    'the right one, and undefine what is left at the other',
-                    instance.uuid,
-                    report.host,
-                    instance.vm_state,
-                    there.host,
-                    there.vm_state,
+                    'Not adopting guest %(guest)s: it is on host %(host)s (%(state)s), but the database has it on '
+                    '%(known_host)s (%(known_state)s). Find out which host has the right one, and undefine the other',
+                    {
+                        'guest': instance.uuid,
+                        'host': report.host,
+                        'state': instance.vm_state,
+                        'known_host': there.host,
+                        'known_state': there.vm_state,
+                    },
                 )
         left = [instance for instance in left if instance.uuid not in known]
         while left and not stopping.is_set():
-            if _patiently(functools.partial(_adopt, database, client, left[0], report.host), stopping):
+            if _retry_while_unreachable(functools.partial(_adopt, database, client, left[0], report.host), stopping):
                 adopted.append(left[0].uuid)
             del left[0]
     except exception.ServiceUnreachable as error:
         why = exception.told(error)
     if left:
         LOG.warning(
-            '%d guests of %s are not adopted, and are tried again when its compute service starts next: %s',
-            len(left),
-            report.host,
-            why,
+            'Not adopting %(count)d guests of host %(host)s until its compute service starts again: %(reason)s',
+            {'count': len(left), 'host': report.host, 'reason': why},
         )
     return adopted
 
 
 def _adopt(database: Database, client: PlacementClient, instance: Instance, host: str) -> bool:
-    """Take in one guest, or tell in the log why not; return whether it was taken in.
+    """Adopt one guest, or log why not; return whether it was adopted.
 
-    :raises migrator.exception.ServiceUnreachable: Placement or the database is away.
+    :raises migrator.exception.ServiceUnreachable: Placement or the database is unreachable.
     """
     try:
         create(database, client, instance)
     except exception.InstanceExists:
-        return False  # somebody was faster
+        return False  # another conductor or an operator was faster
     except exception.ServiceUnreachable:
         raise
     except exception.MigratorException as error:
-        LOG.warning('Guest %s of %s is not adopted: %s', instance.uuid, host, error)
+        LOG.warning(
+            'Not adopting guest %(guest)s of host %(host)s: %(error)s',
+            {'guest': instance.uuid, 'host': host, 'error': error},
+        )
         return False
-    except Exception:  # what is odd about one guest must not keep the others out
-        LOG.exception('Guest %s of %s is not adopted', instance.uuid, host)
+    except Exception:  # an error with one guest must not prevent the adoption of others
+        LOG.exception('Not adopting guest %(guest)s of host %(host)s', {'guest': instance.uuid, 'host': host})
         return False
     resources = ', '.join(f'{name} {amount}' for name, amount in instance.flavor.resources().items())
-    LOG.info('Adopted guest %s (%s) of %s: %s', instance.uuid, instance.name, host, resources)
+    LOG.info(
+        'Adopted guest %(guest)s (%(name)s) of host %(host)s with %(resources)s',
+        {'guest': instance.uuid, 'name': instance.name, 'host': host, 'resources': resources},
+    )
     return True
 
 
-def _patiently(function: Callable[[], T], stopping: executors.Event) -> T:
-    """Return ``function()``, tried again for some seconds where something that it needs is away.
+def _retry_while_unreachable(function: Callable[[], T], stopping: executors.Event) -> T:
+    """Return ``function()``, repeated for some seconds while a service that it needs is unreachable.
 
-    :raises migrator.exception.ServiceUnreachable: it stays away, or there is no time left.
+    :raises migrator.exception.ServiceUnreachable: the service stays unreachable, or the conductor stops.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -154,7 +164,7 @@ def _patiently(function: Callable[[], T], stopping: executors.Event) -> T:
 
 
 def _is_half_done(client: PlacementClient, stored: Instance, instance: Instance) -> bool:
-    """Whether an instance is what a process that was lost has made of this very call: a row without an allocation."""
+    """Return whether an earlier call like this one was cut off, and left a row without an allocation."""
     same = ('name', 'project_id', 'user_id', 'host', 'node', 'flavor', 'task_state')
     if any(getattr(stored, name) != getattr(instance, name) for name in same):
         return False
@@ -162,7 +172,7 @@ def _is_half_done(client: PlacementClient, stored: Instance, instance: Instance)
 
 
 def placed(client: PlacementClient, flavor: Flavor, root: str) -> candidates.Candidate | None:
-    """Return how Placement would place a guest of a flavor on a host, or None: the host has no room for it.
+    """Return where Placement would place a guest of a flavor on a host, or None if the host has no room.
 
     :param root: uuid of the host's root provider.
     """
@@ -176,7 +186,7 @@ def _claim(client: PlacementClient, instance: Instance, root: str) -> None:
     try:
         _claim_all(client, instance, wanted, root)
     except exception.PlacementRefused:
-        # Not everything may be had at the root; which children have the rest, Placement knows.
+        # The root may lack some resources. Placement knows which child providers have them.
         found = placed(client, instance.flavor, root)
         if found is None or allocation_state.normal(found.allocations) == allocation_state.normal(wanted):
             raise
@@ -189,7 +199,7 @@ def _is_there(
     held: allocation_state.ConsumerAllocations,
     root: str,
 ) -> bool:
-    """Whether what an instance holds is its flavor, somewhere in the tree of its host."""
+    """Return whether an instance holds the resources of its flavor, anywhere in the tree of its host."""
     total: dict[str, int] = {}
     for amounts in allocation_state.normal(held.allocations).values():
         for name, amount in amounts.items():
@@ -211,7 +221,7 @@ def _claim_all(
         return
     except (exception.PlacementConflict, exception.PlacementUnreachable) as error:
         refusal = error
-    # It was there before, or it was done and the answer was lost.
+    # The allocation existed before, or it was written and the reply was lost.
     held = allocations.read(client, consumer.uuid)
     if allocation_state.normal(held.allocations) == allocation_state.normal(wanted) or _is_there(
         client, instance, held, root
@@ -221,20 +231,20 @@ def _claim_all(
         raise exception.AllocationExists(consumer=consumer.uuid, held=held.allocations, wanted=wanted)
     if not isinstance(refusal, exception.PlacementConflict):
         raise refusal
-    # Placement was killed over an earlier write of it.
+    # Placement was killed during an earlier write, and left an orphan consumer.
     allocations.claim(client, consumer, wanted, generation=allocations.ORPHAN_GENERATION)
 
 
 def delete(database: Database, client: PlacementClient, uuid: str) -> None:
-    """Forget a guest, and what it holds.
+    """Delete the row of a guest and its allocation.
 
-    :raises migrator.exception.InstanceNotFound: there is none.
+    :raises migrator.exception.InstanceNotFound: no such instance exists.
     :raises migrator.exception.MigrationInProgress: it is being migrated.
-    :raises migrator.exception.PlacementUnreachable: nothing was changed; or, where Placement went away in the middle,
-        its task_state is deleting, no migration of it is accepted, and the same call again finishes it.
+    :raises migrator.exception.PlacementUnreachable: nothing was changed. If Placement became unreachable in the middle,
+        the task_state is deleting, no migration is accepted, and a repeated call finishes the deletion.
     """
     consumer = consumer_of(database.instances.get(uuid))
-    # Before anything is changed: that Placement is away is mostly noticed here.
+    # A read before the first change: an unreachable Placement is mostly noticed here.
     allocations.read(client, uuid)
     database.instances.begin_delete(uuid)
     for tries in range(_TRIES):
@@ -244,14 +254,14 @@ def delete(database: Database, client: PlacementClient, uuid: str) -> None:
         try:
             allocations.remove(client, consumer, generation=held.generation)
         except exception.PlacementConflict:
-            # Another writer was faster; nobody but an operator writes it now.
+            # Another client was faster. Only an operator writes it now.
             if tries == _TRIES - 1:
                 raise
     database.instances.delete(uuid)
 
 
 def consumer_of(instance: Instance) -> allocation_state.Consumer:
-    """Return the instance as Placement's consumer."""
+    """Return an instance as a consumer of Placement."""
     return allocation_state.Consumer(
         uuid=instance.uuid,
         consumer_type=allocation_state.INSTANCE,

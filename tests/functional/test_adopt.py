@@ -80,14 +80,14 @@ def test_a_guest_that_another_host_has_in_the_books_is_told_of_with_both_hosts(c
     cloud.world.hypervisors['host2'].spawn(other)
     start_again(cloud, 'host2')
     assert known(cloud)[uuid] == before
-    assert f'Guest {uuid} is at host2 (active), and the books have it at host1 (active)' in caplog.text
+    assert f'guest {uuid}: it is on host host2 (active), but the database has it on host1 (active)' in caplog.text
 
 
 def test_without_the_option_a_guest_is_told_of_and_left_alone(cloud, caplog):
     uuid = a_stranger(cloud)
     start_again(cloud)
     assert uuid not in known(cloud)
-    assert f'no instance is known of: {uuid} (running)' in caplog.text
+    assert f'Unknown guests on host host1: {uuid} (running)' in caplog.text
     assert '[compute] adopt_guests' in caplog.text
 
 
@@ -96,7 +96,7 @@ def test_a_guest_for_which_placement_has_no_room_is_told_of_and_its_neighbours_a
     too_big, other = a_stranger(cloud, flavor=huge), a_stranger(cloud)
     start_again(cloud, **{'compute.adopt_guests': True})
     assert set(known(cloud)) == {other}
-    assert f'Guest {too_big} of host1 is not adopted' in caplog.text
+    assert f'Not adopting guest {too_big} of host host1' in caplog.text
     assert not allocations.read(cloud.placement_client, too_big).allocations
 
 
@@ -128,7 +128,7 @@ def asked_for(cloud, uuids):
 def not_adopted(caplog):
     """Return what the log warns of guests that are not adopted."""
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    return [line for line in told if 'not adopted' in line]
+    return [line for line in told if 'Not adopting' in line]
 
 
 @pytest.mark.cloud(options={'conductor.poll_concurrency': 1}, auto_converge_after=0)
@@ -154,8 +154,8 @@ def test_placement_that_stays_away_ends_the_adoption_with_one_word_and_the_next_
     cloud.simulation.advance(60)
     assert known(cloud) == {}
     (told,) = not_adopted(caplog)
-    assert told.startswith('3 guests of host1 are not adopted')
-    assert 'compute service starts next' in told
+    assert told.startswith('Not adopting 3 guests of host host1')
+    assert 'compute service starts again' in told
     assert 'Placement is not reachable' in told
     assert len(asked_for(cloud, strangers)) == 1
     cloud.adapter._plans.clear()
@@ -188,7 +188,7 @@ def test_what_ends_an_adoption_is_told(cloud, caplog, monkeypatch):
     monkeypatch.setattr(instances, 'list', break_down)
     start_again(cloud, **ADOPTS)
     assert 'the books are on fire' in caplog.text
-    assert 'host1 are not adopted' in caplog.text
+    assert 'Could not adopt the guests of host host1' in caplog.text
     assert known(cloud) == {}
 
 
@@ -207,4 +207,6 @@ def test_a_conductor_that_stops_ends_what_it_adopts_and_says_what_is_left(cloud,
     cloud.simulation.run_until(lambda: stopped)
     assert stopped[0] - before < 1
     told = not_adopted(caplog)
-    assert [line.partition(' are ')[0] for line in sorted(told)] == [f'2 guests of host{n}' for n in (1, 2, 3)]
+    assert [line.partition(' until ')[0] for line in sorted(told)] == [
+        f'Not adopting 2 guests of host host{n}' for n in (1, 2, 3)
+    ]

@@ -37,5 +37,9 @@ def test_these_runs_reach_what_they_are_for(backend):
     for seed in (4, 194):
         seen |= judged(backend, seed).states
     told = '\n'.join(sorted(seen))
-    for what in ('the deferred cleanup of migration', 'has done rollback_live_migration_at_source', 'which is blocked'):
+    for what in (
+        'the deferred cleanup of migration',
+        'Deferred cleanup rollback_live_migration_at_source',
+        'which is blocked',
+    ):
         assert what in told, what

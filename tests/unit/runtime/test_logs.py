@@ -223,7 +223,7 @@ def test_every_line_of_a_migration_names_it_its_instance_and_the_request_behind_
     instance, migration = moves(cloud, log)
     cloud.wait()
     found = read(log[1])
-    whole = [*of(found, 'conductor.takeover', 'Adopted'), *of(found, 'conductor.runner', 'has ended: completed')]
+    whole = [*of(found, 'conductor.takeover', 'Took over'), *of(found, 'conductor.runner', 'has ended: completed')]
     all_are_about(whole, instance, migration)
     # And no line that is about it lacks it.
     mentioned = [line for line in found if migration.uuid in line['text']]
@@ -302,5 +302,5 @@ def test_wait_and_deferred_cleanup_are_logged_with_the_migration(cloud, log):
     assert cloud.database.cleanups.list(), 'a cleanup was deferred'
     cloud.start_compute('host1')
     cloud.simulation.run_until(lambda: not cloud.database.cleanups.list())
-    paid = of(read(log[1]), 'conductor.cleanups', 'has paid')
+    paid = of(read(log[1]), 'conductor.cleanups', 'is done')
     assert {(line['migration'], line['instance']) for line in paid} == {(migration.uuid, instance.uuid)}
