@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which allocation in Placement has no living reason; and how each is put right, in one atomic write.
+"""The audit of Placement's allocations, and the repair of a wrong one in one atomic write.
 
-A cloud goes on while it is audited. What looks wrong in the first look is therefore looked at once more, by itself:
-its rows, its allocations twice, its rows again. Only where nothing has moved meanwhile is it told. What is written
-then carries the generation that was read: whatever somebody else has written since, the write is refused.
+Migrations go on during an audit. So each consumer that looks wrong is read again by itself: its rows, its allocations
+twice, its rows again. It is reported only if nothing has changed meanwhile. A repair sends the generation that was
+read, so that Placement refuses it if another client has written since.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from migrator.db.api import Database
 from migrator.db.instances import DELETING
 from migrator.objects import Instance, Migration
 from migrator.placement_client import allocation_state, allocations, providers
-from migrator.placement_client import audit as books_audit
+from migrator.placement_client import audit as placement_audit
 from migrator.placement_client.audit import Finding
 from migrator.placement_client.client import PlacementClient
 
@@ -31,20 +31,20 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds that a guest has to get its allocation after its row was made.
 _BIRTH = 60.0
-#: How often what moves while it is looked at is looked at again; then it is well alive.
-_LOOKS = 5
-#: Placement's word for the type of a consumer that was given none.
+#: Reads of a consumer that changes meanwhile. After them it counts as in use.
+_READS = 5
+#: Placement's name for the type of a consumer without a type.
 _NO_TYPE = 'unknown'
-#: How many uuids one query asks for.
+#: Uuids in one query.
 _BATCH = 500
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """What the database says of a consumer.
+    """The rows of a consumer in the database.
 
-    :ivar instance: it itself, or that of the migration that it is.
-    :ivar migrations: it itself, and those in progress of the instance.
+    :ivar instance: the consumer itself, or the instance of the migration that is the consumer.
+    :ivar migrations: the consumer itself, and the instance's migrations in progress.
     """
 
     instance: Instance | None
@@ -56,7 +56,7 @@ class Rows:
         return next((one for one in self.migrations if one.in_progress), None)
 
     def moved(self, other: Rows) -> bool:
-        """Whether what decides where a guest's allocations belong is another than it was."""
+        """Return whether the rows differ in what decides where the guest's allocations belong."""
         return self._place() != other._place()
 
     def _place(self) -> object:
@@ -68,10 +68,10 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class Wrong:
-    """A consumer whose allocations are wrong, as it was seen while nothing moved.
+    """A consumer whose allocations are wrong, as read while nothing changed.
 
     :ivar findings: one for each resource provider, in their order.
-    :ivar generation: the consumer's; None: Placement does not know it.
+    :ivar generation: the consumer's generation, or None if Placement does not know it.
     """
 
     consumer: str
@@ -82,10 +82,10 @@ class Wrong:
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-    """What would put a consumer right.
+    """A repair of a consumer.
 
-    :ivar write: None: nothing that is to be done by itself.
-    :ivar says: a sentence: what is written, or why nothing is.
+    :ivar write: the write, or None if there is no automatic repair.
+    :ivar observed: what is written, or why nothing is.
     """
 
     write: allocations.Write | None
@@ -93,24 +93,24 @@ class Remedy:
 
 
 def audit(database: Database, client: PlacementClient) -> list[Wrong]:
-    """Hold every allocation against every instance and every migration; nothing is changed.
+    """Compare every allocation with the instances and the migrations; nothing is changed.
 
-    :returns: what is wrong, by consumer type and uuid; what has a living reason, or moves, is not among it.
-    :raises migrator.exception.PlacementUnreachable: Placement is away.
-    :raises migrator.exception.DatabaseUnreachable: the database is.
+    :returns: the wrong consumers, by consumer type and uuid, without those that change meanwhile.
+    :raises migrator.exception.PlacementUnreachable: Placement is unreachable.
+    :raises migrator.exception.DatabaseUnreachable: the database is unreachable.
     """
     return _Audit(database, client).run()
 
 
 def remedy(database: Database, client: PlacementClient, wrong: Wrong, named: Collection[str] = ()) -> Remedy:
-    """Return what would put a consumer right, writing nothing.
+    """Return the repair of a consumer; nothing is written.
 
-    :param named: uuids of consumers that nobody knows here, and that somebody wants removed nevertheless.
+    :param named: uuids of unknown consumers that the operator wants removed nevertheless.
     """
     verdicts = {finding.verdict for finding in wrong.findings}
-    if books_audit.UNKNOWN_CONSUMER in verdicts:
-        return _of_a_stranger(client, wrong, named)
-    if books_audit.LEAKED in verdicts:
+    if placement_audit.UNKNOWN_CONSUMER in verdicts:
+        return _of_unknown(client, wrong, named)
+    if placement_audit.LEAKED in verdicts:
         migration = wrong.rows.migrations[0]
         owner = allocation_state.Consumer(
             uuid=wrong.consumer,
@@ -123,38 +123,38 @@ def remedy(database: Database, client: PlacementClient, wrong: Wrong, named: Col
     if moving is not None:
         return Remedy(None, f'migration {moving.uuid} is in progress: let it end, or abort it, and audit again')
     instance = wrong.rows.instance
-    assert instance is not None, 'what is neither a stranger nor a migration is an instance'
+    assert instance is not None, 'a consumer that is neither unknown nor a migration is an instance'
     wanted = _home_of(database, client, instance)
     if wanted is None:
-        why = f'which providers of {instance.host} are to hold it is not known'
-        return Remedy(None, f'{why}: there is no room, or several could, or its compute service has not reported')
+        why = f'cannot choose the providers of {instance.host} for it'
+        return Remedy(None, f'{why}: there is no room, or several have room, or its compute service has not reported')
     write = allocations.Write(
         consumer=conductor_instances.consumer_of(instance), allocations=wanted, generation=wrong.generation
     )
-    return Remedy(write, f'its allocation becomes {_say(wanted)}, on {instance.host}, and nothing else')
+    return Remedy(write, f'its allocation becomes {_describe(wanted)}, on {instance.host}, and nothing else')
 
 
 def heal(database: Database, client: PlacementClient, wrong: Wrong, named: Collection[str] = ()) -> tuple[bool, str]:
-    """Put a consumer right in one atomic write, which is refused if it has changed since it was audited.
+    """Repair a consumer in one atomic write, which is refused if the consumer has changed since the audit.
 
     :param named: as for :func:`remedy`.
-    :returns: whether it was done; and a sentence that says what, or why not.
-    :raises migrator.exception.PlacementUnreachable: it may or may not have been done: audit again.
+    :returns: whether it was done; and what was done, or why not.
+    :raises migrator.exception.PlacementUnreachable: the write may or may not have been done: audit again.
     """
     found = remedy(database, client, wrong, named)
     if found.write is None:
         return False, found.observed
     if _rows(database, wrong.consumer).moved(wrong.rows):
-        return False, 'it has changed since it was looked at: audit again'
+        return False, 'it has changed since the audit: audit again'
     try:
         _write(client, found.write)
     except exception.PlacementConflict:
-        return False, 'somebody else has written it since it was looked at: audit again'
+        return False, 'another client has written it since the audit: audit again'
     except exception.PlacementRefused as error:
         return False, f'Placement refuses it: {error}'
     if found.write.generation is None and not _lives(database, wrong.rows.instance):
-        # No generation has kept it from coming back: it was deleted between our look and our write.
-        with contextlib.suppress(exception.PlacementConflict):  # somebody else has removed it
+        # A consumer without a generation is created by the write, although its instance was deleted meanwhile.
+        with contextlib.suppress(exception.PlacementConflict):  # another client has removed it
             allocations.remove(client, found.write.consumer, generation=allocations.FIRST_GENERATION)
         return False, 'it was deleted meanwhile, and holds nothing'
     return True, found.observed
@@ -166,7 +166,7 @@ def _write(client: PlacementClient, write: allocations.Write) -> None:
     except exception.PlacementConflict:
         if write.generation is not None:
             raise
-        # Placement was killed over an earlier write of it; where it was not, this is refused as well.
+        # Placement may have been killed during an earlier write. If it was not, it refuses this one as well.
         allocations.write_all(client, [dataclasses.replace(write, generation=allocations.ORPHAN_GENERATION)])
 
 
@@ -176,9 +176,9 @@ def _lives(database: Database, known: Instance | None) -> bool:
 
 
 class Watch:
-    """Audits now and then, logs what is wrong, each finding once, and keeps the metrics of it.
+    """A periodic audit, which logs each finding once and sets the metrics.
 
-    :param clock: by which it says when it has audited, and how long that took.
+    :param clock: the clock for the end and the duration of an audit.
     """
 
     def __init__(
@@ -192,34 +192,41 @@ class Watch:
         self._client = client
         self._clock = clock
         self._metrics = metrics
-        self._told: frozenset[tuple[str, str, str]] = frozenset()
+        self._reported: frozenset[tuple[str, str, str]] = frozenset()
 
     def look(self) -> None:
         """Audit once.
 
-        :raises migrator.exception.ServiceUnreachable: the database or Placement is away; the next time will do.
+        :raises migrator.exception.ServiceUnreachable: the database or Placement is unreachable.
         """
         began = self._clock.monotonic()
         try:
             wrong = audit(self._database, self._client)
-        except Exception:  # counted, whatever it is, and raised again
+        except Exception:  # any error counts as a failed audit
             self._metrics.failed()
             raise
         found = {(one.consumer, one.provider, one.verdict): one for each in wrong for one in each.findings}
         self._metrics.done(found.values(), self._clock.now(), self._clock.monotonic() - began)
         for key, finding in found.items():
-            if key not in self._told:
+            if key not in self._reported:
                 kind = finding.consumer_type.lower()
                 LOG.warning(
-                    'Placement: %s %s: %s: %s. Remedy: %s',
-                    kind, finding.consumer, finding.verdict, finding.reason, finding.remedy,
-                )  # fmt: skip
-        if self._told and not found:
-            LOG.info('Placement: every allocation has a living reason again')
-        self._told = frozenset(found)
+                    'Wrong allocation of %(kind)s %(consumer)s in Placement (%(verdict)s): %(reason)s. '
+                    'Remedy: %(remedy)s',
+                    {
+                        'kind': kind,
+                        'consumer': finding.consumer,
+                        'verdict': finding.verdict,
+                        'reason': finding.reason,
+                        'remedy': finding.remedy,
+                    },
+                )
+        if self._reported and not found:
+            LOG.info('No wrong allocations are left in Placement')
+        self._reported = frozenset(found)
 
 
-# --- what is wrong ---------------------------------------------------------------------------------------------------
+# --- the audit -------------------------------------------------------------------------------------------------------
 
 
 class _Audit:
@@ -230,14 +237,14 @@ class _Audit:
     def run(self) -> list[Wrong]:
         instances = self._database.instances.list()
         migrations = self._database.migrations.list(in_progress=True)
-        held = books_audit.read_held(self._client)
+        held = placement_audit.read_held(self._client)
         known = {one.uuid for one in instances} | {one.uuid for one in migrations}
         migrations += self._migrations_of([uuid for uuid in held.held if uuid not in known])
         known |= {one.uuid for one in migrations}
-        books = books_audit.with_types(self._client, held, known)
-        found = books_audit.audit(books, _roots(self._database), instances, migrations)
+        typed = placement_audit.with_types(self._client, held, known)
+        found = placement_audit.audit(typed, _roots(self._database), instances, migrations)
         suspects = dict.fromkeys(finding.consumer for finding in found)
-        return [wrong for consumer in suspects if (wrong := self._look_again(consumer)) is not None]
+        return [wrong for consumer in suspects if (wrong := self._recheck(consumer)) is not None]
 
     def _migrations_of(self, uuids: Sequence[str]) -> list[Migration]:
         found: list[Migration] = []
@@ -245,9 +252,9 @@ class _Audit:
             found += self._database.migrations.list({'uuid': list(uuids[start : start + _BATCH])})
         return found
 
-    def _look_again(self, consumer: str) -> Wrong | None:
-        """Return what is wrong with one consumer while nothing moves; None: nothing is, or it is well alive."""
-        for _ in range(_LOOKS):
+    def _recheck(self, consumer: str) -> Wrong | None:
+        """Return what is wrong with one consumer while nothing changes, or None if it is right or in use."""
+        for _ in range(_READS):
             rows = _rows(self._database, consumer)
             related = [consumer, *_related(consumer, rows)]
             held = [allocations.read(self._client, uuid) for uuid in related]
@@ -259,14 +266,14 @@ class _Audit:
     def _judge(self, consumer: str, rows: Rows, held: Sequence[allocation_state.ConsumerAllocations]) -> Wrong | None:
         if rows.instance is not None and rows.instance.uuid == consumer and self._comes_or_goes(rows.instance):
             return None
-        # Hosts and providers may have come since the first look.
-        now = books_audit.Books(
+        # Hosts and providers may have been added since the first read.
+        now = placement_audit.Books(
             providers={one.uuid: one for one in providers.list_providers(self._client)},
             held={one.uuid: allocation_state.normal(one.allocations) for one in held if one.allocations},
             types={one.uuid: one.consumer_type or '' for one in held},
         )
         instances = [rows.instance] if rows.instance is not None else []
-        found = books_audit.audit(now, _roots(self._database), instances, rows.migrations)
+        found = placement_audit.audit(now, _roots(self._database), instances, rows.migrations)
         findings = tuple(one for one in found if one.consumer == consumer)
         return Wrong(consumer, findings, held[0].generation, rows) if findings else None
 
@@ -292,22 +299,24 @@ def _rows(database: Database, consumer: str) -> Rows:
 
 
 def _related(consumer: str, rows: Rows) -> Iterator[str]:
-    """Return the other consumers without which it cannot be judged."""
+    """Return the other consumers that the judgement of this one needs."""
     if rows.instance is not None:
         yield from {rows.instance.uuid} - {consumer}
     yield from (one.uuid for one in rows.migrations if one.uuid != consumer)
 
 
-# --- what puts it right ----------------------------------------------------------------------------------------------
+# --- the repair ------------------------------------------------------------------------------------------------------
 
 
-def _of_a_stranger(client: PlacementClient, wrong: Wrong, named: Collection[str]) -> Remedy:
+def _of_unknown(client: PlacementClient, wrong: Wrong, named: Collection[str]) -> Remedy:
     if wrong.consumer not in named:
-        return Remedy(None, 'nobody here knows whose it is: find out; and name it, if nobody wants it')
+        return Remedy(
+            None, 'it is unknown here: find out which service it belongs to; name it to remove it if it is not needed'
+        )
     held = allocations.read(client, wrong.consumer)
     owner = allocation_state.Consumer(
         uuid=wrong.consumer,
-        # Who writes below Placement's 1.38 gives no type; it reads as one that cannot be written.
+        # Clients that write below microversion 1.38 give no type. It reads as a type that cannot be written.
         consumer_type=held.consumer_type if held.consumer_type not in (None, _NO_TYPE) else allocation_state.INSTANCE,
         project_id=held.project_id or '',
         user_id=held.user_id or '',
@@ -316,16 +325,16 @@ def _of_a_stranger(client: PlacementClient, wrong: Wrong, named: Collection[str]
 
 
 def _home_of(database: Database, client: PlacementClient, instance: Instance) -> allocation_state.Allocations | None:
-    """Return what an instance is to hold on its host; None: that is not known, or there is no room for it.
+    """Return the allocation that an instance should have on its host, or None if it is unknown or there is no room.
 
-    What it holds rightly stays where it is: the guest uses that very device.
+    An allocation that is right is kept, because the guest uses that very device.
     """
     roots = _roots(database)
     root = roots.get(instance.host)
     if root is None:
         return None
     root_of = {one.uuid: one.root_uuid for one in providers.list_providers(client)}
-    # A provider in no host's tree is shared between hosts.
+    # A provider outside the trees of hosts is shared between hosts.
     kept = {
         uuid: amounts
         for uuid, amounts in allocations.read(client, instance.uuid).allocations.items()
@@ -354,11 +363,11 @@ def _anywhere(client: PlacementClient, instance: Instance, root: str) -> allocat
 
 def _nothing(wrong: Wrong, owner: allocation_state.Consumer) -> Remedy:
     if wrong.generation is None:
-        return Remedy(None, 'Placement does not know it any more')
+        return Remedy(None, 'Placement does not have it any more')
     write = allocations.Write(consumer=owner, allocations={}, generation=wrong.generation)
-    return Remedy(write, 'all that it holds is removed')
+    return Remedy(write, 'its allocations are removed')
 
 
-def _say(held: allocation_state.Allocations) -> str:
+def _describe(held: allocation_state.Allocations) -> str:
     parts: Iterable[str] = (f'{amount} {name}' for amounts in held.values() for name, amount in amounts.items())
     return ', '.join(parts) or 'nothing'

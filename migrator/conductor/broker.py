@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whether messages come through the broker: a conductor's own, sent to itself, is the proof.
+"""The reachability of the message broker, which a conductor probes with messages to itself.
 
-A host whose answers cannot arrive is not silent. So the silence of hosts is counted on a clock that stands still while
-there is no such proof, and while there is none for long nothing is asked, sent or decided.
+A host whose replies cannot arrive is not unreachable. So the time without replies is counted on a clock that stops
+while no probe comes back. While the broker counts as away, nothing is polled, sent or decided.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from migrator import exception, executors
 
 LOG = logging.getLogger(__name__)
 
-#: The clock of silence goes on for so many spacings after a proof: the next one is due then.
+#: Probe intervals for which the clock goes on after a probe has come back. The next one is due then.
 _DUE = 1.1
-#: So many messages to itself may be lost; then the broker counts as away.
+#: Probes that may be lost before the broker counts as away.
 _LOST = 3
 
 
 class Broker:
     """The message broker, as one conductor reaches it.
 
-    :param server: the conductor's name, for whom it tells.
-    :param send: sends this conductor the message of a number, which is to come back to :meth:`heard`.
+    :param server: the conductor's name, for its log.
+    :param send: sends a probe with a number to this conductor. The probe comes back to :meth:`heard`.
     :param spacing: returns the seconds between two calls of :meth:`knock`.
-    :ivar on_change: called when the broker is away, and when it is back.
+    :ivar on_change: called when the broker becomes unreachable, and when it is reachable again.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class Broker:
         self._reason = ''
         self._away_since: float | None = None
         self._unbroken_since = threads.clock.monotonic()
-        #: When a message of its own last came back, and what the clock of silence was then; read without the lock.
+        #: When a probe last came back, and the reading of the clock then. It is read without the lock.
         self._proof = self._unbroken_since, 0.0
 
     def begin_life(self) -> None:
-        """Count from now on: whoever was away until now has heard nobody."""
+        """Count from now on, because this conductor received nothing before."""
         with self._lock:
             self._unbroken_since = self._threads.clock.monotonic()
 
     def knock(self) -> None:
-        """Send this conductor a message; where none has come back for long, the broker is away."""
+        """Send a probe; if the last ones have not come back, the broker counts as away."""
         with self._lock:
             self._sent += 1
             number = self._sent
@@ -73,7 +73,7 @@ class Broker:
             self._reason = ''
 
     def heard(self, number: int) -> None:
-        """Take in that a message has come back."""
+        """Record that a probe has come back."""
         with self._lock:
             if not self._heard < number <= self._sent:
                 return
@@ -86,28 +86,31 @@ class Broker:
                 gap = min(gap, _DUE * spacing)
             self._proof = now, listened + gap
         if away is not None:
-            LOG.warning('%s reaches the message broker again, after %.0f s', self._server, now - away)
+            LOG.warning(
+                'Message broker is reachable again for conductor %(server)s after %(seconds).0f s',
+                {'server': self._server, 'seconds': now - away},
+            )
             self.on_change()
 
     def listened(self) -> float:
-        """Return the time of a clock that goes on only while this conductor can be reached, in seconds."""
+        """Return the reading, in seconds, of a clock that runs only while the broker is reachable."""
         heard_at, listened = self._proof
         return listened + min(self._threads.clock.monotonic() - heard_at, _DUE * self._spacing())
 
     def unbroken_for(self) -> float:
-        """Return for how many seconds this life of the conductor could be reached without a break; away: 0."""
+        """Return for how many seconds the broker has been reachable without a break; 0 if it is away."""
         away = self._away_since is not None
         return 0.0 if away else self._threads.clock.monotonic() - self._unbroken_since
 
     def away_for(self) -> float:
-        """Return for how many seconds this conductor has heard nothing of itself; 0: the broker is not away."""
+        """Return for how many seconds the broker has been away; 0 if it is not away."""
         since = self._away_since
         return 0.0 if since is None else self._threads.clock.monotonic() - since
 
     def check(self) -> None:
         """Raise if the broker is away.
 
-        :raises migrator.exception.BrokerAway: and since when.
+        :raises migrator.exception.BrokerAway: the broker is away. The error says since when.
         """
         if self._away_since is not None:
             raise exception.BrokerAway(server=self._server, since=self._since(), reason=self._reason)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Talks to the compute hosts: at most four calls at a time to one host, and what has been heard is acknowledged."""
+"""The client of the compute hosts, with at most four calls at a time to one host.
+
+Each poll acknowledges the reports that the conductor has received from the host.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,20 @@ from migrator.objects import protocol
 
 LOG = logging.getLogger(__name__)
 
-#: Calls outstanding to one host; what comes on top parks and is woken when one returns.
+#: Outstanding calls to one host. A migration that finds no free slot parks, and is woken when a call returns.
 CALLS_PER_HOST = 4
 
 
 class HostBusy(Exception):
-    """As many calls as may be are on their way to this host."""
+    """An error: all call slots of this host are in use."""
 
 
 class Hosts:
     """The compute hosts, as one conductor reaches them.
 
-    :param api: the compute hosts' door.
-    :param poll_timeout: returns the seconds for which a poll waits.
-    :param reached: the broker, without which no host is asked anything, and none is silent.
+    :param api: the RPC API of the compute hosts.
+    :param poll_timeout: returns the time-out of a poll, in seconds.
+    :param reached: the message broker. While it is unreachable, no command is sent, and no host counts as unreachable.
     """
 
     def __init__(
@@ -48,23 +51,23 @@ class Hosts:
         self._broker = reached
         self._lock = threads.lock()
         self._calls: collections.Counter[str] = collections.Counter()
-        #: Host -> who has found no place, in the order in which they came.
+        #: Host -> the migrations that wait for a call slot, in order.
         self._waiters: dict[str, dict[str, None]] = collections.defaultdict(dict)
         self._acks: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
         self._answered: dict[str, float] = {}
-        #: Host -> when the first question was asked that it has not answered, nor any later one.
+        #: Host -> when the first call was sent since the last reply.
         self._unanswered: dict[str, float] = {}
-        #: Host -> when it last left a question without an answer.
+        #: Host -> when a call last got no reply.
         self._silent_at: dict[str, float] = {}
-        self._born = reached.listened()
-        #: Called with a migration's uuid when its turn for a place has come; returns whether it is there to take it.
+        self._began = reached.listened()
+        #: Called with the uuid of the next waiter when a slot is free; returns whether this conductor runs it.
         self.on_free: Callable[[str], bool] = lambda uuid: False
 
     @contextlib.contextmanager
-    def _place(self, host: str, migration_uuid: str | None) -> Iterator[None]:
-        """Take a place.
+    def _slot(self, host: str, migration_uuid: str | None) -> Iterator[None]:
+        """Hold a call slot of a host.
 
-        :param migration_uuid: who stands in line where there is none; None: nobody.
+        :param migration_uuid: the migration that waits if no slot is free, or None.
         """
         with self._lock:
             waiters = self._waiters[host]
@@ -81,11 +84,11 @@ class Hosts:
             with self._lock:
                 self._calls[host] -= 1
                 free = CALLS_PER_HOST - self._calls[host]
-            # Not all of them: each would look at its hosts before it found that another had been faster.
-            while free and (uuid := self._next_in_line(host)) is not None:
+            # Only as many as there are free slots: each woken migration observes its hosts first.
+            while free and (uuid := self._next_waiter(host)) is not None:
                 free -= self.on_free(uuid)
 
-    def _next_in_line(self, host: str) -> str | None:
+    def _next_waiter(self, host: str) -> str | None:
         with self._lock:
             waiters = self._waiters[host]
             uuid = next(iter(waiters), None)
@@ -93,104 +96,105 @@ class Hosts:
                 del waiters[uuid]
             return uuid
 
-    def tell(self, host: str, method: str, order: protocol.Command, **payload: Any) -> protocol.Answer:
-        """Make one lightweight call, or a check.
+    def tell(self, host: str, method: str, command: protocol.Command, **payload: Any) -> protocol.Answer:
+        """Send one command to a host, and return the reply.
 
         :param method: the name of a method of :class:`migrator.compute.rpcapi.ComputeAPI`.
-        :raises HostBusy: enough calls are on their way; the migration is woken when its turn has come.
-        :raises migrator.exception.ServiceUnreachable: no answer in time, or it could not be sent.
+        :raises HostBusy: no call slot is free. The migration is woken when it gets one.
+        :raises migrator.exception.ServiceUnreachable: the host did not reply in time, or the command was not sent.
         """
         self._broker.check()
-        with self._place(host, order.migration_uuid):
+        with self._slot(host, command.migration_uuid):
             call = getattr(self.api, method)
             asked = self._broker.listened()
             try:
-                answer: protocol.Answer = call(context.admin_context(), host, order, **payload)
+                answer: protocol.Answer = call(context.admin_context(), host, command, **payload)
             except exception.RPCTimeout:
-                self._not_heard(host, asked)
+                self._note_no_reply(host, asked)
                 raise
-        self._heard(host)
+        self._note_reply(host)
         return answer
 
     def ask(
-        self, host: str, orders: Sequence[protocol.Command], in_line: bool = False
+        self, host: str, commands: Sequence[protocol.Command], in_line: bool = False
     ) -> list[protocol.Observation] | None:
-        """Poll a host for some migrations; it changes nothing there but the epoch seen.
+        """Poll a host about some migrations; the poll changes only the epoch that the host has seen.
 
-        :param in_line: whether the first of them is woken when its turn has come, where there is no place now.
-        :returns: what it says of each of which it says anything, or None: it is silent.
-        :raises HostBusy: enough calls are on their way.
+        :param in_line: whether the first migration waits for a call slot if none is free.
+        :returns: the observations that the host reports, or None if it did not reply.
+        :raises HostBusy: no call slot is free.
         """
-        with self._place(host, orders[0].migration_uuid if in_line else None):
+        with self._slot(host, commands[0].migration_uuid if in_line else None):
             with self._lock:
                 acks = self._acks.pop(host, [])
             asked = self._broker.listened()
             try:
                 found = self.api.poll_live_migrations(
-                    context.admin_context(), host, list(orders), acks, timeout=self._poll_timeout()
+                    context.admin_context(), host, list(commands), acks, timeout=self._poll_timeout()
                 )
             except (exception.ServiceUnreachable, exception.RemoteError) as error:
                 with self._lock:
                     self._acks[host] = acks + self._acks[host]
                 if isinstance(error, (exception.RPCTimeout, exception.RemoteError)):
-                    self._not_heard(host, asked)
+                    self._note_no_reply(host, asked)
                 return None
-        self._heard(host)
-        return [one for one in found if self._is_told(host, one)]
+        self._note_reply(host)
+        return [one for one in found if self._is_known(host, one)]
 
     @staticmethod
-    def _is_told(host: str, one: protocol.Observation) -> bool:
-        """Whether a host says how a guest is; a word that nobody knows is none, least of all that it is absent."""
+    def _is_known(host: str, one: protocol.Observation) -> bool:
+        """Return whether an observation has a known state of the guest, or is a refusal.
+
+        An unknown state is ignored. In particular it does not mean that the guest is absent.
+        """
         if one.refusal is None and not one.guest.told:
             LOG.warning(
-                '%s says of guest %s that its state is %r, which is none: it counts as having said nothing of it',
-                host,
-                one.guest.instance_uuid,
-                one.guest.state,
+                'Ignoring unknown state %(state)r of guest %(guest)s reported by host %(host)s',
+                {'state': one.guest.state, 'guest': one.guest.instance_uuid, 'host': host},
             )
             return False
         return True
 
     def acknowledge(self, report: protocol.Report) -> None:
-        """Let the host know, with the next poll, that a report has been taken in and need not be kept."""
+        """Acknowledge a report with the next poll, so that the host need not keep it."""
         with self._lock:
             acks = self._acks[report.host]
             acks.append({'migration_uuid': report.migration_uuid, 'step': report.step, 'epoch': report.epoch})
 
     def unacknowledged(self) -> list[str]:
-        """Return the hosts for which acknowledgements wait."""
+        """Return the hosts that have reports to acknowledge."""
         with self._lock:
             return [host for host, acks in self._acks.items() if acks]
 
-    def _heard(self, host: str) -> None:
+    def _note_reply(self, host: str) -> None:
         self._answered[host] = self._broker.listened()
         self._unanswered.pop(host, None)
         self._silent_at.pop(host, None)
 
-    def _not_heard(self, host: str, asked: float) -> None:
-        """Note that what was asked then has no answer; what it has answered since is the newer word."""
+    def _note_no_reply(self, host: str, asked: float) -> None:
+        """Record that a call sent at ``asked`` got no reply, unless the host has replied since then."""
         if self._answered.get(host, -math.inf) > asked:
             return
         self._unanswered.setdefault(host, asked)
         self._silent_at[host] = self._threads.clock.monotonic()
 
     def was_silent(self, host: str, seconds: float) -> bool:
-        """Whether a host has left a question without an answer in the last ``seconds``, and none was answered since."""
+        """Return whether a call got no reply within the last ``seconds``, and the host has not replied since."""
         now = self._threads.clock.monotonic()
         return now - self._silent_at.get(host, -math.inf) < seconds
 
     def silent_for(self, host: str) -> float:
-        """Return for how many seconds a host has not answered this conductor, counted from its own start at most.
+        """Return for how many seconds a host has not replied, counted from this conductor's start at most.
 
-        All such seconds are those in which this conductor could be reached.
+        Only seconds in which this conductor could reach the message broker count.
         """
-        return self._broker.listened() - max(self._answered.get(host, self._born), self._born)
+        return self._broker.listened() - max(self._answered.get(host, self._began), self._began)
 
     def begin_life(self) -> None:
-        """Count the silence of hosts from now on: who was away until now has heard nobody."""
-        self._born = self._broker.listened()
+        """Count unanswered time from now on, because this conductor received no replies before."""
+        self._began = self._broker.listened()
 
     def unanswered_for(self, host: str) -> float:
-        """Return for how many seconds a host has left this conductor's questions without an answer."""
+        """Return for how many seconds a host has not replied to the calls of this conductor."""
         now = self._broker.listened()
         return now - self._unanswered.get(host, now)

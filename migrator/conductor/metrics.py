@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a conductor tells of itself in the format of Prometheus: numbers that somebody fetches now and then.
+"""The metrics of a conductor, in the format of Prometheus.
 
-They are in a registry of their own, never in the library's global one: several conductors may live in one process.
+They have a registry of their own and do not use the library's global one, because one process may run several
+conductors.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import prometheus_client
 from migrator.db.cleanups import Cleanup
 from migrator.placement_client.audit import VERDICTS, Finding
 
-if TYPE_CHECKING:  # who audits by a command needs nothing of RPC
+if TYPE_CHECKING:  # a command that audits does not need RPC
     from migrator.conductor.migration import context
 
-#: What a WSGI server calls.
+#: A WSGI application.
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-#: Where the metrics are.
+#: The path of the metrics.
 PATH = '/metrics'
 
 _DONE, _FAILED = 'done', 'failed'
@@ -32,9 +33,9 @@ _DONE, _FAILED = 'done', 'failed'
 class Metrics:
     """The metrics of one conductor.
 
-    :param held: returns the migrations in its hands; asked at each look at the metrics.
-    :param broker_away: returns for how many seconds the broker has been away; 0: it is not.
-    :ivar registry: what there is to be told. More may be registered there.
+    :param held: returns the migrations that the conductor runs. It is called at each scrape.
+    :param broker_away: returns for how many seconds the message broker has been unreachable; 0 if it is reachable.
+    :ivar registry: the registry, in which others may register more metrics.
     """
 
     def __init__(
@@ -42,61 +43,61 @@ class Metrics:
     ) -> None:
         self.registry = prometheus_client.CollectorRegistry()
         prometheus_client.Gauge(
-            'migrator_migrations_held', "Migrations in this conductor's hands.", registry=self.registry
+            'migrator_migrations_held', 'Migrations that this conductor runs.', registry=self.registry
         ).set_function(lambda: len(held()))
         prometheus_client.Gauge(
             'migrator_migrations_stuck',
-            "Migrations in this conductor's hands that are stuck: they wait for a person.",
+            'Migrations that this conductor runs and that are stuck: they need an operator.',
             registry=self.registry,
         ).set_function(lambda: sum(one.row.stuck_reason is not None for one in held()))
 
         prometheus_client.Gauge(
             'migrator_broker_away_seconds',
-            'For how long this conductor has not reached the message broker; 0: it does. Hosts are not to blame then.',
+            'Seconds for which this conductor has not reached the message broker; 0 if it does.',
             registry=self.registry,
         ).set_function(broker_away)
         self._down = prometheus_client.Gauge(
             'migrator_computes_down',
-            'Compute services that are down: silent to a conductor that could be reached all the time.',
+            'Compute services that are down: they did not report while this conductor reached the message broker.',
             registry=self.registry,
         )
         self._cleanups = prometheus_client.Gauge(
             'migrator_debts',
-            'What hosts owe for migrations that have gone on without them; with an alarm it waits for a person.',
+            'Deferred cleanups of migrations. One with an alarm is blocked and needs an operator.',
             ['alarm'],
             registry=self.registry,
         )
         self.count_cleanups([])
 
     def count_down(self, number: int) -> None:
-        """Take in how many compute services are down."""
+        """Set the number of compute services that are down."""
         self._down.set(number)
 
-    def count_cleanups(self, owed: Iterable[Cleanup]) -> None:
-        """Take in what is owed.
+    def count_cleanups(self, deferred: Iterable[Cleanup]) -> None:
+        """Set the number of deferred cleanups.
 
-        :param owed: all debts that there are.
+        :param deferred: all deferred cleanups.
         """
-        number_of = collections.Counter(cleanup.alarm is not None for cleanup in owed)
+        number_of = collections.Counter(cleanup.alarm is not None for cleanup in deferred)
         for alarm in (False, True):
             self._cleanups.labels('yes' if alarm else 'no').set(number_of[alarm])
 
     def make_app(self) -> App:
-        """Return a WSGI application that tells them at :data:`PATH`, to GET and HEAD; it has nothing anywhere else."""
-        tell: App = prometheus_client.make_wsgi_app(self.registry)
+        """Return a WSGI application that serves the metrics at :data:`PATH` to GET and HEAD, and nothing else."""
+        serve: App = prometheus_client.make_wsgi_app(self.registry)
 
         def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-            # The library's own would answer with the metrics at any path.
+            # The library's application would serve the metrics at any path.
             if environ.get('PATH_INFO') == PATH:
-                return tell(environ, start_response)
+                return serve(environ, start_response)
             start_response('404 Not Found', [('Content-Type', 'text/plain; charset=utf-8')])
-            return [f'There is nothing here but {PATH}.\n'.encode()]
+            return [f'Only {PATH} is served here.\n'.encode()]
 
         return _with_head(app)
 
 
 def _with_head(app: App) -> App:
-    """Return an application that answers HEAD as this one answers GET, without the body: a probe may ask so."""
+    """Return an application that also answers HEAD, which probes send, as GET without the body."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ['REQUEST_METHOD'] != 'HEAD':
@@ -111,56 +112,56 @@ def _with_head(app: App) -> App:
 
 
 class Audits:
-    """What the audits of Placement's books have found, and whether there still are any.
+    """The metrics of the audits of Placement's allocations.
 
-    Only a conductor that audits has them: no findings where nobody looks would be good news that is none.
+    Only a conductor that audits has them. Elsewhere, zero findings would be misleading.
 
-    :param registry: where they are told.
+    :param registry: the registry of the conductor's metrics.
     """
 
     def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
         self._findings = prometheus_client.Gauge(
             'migrator_placement_findings',
-            'Allocations without a living reason that the last audit which was done has found.',
+            'Wrong allocations that the last complete audit has found.',
             ['verdict'],
             registry=registry,
         )
         self._ended_at = prometheus_client.Gauge(
             'migrator_placement_audit_time_seconds',
-            'When the last audit which was done has ended, in Unix time; 0: none since the conductor was started.',
+            'End of the last complete audit, in Unix time; 0 if there was none since the start of the conductor.',
             registry=registry,
         )
         self._duration = prometheus_client.Gauge(
             'migrator_placement_audit_duration_seconds',
-            'How long the last audit which was done took.',
+            'Duration of the last complete audit.',
             registry=registry,
         )
         self._audits = prometheus_client.Counter(
             'migrator_placement_audits',
-            'Audits since the conductor was started: done, or failed since something that they need was away.',
+            'Audits since the start of the conductor: done, or failed because a service was unreachable.',
             ['result'],
             registry=registry,
         )
-        # A series that appears with its first event has no rate then, and cannot be told from one that was renamed.
+        # A series that appears with its first event has no rate at that event, and looks like a renamed one before.
         for result in (_DONE, _FAILED):
             self._audits.labels(result)
-        self._tell({})
+        self._set_findings({})
 
     def done(self, findings: Iterable[Finding], ended_at: datetime.datetime, seconds: float) -> None:
-        """Take in what an audit has found.
+        """Record the findings of a complete audit.
 
-        :param ended_at: aware.
-        :param seconds: how long it took.
+        :param ended_at: its end, with a time zone.
+        :param seconds: its duration.
         """
-        self._tell(collections.Counter(finding.verdict for finding in findings))
+        self._set_findings(collections.Counter(finding.verdict for finding in findings))
         self._ended_at.set(ended_at.timestamp())
         self._duration.set(seconds)
         self._audits.labels(_DONE).inc()
 
     def failed(self) -> None:
-        """Take in that an audit came to no end: what the last one has found is still the best that is known."""
+        """Record that an audit was cut short; the findings of the last complete one stay."""
         self._audits.labels(_FAILED).inc()
 
-    def _tell(self, number_of: dict[str, int]) -> None:
+    def _set_findings(self, number_of: dict[str, int]) -> None:
         for verdict in VERDICTS:
             self._findings.labels(verdict).set(number_of.get(verdict, 0))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Says once that something is away that everything waits for, and once that it is back."""
+"""The log of an outage: one line when a service becomes unreachable, and one when it answers again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ LOG = logging.getLogger(__name__)
 
 
 class Outage:
-    """What one conductor knows of whether a service answers; many stories notice the same outage.
+    """The reachability of a service as one conductor sees it; many migrations notice the same outage.
 
-    :param name: of the service, for the log.
+    :param name: the name of the service in the log.
     """
 
     def __init__(self, name: str, threads: executors.Threads) -> None:
@@ -24,9 +24,9 @@ class Outage:
         self._since: float | None = None
 
     def heard(self, error: exception.ServiceUnreachable | None) -> None:
-        """Take in what came of a request.
+        """Record the result of a request.
 
-        :param error: None: it was answered.
+        :param error: the error, or None if the service answered.
         """
         now = self._clock.monotonic()
         with self._lock:

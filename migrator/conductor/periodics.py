@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the conductor does on a clock: sweep, and ask hosts that have been silent."""
+"""The periodic work of a conductor: the sweep, and the polls of hosts that have not reported."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ from migrator.objects import COMPUTE_BINARY, protocol
 
 LOG = logging.getLogger(__name__)
 
-#: What a host says of a migration, its progress aside.
-_told = operator.attrgetter(*sorted({field.name for field in dataclasses.fields(protocol.Observation)} - {'progress'}))
-#: Seconds between two looks at what waits for a host that has long been silent, and between two questions to it.
-_LOOK_AT_SILENCE = 5.0
-#: Seconds between two looks at what is stuck for such a host: where its other host has the guest by now.
-_LOOK_AT_STUCK = 30.0
+#: The content of an observation without its progress, which changes all the time.
+_content = operator.attrgetter(
+    *sorted({field.name for field in dataclasses.fields(protocol.Observation)} - {'progress'})
+)
+#: Seconds between two runs of a migration that waits for an unreachable host, and between two polls of that host.
+_UNREACHABLE_INTERVAL = 5.0
+#: Seconds between two runs of a stuck migration: its other host may have the guest by now.
+_STUCK_INTERVAL = 30.0
 _FIGURES = (
     'memory_total',
     'memory_processed',
@@ -42,17 +44,19 @@ _FIGURES = (
 def sweep(
     tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor, count: Callable[[Sequence[Cleanup]], None]
 ) -> None:
-    """Adopt what nobody living owns, wake what waits, have debts paid: no lost message can hold it longer than this.
+    """Take over migrations without a live owner, wake those that wait, and run deferred cleanups.
 
-    :param pool: bounds how many hosts are told at a time to pay.
-    :param count: is told all debts that there are.
+    A lost message delays a migration until the next sweep at most.
+
+    :param pool: limits the cleanups that run at a time.
+    :param count: called with all deferred cleanups.
     """
     with tools.database.one_session() as database:
         orphans = database.migrations.orphans()
         owned = database.migrations.owned_by(tools.owner)
         services = database.services.list(binary=COMPUTE_BINARY)
-        owed = database.cleanups.list()
-    count(owed)
+        deferred = database.cleanups.list()
+    count(deferred)
     for uuid, epoch in orphans:
         _take_up(stories, uuid, functools.partial(takeover.adopt, tools, uuid, epoch))
     held = {subject.row.uuid: subject.row for subject in stories.held()}
@@ -61,40 +65,42 @@ def sweep(
         if row is None:
             _take_up(stories, uuid, functools.partial(takeover.reload, tools, uuid))
         elif (epoch, requests) != (row.epoch, tuple(getattr(row, name) is not None for name in REQUESTS)):
-            # A wish, or the restart of a host, whose message was lost.
+            # The message about a request, or about the restart of a host, was lost.
             stories.wake(uuid, reread=True)
     now = tools.threads.clock.monotonic()
     fenced = {service.host for service in services if service.forced_down}
     for subject in stories.held():
-        # Who waits for one host hears nothing of the other; that it was fenced is told by the database alone.
+        # A migration that waits for one host gets no report from the other. Only the database shows that it is fenced.
         concerned = not subject.waits_on or not fenced.isdisjoint(subject.hosts)
         if concerned and (subject.wake_at is None or subject.wake_at <= now):
             stories.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
     stories.look_after(tools.options.service_down_time / 2)
     if not tools.broker.away_for():
-        cleanups.run_all(tools, pool, owed)
+        cleanups.run_all(tools, pool, deferred)
 
 
 def _take_up(stories: runner.Runner, uuid: str, read: Callable[[], MigrationContext | None]) -> None:
-    """Take one migration in hand; what is the matter with it is not the trouble of those behind it."""
+    """Run one migration as read by ``read``; an error does not affect the other migrations."""
     try:
         subject = read()
     except exception.ServiceUnreachable:
         raise
     except exception.NotOwner as error:
-        # Such as where a host that it names has registered a new boot in between: the next sweep reads it anew.
-        LOG.info('%s', error)
-    except Exception:  # that of one migration; the next sweep tries again
-        LOG.exception('Migration %s could not be taken up, and will be tried again', uuid)
+        # For example, a host has registered a new boot meanwhile. The next sweep reads the migration again.
+        LOG.info(
+            'Could not take up migration %(migration)s in this sweep: %(error)s', {'migration': uuid, 'error': error}
+        )
+    except Exception:  # it concerns this migration only; the next sweep tries again
+        LOG.exception('Could not take up migration %s; the next sweep tries again', uuid)
     else:
         if subject is not None:
             stories.take(subject)
 
 
 def poll(tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor) -> None:
-    """Wake what is due, and ask each host about all its migrations that have been silent, one call per host.
+    """Wake the migrations that are due, and poll each host about those without a recent report, one call per host.
 
-    :param pool: bounds how many hosts are asked at a time.
+    :param pool: limits the hosts that are polled at a time.
     """
     now = tools.threads.clock.monotonic()
     silent: dict[str, list[MigrationContext]] = collections.defaultdict(list)
@@ -108,20 +114,20 @@ def poll(tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor) 
         silent.setdefault(host, [])
     if tools.broker.away_for():
         return
-    # Who answers at once comes first; the others cost a time-out each.
+    # Hosts that reply at once come first. Each of the others costs a time-out.
     for host in sorted(silent, key=lambda name: (tools.hosts.unanswered_for(name), name)):
-        if host not in tools.asking and not _has_been_silent_long(tools, host):
+        if host not in tools.asking and not _is_long_unreachable(tools, host):
             tools.asking.add(host)
-            pool.submit(_ask_and_forget, tools, stories, host, silent[host])
+            pool.submit(_poll_once, tools, stories, host, silent[host])
 
 
-def _has_been_silent_long(tools: Tools, host: str) -> bool:
-    """Whether a host is to be asked less often: very many that are off must not take all the threads there are."""
+def _is_long_unreachable(tools: Tools, host: str) -> bool:
+    """Return whether to poll a host less often, so that many unreachable hosts do not use all threads."""
     long = tools.hosts.unanswered_for(host) >= tools.options.service_down_time
-    return long and tools.hosts.was_silent(host, _LOOK_AT_SILENCE)
+    return long and tools.hosts.was_silent(host, _UNREACHABLE_INTERVAL)
 
 
-def _ask_and_forget(tools: Tools, stories: runner.Runner, host: str, subjects: list[MigrationContext]) -> None:
+def _poll_once(tools: Tools, stories: runner.Runner, host: str, subjects: list[MigrationContext]) -> None:
     try:
         _poll_host(tools, stories, host, subjects)
     finally:
@@ -133,18 +139,24 @@ def _poll_host(tools: Tools, stories: runner.Runner, host: str, subjects: list[M
         found = tools.hosts.ask(host, [subject.order(host, 'poll') for subject in subjects])
     except HostBusy:
         return
-    except Exception:  # a pool's error is seen by nobody else
-        LOG.exception('Asking %s failed', host)
+    except Exception:  # the pool would drop the error
+        LOG.exception('Could not poll host %s', host)
         return
     answers = {observation.migration_uuid: observation for observation in found or []}
     for subject in subjects:
-        with runner.about(subject):
+        with runner.log_context(subject):
             try:
                 _take_answer(tools, stories, subject, host, answers.get(subject.row.uuid))
             except exception.ServiceUnreachable as error:
-                LOG.warning('Migration %s: %s', subject.row.uuid, error)
-            except Exception:  # one migration's trouble is not the others'
-                LOG.exception('Migration %s could not take in what %s said', subject.row.uuid, host)
+                LOG.warning(
+                    'Could not record the reply of host %(host)s about migration %(migration)s: %(error)s',
+                    {'host': host, 'migration': subject.row.uuid, 'error': error},
+                )
+            except Exception:  # it concerns this migration only
+                LOG.exception(
+                    'Could not record the reply of host %(host)s about migration %(migration)s',
+                    {'host': host, 'migration': subject.row.uuid},
+                )
 
 
 def _take_answer(
@@ -156,7 +168,7 @@ def _take_answer(
 ) -> None:
     uuid = subject.row.uuid
     if answer is None:
-        _take_silence(tools, stories, subject, host)
+        _note_no_report(tools, stories, subject, host)
         return
     if answer.refusal is None:
         subject.end_silence(host)
@@ -173,8 +185,8 @@ def _take_answer(
     stories.wake(uuid, observation=answer, reread=answer.refusal is not None)
 
 
-def _take_silence(tools: Tools, stories: runner.Runner, subject: MigrationContext, host: str) -> None:
-    """Tell of a host that has long been silent, altogether or of this guest, and have it looked at now and then."""
+def _note_no_report(tools: Tools, stories: runner.Runner, subject: MigrationContext, host: str) -> None:
+    """Record that a host does not reply, or does not report the guest, and wake the migration at intervals."""
     now, silent = tools.threads.clock.monotonic(), tools.hosts.unanswered_for(host)
     if not silent:
         subject.note_unresponsive(host)
@@ -183,13 +195,15 @@ def _take_silence(tools: Tools, stories: runner.Runner, subject: MigrationContex
         return
     why = subject.note_silence(host, waited, answers=not silent)
     if why is not None:
-        LOG.warning('Migration %s waits: %s', subject.row.uuid, why)
-    # What is stuck already is fenced by a word that the sweep finds, or freed by an answer, which wakes it as well.
-    if now - subject.woken_for_silence >= (_LOOK_AT_SILENCE if subject.row.stuck_reason is None else _LOOK_AT_STUCK):
+        LOG.warning('Migration %(migration)s waits: %(reason)s', {'migration': subject.row.uuid, 'reason': why})
+    # A stuck migration may run less often: the sweep finds a fenced host, and a reply wakes the migration as well.
+    if now - subject.woken_for_silence >= (
+        _UNREACHABLE_INTERVAL if subject.row.stuck_reason is None else _STUCK_INTERVAL
+    ):
         subject.woken_for_silence = now
         stories.wake(subject.row.uuid)
 
 
 def has_news(known: protocol.Observation | None, answer: protocol.Observation) -> bool:
-    """Whether a poll's answer says more than the one before, progress aside."""
-    return known is None or _told(known) != _told(answer)
+    """Return whether an observation differs from the one before in more than its progress."""
+    return known is None or _content(known) != _content(answer)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The door to the conductor: for the API, and, as events, for the compute hosts."""
+"""The RPC API of the conductor, for the API service, and its events, for the compute hosts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from migrator import rpc
 from migrator.objects import protocol
 
 TOPIC = 'conductor'
-#: version -> what is new in it.
+#: Version -> its changes.
 VERSIONS = {'1.0': 'all methods'}
 VERSION = max(VERSIONS)
 
-#: Seconds for which a compute waits for a time-out to be heard, before it tells it again.
+#: Seconds that a compute host waits for the reply to a time-out report before it repeats the report.
 TIMED_OUT_TIMEOUT = 10.0
-#: Seconds in which a compute service that is there answers a conductor that asks for it; it does so at once.
+#: Seconds that a conductor waits for a compute service, which replies at once if it runs.
 ANSWER_WITHIN = 2.0
 
 
 class ConductorAPI:
-    """What the API asks of a conductor. The row is committed before any of these is sent.
+    """The calls of the API service to a conductor, which it sends after it has committed the row.
 
-    :param client: this service's RPC.
-    :param version: of :data:`VERSIONS`, the newest that is sent.
+    :param client: the RPC client of the API service.
+    :param version: the newest version of :data:`VERSIONS` that is sent.
     """
 
     def __init__(self, client: rpc.RPC, version: str = VERSION) -> None:
@@ -33,24 +33,24 @@ class ConductorAPI:
         self._version = version
 
     def live_migrate(self, context: migrator_context.RequestContext, migration_uuid: str) -> None:
-        """Wake any conductor for a migration that was just accepted. A cast: the sweep stands behind it."""
+        """Wake any conductor for a migration that was just accepted; if the cast is lost, the sweep finds it."""
         self._rpc.cast(context, rpc.Target(TOPIC, version=self._version), 'live_migrate', migration_uuid=migration_uuid)
 
     def wake(self, context: migrator_context.RequestContext, migration_uuid: str, server: str | None) -> None:
-        """Wake a migration's owner, for a wish has been committed. A cast: the sweep stands behind it.
+        """Wake a migration's owner for a committed request; if the cast is lost, the sweep finds it.
 
-        :param server: the owner's server name; None: any conductor.
+        :param server: the owner's server name, or None for any conductor.
         """
         target = rpc.Target(TOPIC, server, version=self._version)
         self._rpc.cast(context, target, 'wake', migration_uuid=migration_uuid)
 
 
 class ConductorEvents:
-    """What a compute host tells the conductor; see :class:`migrator.objects.events.EventClient`.
+    """The reports of a compute host to a conductor; see :class:`migrator.objects.events.EventClient`.
 
-    :param client: the compute service's RPC.
-    :param timeout: seconds to wait for the answer to compute_started.
-    :param version: of :data:`VERSIONS`, the newest that is sent.
+    :param client: the RPC client of the compute service.
+    :param timeout: seconds to wait for the reply to compute_started.
+    :param version: the newest version of :data:`VERSIONS` that is sent.
     """
 
     def __init__(self, client: rpc.RPC, timeout: float = 60, version: str = VERSION) -> None:
@@ -59,36 +59,36 @@ class ConductorEvents:
         self._timeout = timeout
 
     def step_ended(self, reply_to: str, report: protocol.Report) -> None:
-        """Tell the owner's server that a step's work has started or ended."""
+        """Report to the owner's server that the work of a step has started or ended."""
         target = rpc.Target(TOPIC, reply_to, version=self._version)
         self._rpc.cast(migrator_context.admin_context(), target, 'step_ended', report=report)
 
     def compute_answers(self, host: str, timeout: float) -> bool:
-        """Ask any conductor whether a compute service of this name answers now; for one that is about to start.
+        """Return whether a compute service of this name answers now, before another one starts.
 
-        Only a conductor can ask that: between computes there is no call.
+        The call goes to a conductor, because compute hosts do not call each other.
 
-        :param timeout: seconds to wait for the conductor, which asks for :data:`ANSWER_WITHIN` seconds itself.
-        :raises migrator.exception.ServiceUnreachable: no conductor answered.
+        :param timeout: seconds to wait for the conductor, which itself waits :data:`ANSWER_WITHIN` seconds.
+        :raises migrator.exception.ServiceUnreachable: no conductor replied.
         """
         target = rpc.Target(TOPIC, version=self._version)
         context = migrator_context.admin_context()
         return bool(self._rpc.call(context, target, 'compute_answers', timeout=timeout, host=host))
 
     def compute_started(self, report: protocol.HostReport) -> list[protocol.Assignment]:
-        """Tell any conductor that this host has started; return what it is to do, in queued_at order."""
+        """Report to any conductor that this host has started; return its assignments in queued_at order."""
         target = rpc.Target(TOPIC, version=self._version)
         context = migrator_context.admin_context()
         found: list[Any] = self._rpc.call(context, target, 'compute_started', timeout=self._timeout, report=report)
         return found
 
     def compute_heartbeat(self, report: protocol.HostReport) -> None:
-        """Tell any conductor that this host is alive."""
+        """Report to any conductor that this host is up."""
         target = rpc.Target(TOPIC, version=self._version)
         self._rpc.cast(migrator_context.admin_context(), target, 'compute_heartbeat', report=report)
 
     def compute_stopping(self, host: str, boot_id: str, cancelled: list[str]) -> None:
-        """Tell any conductor of a planned stop, and which queued migrations it has cancelled, within 1 s."""
+        """Report a planned stop and the queued migrations that it cancelled to any conductor, within 1 s."""
         target = rpc.Target(TOPIC, version=self._version)
         context = migrator_context.admin_context()
         args: dict[str, Any] = {'host': host, 'boot_id': boot_id, 'cancelled': cancelled}
@@ -97,7 +97,7 @@ class ConductorEvents:
     def live_migration_timed_out(
         self, host: str, boot_id: str, migration_uuid: str, action: str, seconds: float
     ) -> None:
-        """Tell any conductor that a move has taken longer than it may."""
+        """Report to any conductor that a migration takes longer than allowed."""
         target = rpc.Target(TOPIC, version=self._version)
         context = migrator_context.admin_context()
         args: dict[str, Any] = {'host': host, 'boot_id': boot_id, 'migration_uuid': migration_uuid}

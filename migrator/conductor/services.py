@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A service that is gone for good is forgotten: its row, and of a compute host its hypervisor and its providers."""
+"""The deletion of a service that is gone for good: its row, its hypervisor and its resource providers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def delete(
     lease: float,
     sleep: Callable[[float], None],
 ) -> None:
-    """Forget a service that is down; the same call again finishes what one that was cut off has left.
+    """Delete a service that is down; a repeated call finishes one that was cut off.
 
-    What a compute host owes is forgotten with it where it has been declared down.
+    The deferred cleanups of a compute host that is forced down are deleted with it.
 
-    :param lease: seconds of silence after which a conductor counts as down.
-    :param sleep: waits so many seconds.
-    :raises migrator.exception.ServiceInUse: it is up, or instances, migrations or debts still need it; nothing was
-        changed.
-    :raises migrator.exception.ProviderInUse: something is allocated on it in Placement; nothing was changed.
-    :raises migrator.exception.PlacementUnreachable: Placement is away; nothing was changed, or the same call again
-        finishes it.
+    :param lease: seconds without a report after which a conductor counts as down.
+    :param sleep: waits for a number of seconds.
+    :raises migrator.exception.ServiceInUse: it is up, or instances, migrations or deferred cleanups need it. Nothing
+        was changed.
+    :raises migrator.exception.ProviderInUse: Placement has allocations on it. Nothing was changed.
+    :raises migrator.exception.PlacementUnreachable: Placement is unreachable. Nothing was changed, or a repeated call
+        finishes the deletion.
     """
     host = service.host
     if service.is_up(database.services.now(), lease):
@@ -45,11 +45,11 @@ def delete(
     for node in nodes:
         providers.delete_tree(client, node.uuid)
     if not database.services.delete(service):
-        # It reports its tree when it starts, and not again.
+        # The host reports its providers at its start only, so they are written again here.
         for node in nodes:
             tree: Any = node.providers
             providers.ensure_tree(client, tree, sleep=sleep)
-        raise exception.ServiceInUse(host=host, reason='an instance or a migration has come to it, or it is back')
+        raise exception.ServiceInUse(host=host, reason='an instance or a migration needs it now, or it is up again')
 
 
 def _why_not(database: Database, service: Service) -> str | None:
@@ -60,10 +60,10 @@ def _why_not(database: Database, service: Service) -> str | None:
     guests = database.instances.list({'host': host})
     if guests:
         return f'instance {guests[0].uuid} is on it, {len(guests)} in all: move or delete it'
-    owed = database.cleanups.list(host=host)
-    if owed and not service.forced_down:
+    deferred = database.cleanups.list(host=host)
+    if deferred and not service.forced_down:
         return (
-            f'it owes {owed[0].step} for migration {owed[0].migration_uuid}: start it, so that it tidies up; or declare'
-            ' it down, if it never comes back'
+            f'its cleanup {deferred[0].step} for migration {deferred[0].migration_uuid} is not done: start the service'
+            ' to run the cleanup, or force it down if it never comes back'
         )
     return None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Has Placement know what hosts have: written when a host has reported it, and again until Placement takes it."""
+"""The resource providers of hosts, which are written to Placement until Placement accepts them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LOG = logging.getLogger(__name__)
 
 
 def place(database: Database, client: PlacementClient, host: str) -> None:
-    """Write to Placement what a host has reported, if Placement has not been seen to have it.
+    """Write the resource providers that a host has reported to Placement, unless they are written already.
 
-    :raises migrator.exception.PlacementUnreachable: Placement is away.
-    :raises migrator.exception.MigratorException: Placement does not take it.
+    :raises migrator.exception.PlacementUnreachable: Placement is unreachable.
+    :raises migrator.exception.MigratorException: Placement does not accept them.
     """
     placed = False
     while not placed:
@@ -26,14 +26,14 @@ def place(database: Database, client: PlacementClient, host: str) -> None:
         placed = not nodes
         for node in nodes:
             providers.ensure_tree(client, node.providers, sleep=database.threads.sleep)
-            # What it reports meanwhile is written once more here, lest ours came after it.
+            # If the host reported others meanwhile, write again: this write may have come after theirs.
             placed = database.services.note_placed(node)
 
 
 def place_all(database: Database, client: PlacementClient, host: str | None = None) -> None:
-    """Write to Placement what hosts have reported, and tell the log of those whose tree it does not take.
+    """Write the resource providers of hosts to Placement, and log the hosts whose providers it does not accept.
 
-    :param host: only this one's; None: everybody's.
+    :param host: the only host to write, or None for all.
     """
     try:
         for name in [host] if host is not None else [node.host for node in database.services.nodes_to_place()]:
@@ -42,8 +42,14 @@ def place_all(database: Database, client: PlacementClient, host: str | None = No
             except exception.ServiceUnreachable:
                 raise
             except (exception.MigratorException, ValueError) as error:
-                LOG.error('%s is no destination as it is now: Placement does not take what it has: %s', name, error)
+                LOG.error(
+                    'Placement does not accept the resource providers of host %(host)s, which cannot be a destination'
+                    ' now: %(error)s',
+                    {'host': name, 'error': error},
+                )
     except exception.ServiceUnreachable as error:
-        LOG.warning('What hosts have is not in Placement yet, and is written later: %s', error)
-    except Exception:  # a pool's error is seen by nobody else
-        LOG.exception('What hosts have is not in Placement yet, and is written later')
+        LOG.warning(
+            'Could not write the resource providers of hosts to Placement yet; the next sweep tries again: %s', error
+        )
+    except Exception:  # the pool would drop the error
+        LOG.exception('Could not write the resource providers of hosts to Placement yet; the next sweep tries again')

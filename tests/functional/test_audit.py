@@ -320,7 +320,7 @@ def test_what_a_service_from_before_consumer_types_has_left_can_be_removed(cloud
     adapter = cloud.placement.adapter()
     assert adapter.put(f'/allocations/{STRANGER}', json=body, headers=headers).status_code == 204
     status, text = operator('placement', 'heal', '--yes', '--consumer', STRANGER)
-    assert (status, 'Done: all that it holds is removed' in text) == (0, True), text
+    assert (status, 'Done: its allocations are removed' in text) == (0, True), text
     assert STRANGER not in seen.books(cloud)
 
 
@@ -389,7 +389,7 @@ def test_a_conductor_that_audits_says_once_what_is_wrong(cloud):
     (wrong,) = audits.audit(cloud.database, cloud.placement_client)
     assert audits.heal(cloud.database, cloud.placement_client, wrong)[0]
     cloud.simulation.advance(31)
-    assert any('every allocation has a living reason again' in line for line in cloud.monitor.logs)
+    assert any('No wrong allocations are left in Placement' in line for line in cloud.monitor.logs)
 
 
 class Auditor:

@@ -160,7 +160,7 @@ def needed(cloud, why):
         ('it is up', 'it is up: stop it first'),
         ('instance', 'instance .* is on it, 1 in all: move or delete it'),
         ('migration', 'migration .* is in progress, 1 in all'),
-        ('debt', 'it owes post_live_migration_at_source for migration .*: start it'),
+        ('debt', 'its cleanup post_live_migration_at_source for migration .* is not done: start the service'),
     ],
 )
 def test_delete_of_a_needed_service_is_refused_with_the_reason(operator, why, said):
@@ -221,7 +221,7 @@ def test_a_service_that_starts_during_delete_has_its_providers_again(operator):
 
     cloud.database.services.delete = late
     (service,) = cloud.database.services.list(host='host3')
-    with pytest.raises(exception.ServiceInUse, match='or it is back'):
+    with pytest.raises(exception.ServiceInUse, match='or it is up again'):
         services.delete(cloud.database, cloud.placement_client, service, 60, cloud.world_threads.sleep)
     assert providers_of(cloud) == ['host1', 'host2', 'host3']
     assert len(cloud.database.services.list(host='host3')) == 1

@@ -103,7 +103,7 @@ class TestWords:
         scene.threads.start(lambda: found.extend(scene.hosts.ask('host1', [order(1), order(2)]) or []), name='ask')
         scene.simulation.run_ready()
         assert [one.migration_uuid for one in found] == ['m2']
-        assert "host1 says of guest i that its state is 'active'" in caplog.text
+        assert "unknown state 'active' of guest i reported by host host1" in caplog.text
 
 
 class TestPlaces:

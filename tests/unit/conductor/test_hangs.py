@@ -132,9 +132,9 @@ def test_the_restart_of_its_other_host_does_not_make_it_less_stuck(build: Callab
 def test_what_is_stuck_stays_so_while_it_waits_in_line_to_be_asked_again(build: Callable[..., Stage]) -> None:
     stage, migration = seems_here(build)
     stage.until_stuck(migration)
-    with contextlib.ExitStack() as places:
+    with contextlib.ExitStack() as slots:
         for _ in range(CALLS_PER_HOST):
-            places.enter_context(stage.tools.hosts._place('host1', None))
+            slots.enter_context(stage.tools.hosts._slot('host1', None))
         stays_stuck(stage, migration)
     stage.host('host1').faults.clear('get_guest')
     assert stage.end(migration).status == 'completed'
@@ -162,9 +162,9 @@ def test_its_turn_in_the_line_for_a_host_is_not_for_that_host_to_end(build: Call
     stall = stage.host('host1').faults.stall('arrived')
     migration = stage.begin('host2')
     stage.until(stall.reached.is_set)
-    with contextlib.ExitStack() as places:
+    with contextlib.ExitStack() as slots:
         for _ in range(CALLS_PER_HOST):
-            places.enter_context(stage.tools.hosts._place('host1', None))
+            slots.enter_context(stage.tools.hosts._slot('host1', None))
         stall.release()
         stage.until_status(migration, 'post-migrating')
         stage.simulation.advance(400)

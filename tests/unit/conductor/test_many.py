@@ -111,9 +111,9 @@ def test_who_cannot_ask_a_host_for_want_of_a_place_does_not_take_it_to_be_down(b
     stage.simulation.advance(10)
     service = stage.database.services.get_compute('host1')
     stage.cloud.request('PUT', f'/os-services/{service.uuid}', {'forced_down': True})
-    with contextlib.ExitStack() as places:
+    with contextlib.ExitStack() as slots:
         for _ in range(CALLS_PER_HOST):
-            places.enter_context(lives[left].tools.hosts._place('host1', None))
+            slots.enter_context(lives[left].tools.hosts._slot('host1', None))
         stage.kill(next(name for name in lives if name != left))
         stage.until(lambda: all(lives[left].runner.holds(row.uuid) for row in migrations), 60)
         stage.simulation.advance(20)

@@ -28,9 +28,9 @@ def unheard(stage, *hosts):
 
 @contextlib.contextmanager
 def busy(stage, host):
-    with contextlib.ExitStack() as places:
+    with contextlib.ExitStack() as slots:
         for _ in range(CALLS_PER_HOST):
-            places.enter_context(stage.tools.hosts._place(host, None))
+            slots.enter_context(stage.tools.hosts._slot(host, None))
         yield
 
 

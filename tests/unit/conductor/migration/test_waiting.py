@@ -158,9 +158,9 @@ def test_its_turn_in_the_queue_may_take_as_long_as_it_likes(build: Callable[...,
 
 def test_a_place_among_the_calls_to_a_host_may_be_waited_for_and_is_named(build: Callable[..., Stage]) -> None:
     stage = build()
-    with contextlib.ExitStack() as places:
+    with contextlib.ExitStack() as slots:
         for _ in range(CALLS_PER_HOST):
-            places.enter_context(stage.tools.hosts._place('host2', None))
+            slots.enter_context(stage.tools.hosts._slot('host2', None))
         migration = stage.begin('host2')
         stage.until(lambda: stage.row(migration).waits_for, OBSERVED)
         assert 'for a free place among the calls to host2, since ' in str(stage.row(migration).waits_for)
