@@ -60,7 +60,7 @@ class ConductorManager:
         self._threads = threads
         self._served: list[rpc.Served] = []
         self._periodics: list[executors.Periodic] = []
-        self._stories = {MigrationType.LIVE_MIGRATION.value: live_migrate.story()}
+        self._sagas = {MigrationType.LIVE_MIGRATION.value: live_migrate.story()}
         self._pool = executors.BoundedExecutor(_RUNS, threads, f'{server}-story')
         self._poll_pool = executors.BoundedExecutor(conf.conductor.poll_concurrency, threads, f'{server}-poll')
         self._adopt_pool = executors.BoundedExecutor(_ADOPTIONS, threads, f'{server}-adopt')
@@ -84,7 +84,7 @@ class ConductorManager:
             threads=threads,
             options=self._options(),
         )
-        self.runner = Runner(threads, self._pool, self._story_of, self._reload)
+        self.runner = Runner(threads, self._pool, self._saga_of, self._reload)
         self.metrics = metrics.Metrics(self.runner.held, reached.away_for)
         self._watch: audit.Watch | None = None
         if conf.conductor.audit_interval:
@@ -101,8 +101,8 @@ class ConductorManager:
             post_max_attempts=self.conf.conductor.post_max_attempts,
         )
 
-    def _story_of(self, migration_type: str) -> Saga[MigrationContext]:
-        return self._stories[migration_type]
+    def _saga_of(self, migration_type: str) -> Saga[MigrationContext]:
+        return self._sagas[migration_type]
 
     def _reload(self, uuid: str) -> MigrationContext | None:
         return takeover.reload(self.tools, uuid)

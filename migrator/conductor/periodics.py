@@ -42,7 +42,7 @@ _FIGURES = (
 
 
 def sweep(
-    tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor, count: Callable[[Sequence[Cleanup]], None]
+    tools: Tools, runs: runner.Runner, pool: executors.BoundedExecutor, count: Callable[[Sequence[Cleanup]], None]
 ) -> None:
     """Take over migrations without a live owner, wake those that wait, and run deferred cleanups.
 
@@ -58,28 +58,28 @@ def sweep(
         deferred = database.cleanups.list()
     count(deferred)
     for uuid, epoch in orphans:
-        _take_up(stories, uuid, functools.partial(takeover.adopt, tools, uuid, epoch))
-    held = {subject.row.uuid: subject.row for subject in stories.held()}
+        _take_up(runs, uuid, functools.partial(takeover.adopt, tools, uuid, epoch))
+    held = {subject.row.uuid: subject.row for subject in runs.held()}
     for uuid, epoch, requests in owned:
         row = held.get(uuid)
         if row is None:
-            _take_up(stories, uuid, functools.partial(takeover.reload, tools, uuid))
+            _take_up(runs, uuid, functools.partial(takeover.reload, tools, uuid))
         elif (epoch, requests) != (row.epoch, tuple(getattr(row, name) is not None for name in REQUESTS)):
             # The message about a request, or about the restart of a host, was lost.
-            stories.wake(uuid, reread=True)
+            runs.wake(uuid, reread=True)
     now = tools.threads.clock.monotonic()
     fenced = {service.host for service in services if service.forced_down}
-    for subject in stories.held():
+    for subject in runs.held():
         # A migration that waits for one host gets no report from the other. Only the database shows that it is fenced.
         concerned = not subject.waits_on or not fenced.isdisjoint(subject.hosts)
         if concerned and (subject.wake_at is None or subject.wake_at <= now):
-            stories.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
-    stories.look_after(tools.options.service_down_time / 2)
+            runs.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
+    runs.look_after(tools.options.service_down_time / 2)
     if not tools.broker.away_for():
         cleanups.run_all(tools, pool, deferred)
 
 
-def _take_up(stories: runner.Runner, uuid: str, read: Callable[[], MigrationContext | None]) -> None:
+def _take_up(runs: runner.Runner, uuid: str, read: Callable[[], MigrationContext | None]) -> None:
     """Run one migration as read by ``read``; an error does not affect the other migrations."""
     try:
         subject = read()
@@ -94,31 +94,31 @@ def _take_up(stories: runner.Runner, uuid: str, read: Callable[[], MigrationCont
         LOG.exception('Could not take up migration %s; the next sweep tries again', uuid)
     else:
         if subject is not None:
-            stories.take(subject)
+            runs.take(subject)
 
 
-def poll(tools: Tools, stories: runner.Runner, pool: executors.BoundedExecutor) -> None:
+def poll(tools: Tools, runs: runner.Runner, pool: executors.BoundedExecutor) -> None:
     """Wake the migrations that are due, and poll each host about those without a recent report, one call per host.
 
     :param pool: limits the hosts that are polled at a time.
     """
     now = tools.threads.clock.monotonic()
-    silent: dict[str, list[MigrationContext]] = collections.defaultdict(list)
-    for subject in stories.held():
+    unreported: dict[str, list[MigrationContext]] = collections.defaultdict(list)
+    for subject in runs.held():
         if subject.wake_at is not None and subject.wake_at <= now:
-            stories.wake(subject.row.uuid)
+            runs.wake(subject.row.uuid)
         elif now - subject.heard_at >= tools.options.poll_interval:
             for host in sorted(subject.waits_on):
-                silent[host].append(subject)
+                unreported[host].append(subject)
     for host in tools.hosts.unacknowledged():
-        silent.setdefault(host, [])
+        unreported.setdefault(host, [])
     if tools.broker.away_for():
         return
     # Hosts that reply at once come first. Each of the others costs a time-out.
-    for host in sorted(silent, key=lambda name: (tools.hosts.unanswered_for(name), name)):
+    for host in sorted(unreported, key=lambda name: (tools.hosts.unanswered_for(name), name)):
         if host not in tools.asking and not _is_long_unreachable(tools, host):
             tools.asking.add(host)
-            pool.submit(_poll_once, tools, stories, host, silent[host])
+            pool.submit(_poll_once, tools, runs, host, unreported[host])
 
 
 def _is_long_unreachable(tools: Tools, host: str) -> bool:
@@ -127,14 +127,14 @@ def _is_long_unreachable(tools: Tools, host: str) -> bool:
     return long and tools.hosts.was_silent(host, _UNREACHABLE_INTERVAL)
 
 
-def _poll_once(tools: Tools, stories: runner.Runner, host: str, subjects: list[MigrationContext]) -> None:
+def _poll_once(tools: Tools, runs: runner.Runner, host: str, subjects: list[MigrationContext]) -> None:
     try:
-        _poll_host(tools, stories, host, subjects)
+        _poll_host(tools, runs, host, subjects)
     finally:
         tools.asking.discard(host)
 
 
-def _poll_host(tools: Tools, stories: runner.Runner, host: str, subjects: list[MigrationContext]) -> None:
+def _poll_host(tools: Tools, runs: runner.Runner, host: str, subjects: list[MigrationContext]) -> None:
     try:
         found = tools.hosts.ask(host, [subject.order(host, 'poll') for subject in subjects])
     except HostBusy:
@@ -146,7 +146,7 @@ def _poll_host(tools: Tools, stories: runner.Runner, host: str, subjects: list[M
     for subject in subjects:
         with runner.log_context(subject):
             try:
-                _take_answer(tools, stories, subject, host, answers.get(subject.row.uuid))
+                _take_answer(tools, runs, subject, host, answers.get(subject.row.uuid))
             except exception.ServiceUnreachable as error:
                 LOG.warning(
                     'Could not record the reply of host %(host)s about migration %(migration)s: %(error)s',
@@ -161,14 +161,14 @@ def _poll_host(tools: Tools, stories: runner.Runner, host: str, subjects: list[M
 
 def _take_answer(
     tools: Tools,
-    stories: runner.Runner,
+    runs: runner.Runner,
     subject: MigrationContext,
     host: str,
     answer: protocol.Observation | None,
 ) -> None:
     uuid = subject.row.uuid
     if answer is None:
-        _note_no_report(tools, stories, subject, host)
+        _note_no_report(tools, runs, subject, host)
         return
     if answer.refusal is None:
         subject.end_silence(host)
@@ -182,18 +182,18 @@ def _take_answer(
     if answer.refusal is None and not subject.unsure and not has_news(subject.seen.get(host), answer):
         subject.take_observation(answer)
         return
-    stories.wake(uuid, observation=answer, reread=answer.refusal is not None)
+    runs.wake(uuid, observation=answer, reread=answer.refusal is not None)
 
 
-def _note_no_report(tools: Tools, stories: runner.Runner, subject: MigrationContext, host: str) -> None:
+def _note_no_report(tools: Tools, runs: runner.Runner, subject: MigrationContext, host: str) -> None:
     """Record that a host does not reply, or does not report the guest, and wake the migration at intervals."""
-    now, silent = tools.threads.clock.monotonic(), tools.hosts.unanswered_for(host)
-    if not silent:
+    now, unanswered = tools.threads.clock.monotonic(), tools.hosts.unanswered_for(host)
+    if not unanswered:
         subject.note_unresponsive(host)
-    waited = silent or subject.unresponsive_for(host)
-    if waited < tools.options.service_down_time and (silent or not subject.is_said_silent(host)):
+    waited = unanswered or subject.unresponsive_for(host)
+    if waited < tools.options.service_down_time and (unanswered or not subject.is_said_silent(host)):
         return
-    why = subject.note_silence(host, waited, answers=not silent)
+    why = subject.note_silence(host, waited, answers=not unanswered)
     if why is not None:
         LOG.warning('Migration %(migration)s waits: %(reason)s', {'migration': subject.row.uuid, 'reason': why})
     # A stuck migration may run less often: the sweep finds a fenced host, and a reply wakes the migration as well.
@@ -201,7 +201,7 @@ def _note_no_report(tools: Tools, stories: runner.Runner, subject: MigrationCont
         _UNREACHABLE_INTERVAL if subject.row.stuck_reason is None else _STUCK_INTERVAL
     ):
         subject.woken_for_silence = now
-        stories.wake(subject.row.uuid)
+        runs.wake(subject.row.uuid)
 
 
 def has_news(known: protocol.Observation | None, answer: protocol.Observation) -> bool:

@@ -60,7 +60,7 @@ class Runner:
     """The runs of one conductor.
 
     :param pool: runs them.
-    :param stories: returns the saga of a migration type.
+    :param saga_of: returns the saga of a migration type.
     :param reload: reads a migration again as its owner. It returns None if this conductor no longer owns the migration,
         or if it has ended.
     """
@@ -69,12 +69,12 @@ class Runner:
         self,
         threads: executors.Threads,
         pool: executors.BoundedExecutor,
-        stories: Callable[[str], Saga[MigrationContext]],
+        saga_of: Callable[[str], Saga[MigrationContext]],
         reload: Callable[[str], MigrationContext | None],
     ) -> None:
         self._threads = threads
         self._pool = pool
-        self._stories = stories
+        self._saga_of = saga_of
         self._reload = reload
         self._lock = threads.lock()
         self._runs: dict[str, _Run] = {}
@@ -196,7 +196,7 @@ class Runner:
             subject.tools.broker.check()
             pause: Parked | Stuck | None = hosts.ask_first(subject)
             if pause is None:
-                pause = SagaExecutor(self._stories(subject.row.migration_type), subject).run()
+                pause = SagaExecutor(self._saga_of(subject.row.migration_type), subject).run()
             self._after(run, pause)
             run.errors = run.in_a_row = 0
         except exception.NotOwner as error:

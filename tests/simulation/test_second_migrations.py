@@ -39,7 +39,7 @@ def test_these_runs_reach_what_they_are_for(backend):
     told = '\n'.join(sorted(seen))
     for what in (
         'the deferred cleanup of migration',
-        'Deferred cleanup rollback_live_migration_at_source',
+        'Ran deferred cleanup rollback_live_migration_at_source',
         'which is blocked',
     ):
         assert what in told, what

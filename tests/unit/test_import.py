@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Importing migrator registers nothing global, starts nothing and patches nothing: it may live in anybody's process.
+"""An import of migrator registers nothing global, starts nothing and patches nothing, so that any process may embed it.
 
-Each look is taken in a process of its own, for this one has imported much already.
+Each check runs in a process of its own, because this one has imported many modules already.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
 import json
 import pathlib
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import pytest
 
+import migrator
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-#: Imported before the others: a look at the world, to be compared with the one after.
+#: Runs before the imports: records the state of the process, to compare it with the state after them.
 LOOK = """
 import _thread, gc, json, logging, os, select, signal, socket, subprocess, sys, threading, time
 
@@ -60,8 +65,8 @@ def look():
     return world
 """
 
-#: Records who registers what on the one ConfigOpts that everybody shares. A library that we import may do so on its
-#: own account; it is us where the call comes from a line of ours with no import of another module between.
+#: Records the registrations on the global ConfigOpts. Libraries may register options at their import. A registration is
+#: migrator's if its call comes from a line of migrator without an import of another module in between.
 WATCH = """
 import importlib, pkgutil, traceback
 from oslo_config import cfg
@@ -84,7 +89,7 @@ for name in ('register_opt', 'register_cli_opt', 'register_group', 'set_override
     setattr(cfg.ConfigOpts, name, watch(getattr(cfg.ConfigOpts, name)))
 """
 
-#: Extras: where they are missing, what needs them is passed over. (libvirt's binding is on no machine without libvirt.)
+#: Extras. A module that needs a missing one is skipped. (The binding of libvirt needs libvirt.)
 EXTRAS = ('libvirt', 'placement', 'eventlet', 'psycopg2')
 
 WALK = """
@@ -95,7 +100,7 @@ imported, left_out = [], {}
 def walk(package):
     for found in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):
         if os.path.exists(os.path.join(package.__path__[0], 'script.py.mako')):
-            continue  # alembic runs these by path, in a context of its own that there is none of here
+            continue  # alembic runs these by path, in a context that does not exist here
         try:
             module = importlib.import_module(found.name)
         except ModuleNotFoundError as missing:
@@ -117,8 +122,8 @@ print(json.dumps({
 """
 
 
-def run(*parts: str) -> dict:
-    """Run a script in a fresh interpreter and return what it printed last."""
+def run(*parts: str) -> Any:
+    """Run a script in a new interpreter, and return the JSON of its last line."""
     constants = f'PACKAGE = {str(ROOT / "migrator") + "/"!r}\nEXTRAS = {EXTRAS!r}\n'
     script = '\n'.join(textwrap.dedent(part) for part in (constants, *parts))
     done = subprocess.run(
@@ -133,7 +138,7 @@ def world() -> dict:
     return run(LOOK, WATCH, WALK)
 
 
-def test_every_module_can_be_imported_for_itself(world):
+def test_every_module_can_be_imported(world):
     files = {
         '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__')
         for path in (ROOT / 'migrator').rglob('*.py')
@@ -144,18 +149,79 @@ def test_every_module_can_be_imported_for_itself(world):
         for module in files - {'migrator'} - set(world['imported'])
         if not module.startswith(tuple(world['left_out']))
     }
-    assert not unseen, f'a folder on their way has no __init__.py: {sorted(unseen)}'
+    assert not unseen, f'a folder above these modules has no __init__.py: {sorted(unseen)}'
 
 
-def test_importing_registers_no_option_on_the_global_configuration(world):
+def test_import_registers_no_option_on_the_global_configuration(world):
     assert world['ours'] == []
 
 
-def test_importing_starts_nothing_and_patches_nothing(world):
+def test_import_starts_nothing_and_patches_nothing(world):
     assert world['changed'] == {}
 
 
-def test_a_compute_manager_brings_neither_database_nor_books():
+def test_import_migrator_loads_no_other_module():
+    loaded = run("""
+        import json, sys
+        before = set(sys.modules)
+        import migrator
+        print(json.dumps(sorted(set(sys.modules) - before)))
+        """)
+    assert [name for name in loaded if name.partition('.')[0] not in sys.stdlib_module_names] == ['migrator']
+
+
+@pytest.mark.parametrize(
+    ('name', 'module'),
+    [
+        ('ComputeDriver', 'migrator.virt.driver'),
+        ('ComputeManager', 'migrator.compute.manager'),
+        ('Flavor', 'migrator.objects'),
+        ('Instance', 'migrator.objects'),
+        ('LiveMigrateData', 'migrator.objects'),
+        ('exception', None),
+        ('__version__', None),
+    ],
+)
+def test_public_name_is_imported_at_its_first_use(name, module):
+    assert name in migrator.__all__
+    assert name in dir(migrator)
+    value = run(f"""
+        import json, sys
+        import migrator
+        assert {name!r} not in vars(migrator)
+        assert {module!r} not in sys.modules
+        from migrator import {name}
+        assert vars(migrator)[{name!r}] is {name}
+        print(json.dumps(repr({name})))
+        """)
+    assert value == repr(getattr(importlib.import_module(module or 'migrator'), name))
+
+
+def test_every_public_name_has_a_test_here():
+    (mark,) = test_public_name_is_imported_at_its_first_use.pytestmark
+    assert sorted(name for name, _module in mark.args[1]) == sorted(migrator.__all__)
+
+
+def test_version_is_that_of_the_distribution():
+    assert migrator.__version__ == importlib.metadata.version('migrator')
+
+
+def test_version_of_a_source_tree_that_is_not_installed_is_an_attribute_error(monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.delitem(vars(migrator), '__version__', raising=False)
+    monkeypatch.setattr(importlib.metadata, 'version', missing)
+    with pytest.raises(AttributeError, match='not installed'):
+        migrator.__version__  # noqa: B018 -- the access is the test
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'migrator' has no attribute 'Conductor'"):
+        migrator.Conductor  # noqa: B018 -- the access is the test
+
+
+def test_compute_manager_imports_neither_database_nor_placement():
     brought = run("""
         import json, sys
         from migrator.compute.manager import ComputeManager
@@ -166,11 +232,11 @@ def test_a_compute_manager_brings_neither_database_nor_books():
     assert brought == []
 
 
-# --- the looks are looked at -----------------------------------------------------------------------------------------
+# --- tests of the checks ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ('deed', 'name'),
+    ('change', 'name'),
     [
         ('threading.Thread(target=time.sleep, args=(9,), daemon=True, name="planted").start()', 'the threads'),
         ('time.sleep = lambda seconds: None', 'time.sleep'),
@@ -180,13 +246,13 @@ def test_a_compute_manager_brings_neither_database_nor_books():
         ('import eventlet; eventlet.monkey_patch(time=True)', 'what eventlet has patched'),
     ],
 )
-def test_a_deed_at_import_is_seen(deed, name):
-    if 'eventlet' in deed:
+def test_change_at_import_is_found(change, name):
+    if 'eventlet' in change:
         pytest.importorskip('eventlet')
     changed = run(
         LOOK,
         'before = look()',
-        deed,
+        change,
         'after = look()',
         'print(json.dumps([name for name in before if before[name] != after[name]]))',
     )
@@ -194,7 +260,7 @@ def test_a_deed_at_import_is_seen(deed, name):
 
 
 @pytest.mark.parametrize(
-    'deed',
+    'change',
     [
         'cfg.CONF.register_opts([cfg.StrOpt("planted")])',
         'cfg.CONF.register_opts([cfg.StrOpt("planted")], group="planted")',
@@ -202,9 +268,9 @@ def test_a_deed_at_import_is_seen(deed, name):
         'cfg.CONF([], project="planted")',
     ],
 )
-def test_an_option_registered_globally_at_import_is_seen(deed):
+def test_option_registered_globally_at_import_is_found(change):
     planted = f"""
-        exec(compile({deed!r}, PACKAGE + 'planted.py', 'exec'))
+        exec(compile({change!r}, PACKAGE + 'planted.py', 'exec'))
         cfg.ConfigOpts().register_opts([cfg.StrOpt('lawful')])
         import json
         print(json.dumps(ours))
