@@ -63,7 +63,8 @@ class Broker:
             if lost:
                 self._away_since = self._proof[0]
         if lost:
-            LOG.error('%s', exception.BrokerAway(server=self._server, since=self._since(), reason=self._reason))
+            error = exception.BrokerAway(server=self._server, since=self._since(), reason=self._reason)
+            LOG.error('Message broker is unreachable: %s', error)
             self.on_change()
         try:
             self._send(number)

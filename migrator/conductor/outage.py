@@ -35,6 +35,9 @@ class Outage:
                 return
             self._since = None if error is None else now
         if error is not None:
-            LOG.warning('%s What needs %s waits for it.', str(error).rstrip('.') + '.', self._name)
+            LOG.warning('Waiting for %(service)s: %(error)s', {'service': self._name, 'error': str(error)})
         elif since is not None:
-            LOG.info('%s answers again, after %.0f s', self._name, now - since)
+            LOG.info(
+                'No longer waiting for %(service)s, which answers again after %(seconds).0f s',
+                {'service': self._name, 'seconds': now - since},
+            )

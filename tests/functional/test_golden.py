@@ -257,7 +257,7 @@ def test_placement_is_away(cloud, operator, golden):
     cloud.adapter._plans.clear()
     cloud.wait()
     seen.completed(cloud, instance, 'host2')
-    away, back = 'What needs Placement waits for it', 'Placement answers again'
+    away, back = 'Waiting for Placement: ', 'No longer waiting for Placement'
     said = [line for line in cloud.monitor.logs if away in line or back in line]
     assert [away in line for line in said] == [True, False], 'once when it went, and once when it was back'
 

@@ -32,5 +32,5 @@ def stage(build: Callable[..., Stage]) -> Stage:
 
 @pytest.fixture
 def still(build: Callable[..., Stage]) -> Stage:
-    """Return a stage whose conductor neither sweeps nor polls, so that nothing happens but what the test does."""
+    """Return a stage whose conductor neither sweeps nor polls, so that only the test acts."""
     return build(options={'conductor.sweep_interval': 1e6, 'conductor.poll_interval': 1e6, 'conductor.lease': 1e6})

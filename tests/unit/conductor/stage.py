@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""One cloud in the test's hand, with one guest to move, and what must hold when a migration of it has ended."""
+"""A cloud with one guest to migrate, and the checks of a migration that has ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from migrator.virt.fake import driver
 
 
 class Stage:
-    """A cloud, and its first guest, on host1.
+    """A cloud with its first guest on host1.
 
     :param backend: where its database and its Placement are.
     :param dirty_rate: of the guest, in MiB/s; 10,000 never converges.
@@ -53,10 +53,10 @@ class Stage:
         """Return a hypervisor."""
         return self.cloud.world.hypervisors[name]
 
-    # --- what a user does --------------------------------------------------------------------------------------------
+    # --- requests of a user ------------------------------------------------------------------------------------------
 
     def accept(self, host: str | None = None, instance: Instance | None = None, **fields: Any) -> Migration:
-        """Commit a migration as the API does, and tell nobody."""
+        """Commit a migration as the API does, without a message to a conductor."""
         moved = instance or self.instance
         wanted = Migration(
             uuid=self.cloud.world_threads.new_uuid(),
@@ -78,7 +78,7 @@ class Stage:
         return accepted
 
     def abort(self, migration: Migration, wake: bool = True) -> None:
-        """Wish a migration aborted as the API does."""
+        """Request the abort of a migration as the API does."""
         wanted = requests.Requests(self.cloud.engine)
         assert wanted.request_abort(context.admin_context(), migration, [status.value for status in IN_PROGRESS])
         if wake:
@@ -86,21 +86,21 @@ class Stage:
             server = self.database.conductors.server_of(owner) if owner else None
             self.door.wake(context.admin_context(), migration.uuid, server)
 
-    # --- as the conductor itself -------------------------------------------------------------------------------------
+    # --- acts of the conductor ---------------------------------------------------------------------------------------
 
     @property
     def tools(self) -> Tools:
-        """What conductor1 tells its stories with."""
+        """The tools of conductor1."""
         return self.cloud.conductors['conductor1'].tools
 
     def adopt(self, migration: Migration) -> MigrationContext:
-        """Have conductor1 adopt a migration, and leave the rest to the test."""
+        """Let conductor1 take a migration over, and leave the rest to the test."""
         subject = self.do(lambda: takeover.adopt(self.tools, migration.uuid, self.row(migration).epoch))
         assert isinstance(subject, MigrationContext)
         return subject
 
     def do(self, act: Callable[[], Any], seconds: float = 60) -> Any:
-        """Do something in a thread of conductor1, and return what it returned, or raise what it raised."""
+        """Call a function in a thread of conductor1; return its result, or raise its error."""
         found: list[Any] = []
 
         def run() -> None:
@@ -116,33 +116,33 @@ class Stage:
             raise error
         return result
 
-    # --- what happens ------------------------------------------------------------------------------------------------
+    # --- observations ------------------------------------------------------------------------------------------------
 
     def row(self, migration: Migration) -> Migration:
-        """Return a migration as it now is."""
+        """Return a migration as read now."""
         return self.database.migrations.get(migration.uuid)
 
     def until(self, predicate: Callable[[], Any], seconds: float = 60) -> None:
-        """Let it run until something is so."""
+        """Run the simulation until a predicate is true."""
         self.simulation.run_until(predicate, timeout=seconds)
 
     def until_status(self, migration: Migration, status: str, seconds: float = 60) -> None:
-        """Let it run until a migration has a status."""
+        """Run the simulation until a migration has a status."""
         self.until(lambda: self.row(migration).status == status, seconds)
 
     def until_stuck(self, migration: Migration, seconds: float = 60) -> str:
-        """Let it run until a migration is stuck, and return why."""
+        """Run the simulation until a migration is stuck, and return the reason."""
         self.until(lambda: self.row(migration).stuck_reason, seconds)
         return self.row(migration).stuck_reason or ''
 
     def end(self, migration: Migration, seconds: float = 300) -> Migration:
-        """Let it run until a migration has ended, and return it."""
+        """Run the simulation until a migration has ended, and return it."""
         self.until(lambda: self.row(migration).ended, seconds)
         self.simulation.run_ready()
         return self.row(migration)
 
     def statuses(self, migration: Migration) -> list[str]:
-        """Return the statuses that a migration has had, in order."""
+        """Return the statuses of a migration in order."""
         return [entry['status'] for entry in self.cloud.history_of(self.row(migration))]
 
     def steps(self, migration: Migration, direction: str = 'do') -> list[tuple[int, str, str]]:
@@ -151,17 +151,17 @@ class Stage:
         return [(record.attempt, record.step, record.state) for record in records if record.direction == direction]
 
     def kill(self, process: str) -> None:
-        """Kill -9 a conductor or a compute."""
+        """Kill a conductor or a compute service at once."""
         self.simulation.kill(self.cloud.processes.pop(process))
         self.cloud.computes.pop(process, None)
         self.cloud.conductors.pop(process, None)
 
-    # --- what must hold ----------------------------------------------------------------------------------------------
+    # --- checks ------------------------------------------------------------------------------------------------------
 
     def check(self, migration: Migration, host: str, debris: tuple[str, ...] = ()) -> None:
-        """Assert that a migration has ended with its guest, and everything that goes with it, on one host.
+        """Assert that a migration has ended with its guest and all of its allocations on one host.
 
-        :param debris: hosts where something may be left, since a debt says so.
+        :param debris: hosts with a deferred cleanup, where something may be left.
         """
         row = self.row(migration)
         uuid = row.instance_uuid
@@ -184,8 +184,8 @@ class Stage:
             assert row.uuid not in compute._waiting_live_migrations
         for conductor in cloud.conductors.values():
             assert not conductor.runner.holds(row.uuid)
-        owed = [cleanup.host for cleanup in self.database.cleanups.list(instance_uuid=uuid)]
-        assert sorted(owed) == sorted(debris)
+        deferred = [cleanup.host for cleanup in self.database.cleanups.list(instance_uuid=uuid)]
+        assert sorted(deferred) == sorted(debris)
         assert cloud.world.violations == []
         assert cloud.recorder.compute_to_compute() == []
         action = self.database.actions.list(uuid)[-1]
@@ -194,7 +194,7 @@ class Stage:
 
 @contextlib.contextmanager
 def on(backend: backends.Backend, **options: Any) -> Iterator[Stage]:
-    """Build a stage, and take it down."""
+    """Build a stage, and stop it at the end."""
     stage = Stage(backend, **options)
     try:
         yield stage

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Three states, three sentences: the broker is away, no conductor listens, a host is away. Only the last blames one."""
+"""Tests of three states: the broker is away, no conductor runs, a host is away. Only the last one blames a host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from migrator.objects import COMPUTE_BINARY
 
-#: What the source does when the broker goes; None: it has not been asked for anything yet.
+#: The step of the source when the broker becomes unreachable, or None before the first one.
 MOMENTS = {
     'check_can_live_migrate_destination': 'host2',
     'check_can_live_migrate_source': 'host1',
@@ -17,7 +17,7 @@ MOMENTS = {
     'copying': 'host1',
     'post_live_migration_at_source': 'host1',
 }
-#: How it goes: it refuses connections, or takes what is sent and does nothing with it.
+#: The failure of the broker: it refuses connections, or accepts messages and drops them.
 HOW = ['refuse', 'lose']
 
 
@@ -30,20 +30,20 @@ def back(stage):
 
 
 def up(stage):
-    """The states that are shown of the compute services, with the database's present time."""
+    """Return whether each compute service is up, by the database's clock."""
     services = stage.database.services
     found = services.list(binary=COMPUTE_BINARY)
     return {service.host: service.is_up(services.now(), 30) for service in found}
 
 
-def told(stage, migration):
+def waits_for(stage, migration):
     row = stage.row(migration)
     return f'{row.waits_for} {row.stuck_reason} {row.failure}'
 
 
 @pytest.mark.parametrize('how', HOW)
 @pytest.mark.parametrize('moment', [*MOMENTS, None])
-def test_while_the_broker_is_away_nothing_fails_and_no_host_is_blamed(build, moment, how):
+def test_broker_away_fails_nothing_and_blames_no_host(build, moment, how):
     stage = build()
     first = None
     if moment is not None:
@@ -55,17 +55,17 @@ def test_while_the_broker_is_away_nothing_fails_and_no_host_is_blamed(build, mom
         stall.release()
     else:
         first = stage.accept('host2')
-    said = set()
+    reasons = set()
     for _ in range(12):
         stage.simulation.advance(30)
-        said.add(told(stage, first))
+        reasons.add(waits_for(stage, first))
         assert all(up(stage).values()), up(stage)
         assert stage.row(first).in_progress
         assert stage.row(first).stuck_reason is None
-    for text in said:
+    for text in reasons:
         assert '--down' not in text
         assert 'has not answered' not in text
-    assert 'conductor1 cannot reach the message broker since ' in told(stage, first)
+    assert 'conductor1 cannot reach the message broker since ' in waits_for(stage, first)
     back(stage)
     row = stage.end(first, 300)
     assert (row.status, row.waits_for) == ('completed', None)
@@ -73,18 +73,18 @@ def test_while_the_broker_is_away_nothing_fails_and_no_host_is_blamed(build, mom
     assert all(up(stage).values())
 
 
-def test_what_is_asked_for_while_the_broker_is_away_is_done_when_it_is_back(build):
+def test_request_while_broker_is_away_is_done_when_it_is_back(build):
     stage = build()
     away(stage, 'refuse')
     stage.simulation.advance(60)
     migration = stage.accept('host2')
     stage.simulation.advance(120)
-    assert 'cannot reach the message broker' in told(stage, migration)
+    assert 'cannot reach the message broker' in waits_for(stage, migration)
     back(stage)
     assert stage.end(migration, 120).status == 'completed'
 
 
-def test_while_no_conductor_lives_every_host_stays_what_it_was(build):
+def test_no_live_conductor_leaves_every_host_as_it_was(build):
     stage = build()
     stall = stage.host('host1').faults.stall('copying')
     migration = stage.begin('host2')
@@ -105,7 +105,7 @@ def test_while_no_conductor_lives_every_host_stays_what_it_was(build):
     assert stage.end(migration, 120).status == 'completed'
 
 
-def test_a_host_that_is_away_is_down_and_stays_it_while_the_broker_is_away(build):
+def test_down_host_stays_down_while_broker_is_away(build):
     stage = build()
     stage.simulation.advance(30)
     stage.kill('host3')
@@ -121,7 +121,7 @@ def test_a_host_that_is_away_is_down_and_stays_it_while_the_broker_is_away(build
         assert up(stage) == {'host1': True, 'host2': True, 'host3': False}
 
 
-def test_silence_while_the_broker_was_away_is_not_counted(build):
+def test_time_without_broker_does_not_count_against_a_host(build):
     stage = build()
     stage.simulation.advance(100)
     away(stage, 'lose')
@@ -130,12 +130,12 @@ def test_silence_while_the_broker_was_away_is_not_counted(build):
     stage.simulation.advance(40)
     back(stage)
     stage.simulation.advance(50)
-    assert up(stage)['host3'], 'it has been listened to for 50 s'
+    assert up(stage)['host3'], 'the broker has been reachable for 50 s only'
     stage.simulation.advance(40)
     assert not up(stage)['host3']
 
 
-def test_metrics_tell_the_states_apart(build):
+def test_metrics_distinguish_the_states(build):
     stage = build()
     registry = stage.cloud.conductors['conductor1'].metrics.registry
 
@@ -152,16 +152,16 @@ def test_metrics_tell_the_states_apart(build):
     seconds, down = values()
     assert 80 <= seconds <= 105
     assert down == 1
-    (life,) = stage.database.conductors.list()
-    assert life.broker_away_since is not None
+    (conductor,) = stage.database.conductors.list()
+    assert conductor.broker_away_since is not None
     back(stage)
     stage.simulation.advance(20)
     assert values() == (0, 1)
-    (life,) = stage.database.conductors.list()
-    assert life.broker_away_since is None
+    (conductor,) = stage.database.conductors.list()
+    assert conductor.broker_away_since is None
 
 
-def test_a_conductor_that_was_stopped_for_a_while_does_not_call_the_broker_away(build):
+def test_paused_conductor_does_not_report_the_broker_away(build):
     stage = build()
     stall = stage.host('host1').faults.stall('copying')
     migration = stage.begin('host2')
@@ -172,5 +172,5 @@ def test_a_conductor_that_was_stopped_for_a_while_does_not_call_the_broker_away(
     stage.simulation.resume(process)
     for _ in range(20):
         stage.simulation.advance(1)
-        assert 'broker' not in told(stage, migration)
+        assert 'broker' not in waits_for(stage, migration)
         assert all(up(stage).values())

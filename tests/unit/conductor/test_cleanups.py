@@ -17,7 +17,7 @@ STEP = 'rollback_live_migration_at_destination'
 
 
 def deferred(still: Stage, host: str) -> Cleanup:
-    """Return the cleanup that a host owes for a migration, and that conductor1 has told it to do."""
+    """Return the deferred cleanup of a host that conductor1 has sent."""
     m = still.adopt(still.accept())
     m.defer(host, STEP, f'{host} was down')
     m.commit()
@@ -33,7 +33,7 @@ def report(cleanup: Cleanup, **fields: Any) -> protocol.Report:
     )
 
 
-def test_a_report_from_before_it_was_deferred_does_not_end_a_cleanup(still: Stage) -> None:
+def test_report_older_than_the_cleanup_does_not_end_it(still: Stage) -> None:
     cleanup = deferred(still, 'host2')
     cleanups.take_report(still.tools, report(cleanup, epoch=cleanup.epoch - 1))
     assert [kept.id for kept in still.database.cleanups.list()] == [cleanup.id]
@@ -41,7 +41,7 @@ def test_a_report_from_before_it_was_deferred_does_not_end_a_cleanup(still: Stag
     assert still.database.cleanups.list() == []
 
 
-def test_an_instance_is_not_created_where_its_guest_is_just_being_removed(build: Any) -> None:
+def test_create_is_refused_while_the_host_removes_the_guest(build: Any) -> None:
     stage = build(options={'conductor.post_max_attempts': 1})
     faults = stage.host('host1').faults
     faults.fail('post_live_migration_at_source')
@@ -60,7 +60,7 @@ def test_an_instance_is_not_created_where_its_guest_is_just_being_removed(build:
     assert instances.create(stage.database, stage.cloud.placement_client, again).host == 'host1'
 
 
-def test_what_a_host_has_failed_in_does_not_keep_the_instance_from_being_created_there(build: Any) -> None:
+def test_failed_cleanup_does_not_prevent_create(build: Any) -> None:
     stage = build(options={'conductor.post_max_attempts': 1})
     stage.host('host1').faults.fail('post_live_migration_at_source', sticky=True)
     migration = stage.begin('host2')
@@ -75,7 +75,7 @@ def test_what_a_host_has_failed_in_does_not_keep_the_instance_from_being_created
 
 
 @pytest.mark.parametrize('host', ['host2', 'host3'])
-def test_a_guest_that_is_being_migrated_is_neither_gone_nor_lost(still: Stage, host: str) -> None:
+def test_guest_in_migration_is_neither_gone_nor_lost(still: Stage, host: str) -> None:
     cleanup = deferred(still, host)
     assert still.database.instances.get(cleanup.instance_uuid).task_state == 'migrating'
     cleanups.take_report(still.tools, report(cleanup, state='failed', reason='no guest', result={'gone': True}))

@@ -15,7 +15,7 @@ from migrator.testing.simulation.threads import SimThreads, Simulation
 
 
 class API:
-    """The compute hosts' door, with a host behind it that answers, hangs or is away."""
+    """The RPC API of compute hosts that answer, hang or are unreachable."""
 
     def __init__(self, threads: SimThreads) -> None:
         self.gate = threads.event()
@@ -24,7 +24,7 @@ class API:
         self.under_way = 0
         self.most = 0
         self.acks: list[list[dict[str, Any]]] = []
-        #: Migration -> what the host says of its guest, where it is not that it has none.
+        #: Migration -> the guest that the host reports. Others are absent.
         self.guests: dict[str, protocol.Guest] = {}
 
     def _be_called(self) -> None:
@@ -91,14 +91,14 @@ def scene() -> Iterator[Scene]:
         yield Scene(simulation)
 
 
-class TestWords:
-    def test_a_guest_of_which_its_host_says_nonsense_is_left_out_and_the_others_are_not(
+class TestObservations:
+    def test_unknown_state_of_one_guest_drops_only_that_guest(
         self, scene: Scene, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """An unknown state was taken for the word that the guest is not there."""
-        said = base.to_primitive(protocol.Guest(instance_uuid='i'))
-        said['data']['state'] = 'active'
-        scene.api.guests['m1'] = base.from_primitive(said)
+        """An unknown state counted as the report that the guest is absent."""
+        reported = base.to_primitive(protocol.Guest(instance_uuid='i'))
+        reported['data']['state'] = 'active'
+        scene.api.guests['m1'] = base.from_primitive(reported)
         found: list[protocol.Observation] = []
         scene.threads.start(lambda: found.extend(scene.hosts.ask('host1', [order(1), order(2)]) or []), name='ask')
         scene.simulation.run_ready()
@@ -106,8 +106,8 @@ class TestWords:
         assert "unknown state 'active' of guest i reported by host host1" in caplog.text
 
 
-class TestPlaces:
-    def test_four_calls_at_most_are_outstanding_to_one_host(self, scene: Scene) -> None:
+class TestSlots:
+    def test_one_host_has_four_outstanding_calls_at_most(self, scene: Scene) -> None:
         scene.api.gate.clear()
         busy: list[int] = []
         for number in range(7):
@@ -118,7 +118,7 @@ class TestPlaces:
         scene.simulation.run_ready()
         assert (scene.api.under_way, scene.api.most) == (0, 4)
 
-    def test_another_host_is_not_held_up(self, scene: Scene) -> None:
+    def test_busy_host_does_not_delay_another(self, scene: Scene) -> None:
         scene.api.gate.clear()
         busy: list[int] = []
         for number in range(6):
@@ -127,22 +127,22 @@ class TestPlaces:
         assert (scene.api.under_way, busy) == (6, [])
         scene.api.gate.set()
 
-    def test_who_found_no_place_is_told_of_a_free_one_once(self, scene: Scene) -> None:
-        told: list[str] = []
-        scene.hosts.on_free = lambda uuid: told.append(uuid) or True
+    def test_waiter_is_woken_once_when_a_slot_is_free(self, scene: Scene) -> None:
+        woken: list[str] = []
+        scene.hosts.on_free = lambda uuid: woken.append(uuid) or True
         scene.api.gate.clear()
         busy: list[int] = []
         for number in range(6):
             scene.call('host1', number, busy)
         scene.simulation.run_ready()
-        assert told == []
+        assert woken == []
         scene.api.gate.set()
         scene.simulation.run_ready()
-        assert sorted(told) == sorted(f'm{number}' for number in busy)
+        assert sorted(woken) == sorted(f'm{number}' for number in busy)
 
-    def test_as_many_are_told_as_there_are_places_in_the_order_in_which_they_came(self, scene: Scene) -> None:
-        told: list[str] = []
-        scene.hosts.on_free = lambda uuid: told.append(uuid) or True
+    def test_as_many_waiters_are_woken_in_order_as_slots_are_free(self, scene: Scene) -> None:
+        woken: list[str] = []
+        scene.hosts.on_free = lambda uuid: woken.append(uuid) or True
         scene.api.gate.clear()
         for number in range(4):
             scene.call('host1', number, [])
@@ -153,15 +153,15 @@ class TestPlaces:
             scene.simulation.run_ready()
         scene.api.gate.set()
         scene.simulation.run_ready()
-        # one place, two, three, four
-        assert told == ['m9', 'm8', 'm7', 'm6', 'm5', 'm4']
+        # one free slot, then two, three and four
+        assert woken == ['m9', 'm8', 'm7', 'm6', 'm5', 'm4']
 
-    def test_who_is_not_there_any_more_and_who_asks_for_many_take_nobodys_turn(
+    def test_ended_migration_and_poll_of_many_take_no_waiters_slot(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(compute_client, 'CALLS_PER_HOST', 1)
-        told: list[str] = []
-        scene.hosts.on_free = lambda uuid: told.append(uuid) or uuid != 'm8'
+        woken: list[str] = []
+        scene.hosts.on_free = lambda uuid: woken.append(uuid) or uuid != 'm8'
         scene.api.gate.clear()
         scene.call('host1', 1, [])
         scene.simulation.run_ready()
@@ -172,9 +172,9 @@ class TestPlaces:
             scene.simulation.run_ready()
         scene.api.gate.set()
         scene.simulation.run_ready()
-        assert told == ['m8', 'm9']
+        assert woken == ['m8', 'm9']
 
-    def test_who_is_silent_is_known_to_have_been_so_until_it_answers(self, scene: Scene) -> None:
+    def test_unanswered_call_is_remembered_until_the_host_replies(self, scene: Scene) -> None:
         assert not scene.hosts.was_silent('host1', 10)
         scene.api.error = exception.RPCTimeout(target='host1', method='poll', timeout=2)
         scene.hosts.ask('host1', [order()])
@@ -186,7 +186,7 @@ class TestPlaces:
         scene.hosts.ask('host1', [order()])
         assert not scene.hosts.was_silent('host1', 6)
 
-    def test_a_place_is_free_again_after_an_error(self, scene: Scene) -> None:
+    def test_slot_is_free_again_after_an_error(self, scene: Scene) -> None:
         scene.api.error = exception.RPCTimeout(target='host1', method='pre', timeout=60)
         for number in range(6):
             with pytest.raises(exception.ServiceUnreachable):
@@ -194,7 +194,7 @@ class TestPlaces:
         scene.api.error = None
         assert scene.hosts.tell('host1', 'pre_live_migration', order()).seen == 1
 
-    def test_a_poll_takes_a_place_too(self, scene: Scene) -> None:
+    def test_poll_takes_a_slot(self, scene: Scene) -> None:
         scene.api.gate.clear()
         busy: list[int] = []
         for number in range(4):
@@ -206,7 +206,7 @@ class TestPlaces:
 
 
 class TestAcknowledgements:
-    def test_they_travel_with_the_next_poll_of_that_host_and_only_once(self, scene: Scene) -> None:
+    def test_acknowledgements_are_sent_once_with_the_next_poll_of_the_host(self, scene: Scene) -> None:
         scene.hosts.acknowledge(report())
         scene.hosts.acknowledge(report('live_migration'))
         scene.hosts.acknowledge(report(host='host2'))
@@ -225,9 +225,7 @@ class TestAcknowledgements:
             exception.RemoteError(target='host1', method='poll', kind='ValueError', reason='odd'),
         ],
     )
-    def test_they_are_kept_when_the_poll_fails_before_those_that_came_meanwhile(
-        self, scene: Scene, error: Exception
-    ) -> None:
+    def test_acknowledgements_of_a_failed_poll_stay_before_newer_ones(self, scene: Scene, error: Exception) -> None:
         scene.hosts.acknowledge(report('first'))
         scene.api.error = error
         assert scene.hosts.ask('host1', [order()]) is None
@@ -236,7 +234,7 @@ class TestAcknowledgements:
         scene.hosts.ask('host1', [])
         assert [ack['step'] for ack in scene.api.acks[-1]] == ['first', 'second']
 
-    def test_they_are_kept_when_the_host_is_too_busy_to_be_asked(self, scene: Scene) -> None:
+    def test_acknowledgements_stay_when_no_slot_is_free(self, scene: Scene) -> None:
         scene.hosts.acknowledge(report())
         scene.api.gate.clear()
         for number in range(4):
@@ -248,8 +246,8 @@ class TestAcknowledgements:
         scene.api.gate.set()
 
 
-class TestSilence:
-    def test_it_is_counted_from_the_last_answer_and_at_most_from_its_own_start(self, scene: Scene) -> None:
+class TestUnanswered:
+    def test_time_counts_from_the_last_reply_or_the_conductors_start(self, scene: Scene) -> None:
         scene.simulation.advance(10)
         assert scene.hosts.silent_for('host1') == pytest.approx(10)
         scene.hosts.ask('host1', [])
@@ -258,7 +256,7 @@ class TestSilence:
         assert scene.hosts.silent_for('host1') == pytest.approx(7)
         assert scene.hosts.silent_for('host2') == pytest.approx(17)
 
-    def test_a_question_without_an_answer_does_not_end_it_and_any_answer_does(self, scene: Scene) -> None:
+    def test_only_a_reply_ends_the_time_without_replies(self, scene: Scene) -> None:
         scene.simulation.advance(10)
         scene.api.error = exception.RPCTimeout(target='host1', method='poll', timeout=2)
         assert scene.hosts.ask('host1', [order()]) is None
@@ -267,7 +265,7 @@ class TestSilence:
         scene.hosts.tell('host1', 'pre_live_migration', order())
         assert scene.hosts.silent_for('host1') == 0
 
-    def test_a_new_life_counts_anew_for_it_could_hear_nobody_before(self, scene: Scene) -> None:
+    def test_new_incarnation_counts_from_its_begin(self, scene: Scene) -> None:
         scene.hosts.tell('host1', 'pre_live_migration', order())
         scene.simulation.advance(100)
         scene.hosts.begin_life()
@@ -275,7 +273,7 @@ class TestSilence:
         scene.simulation.advance(7)
         assert scene.hosts.silent_for('host1') == pytest.approx(7)
 
-    def test_unanswered_is_counted_from_the_first_question_that_was_not_answered(self, scene: Scene) -> None:
+    def test_unanswered_counts_from_the_first_call_without_a_reply(self, scene: Scene) -> None:
         scene.simulation.advance(10)
         assert scene.hosts.unanswered_for('host1') == 0
         scene.api.error = exception.RPCTimeout(target='host1', method='poll', timeout=2)
@@ -287,7 +285,7 @@ class TestSilence:
         scene.hosts.ask('host1', [order()])
         assert scene.hosts.unanswered_for('host1') == 0
 
-    def test_a_time_out_says_nothing_once_a_later_question_was_answered(
+    def test_time_out_is_ignored_after_a_reply_to_a_later_call(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         time_out, answers = scene.threads.event(), scene.api.poll_live_migrations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A hypervisor that hangs while its compute service lives: what waits for it says so, and is for a person to end."""
+"""Tests of a hypervisor that hangs while its compute service runs: its migrations report it, and need an operator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLOW = ('get_guest', 'copying', 'live_migration_abort', 'get_progress')
 
 
 @pytest.mark.parametrize('aborted', [False, True])
-def test_a_source_that_does_not_tell_of_the_guest(build: Callable[..., Stage], aborted: bool) -> None:
+def test_source_that_does_not_report_the_guest_makes_it_stuck(build: Callable[..., Stage], aborted: bool) -> None:
     stage = build(**ENDLESS)
     migration = stage.begin()
     stage.until_status(migration, 'running')
@@ -40,7 +40,7 @@ def test_a_source_that_does_not_tell_of_the_guest(build: Callable[..., Stage], a
 
 
 @pytest.mark.parametrize('step', ['rollback_live_migration_at_destination', 'post_live_migration_at_source'])
-def test_a_step_that_is_never_given_up_and_does_not_end(build: Callable[..., Stage], step: str) -> None:
+def test_retriable_step_that_does_not_end_makes_it_stuck(build: Callable[..., Stage], step: str) -> None:
     stage = build()
     host = 'host2' if 'destination' in step else 'host1'
     stall = stage.host(host).faults.stall(step)
@@ -59,7 +59,7 @@ def test_a_step_that_is_never_given_up_and_does_not_end(build: Callable[..., Sta
 
 
 def post_hangs(build: Callable[..., Stage], **options: Any) -> tuple[Stage, Any, Any]:
-    """Return a migration that is stuck, since its source does not end its post step."""
+    """Return a migration that is stuck because its source does not end its post step."""
     stage = build(**options)
     stall = stage.host('host1').faults.stall('post_live_migration_at_source')
     migration = stage.begin('host2')
@@ -69,19 +69,19 @@ def post_hangs(build: Callable[..., Stage], **options: Any) -> tuple[Stage, Any,
 
 
 def holder(stage: Stage, migration: Any) -> str:
-    """Return the conductor that has a migration in hand."""
+    """Return the conductor that runs a migration."""
     return next(name for name, one in stage.cloud.conductors.items() if one.runner.holds(migration.uuid))
 
 
 def stays_stuck(stage: Stage, migration: Any) -> None:
-    """Assert that it is told to be stuck all the time, for a minute."""
+    """Assert that the migration stays stuck for a minute."""
     for _second in range(60):
         stage.simulation.advance(1)
         assert stage.row(migration).stuck_reason
 
 
 def seems_here(build: Callable[..., Stage]) -> tuple[Stage, Any]:
-    """Return a migration whose guest has moved, and of which the hypervisor of its source tells that it runs there."""
+    """Return a migration whose guest has moved, while the source's hypervisor reports that it runs there."""
     stage = build()
     stall = stage.host('host1').faults.stall('arrived')
     migration = stage.begin('host2')
@@ -92,23 +92,21 @@ def seems_here(build: Callable[..., Stage]) -> tuple[Stage, Any]:
 
 
 @pytest.mark.parametrize('slow', [False, True])
-def test_abandoned_for_a_step_that_does_not_end_its_host_pays_when_it_can(
-    build: Callable[..., Stage], slow: bool
-) -> None:
+def test_abandoned_during_a_hanging_step_leaves_a_cleanup_to_its_host(build: Callable[..., Stage], slow: bool) -> None:
     stage, stall, migration = post_hangs(build)
     stage.database.requests.request_abandon(stage.row(migration), 'host2', 'an operator')
     if not slow:
         stage.simulation.advance(20)
         stall.release()
     assert stage.end(migration).status == 'error'
-    owed = stage.database.cleanups.list()
-    assert [(cleanup.host, cleanup.alarm) for cleanup in owed] == ([('host1', None)] if slow else [])
+    deferred = stage.database.cleanups.list()
+    assert [(cleanup.host, cleanup.alarm) for cleanup in deferred] == ([('host1', None)] if slow else [])
     stall.release()
     stage.until(lambda: not stage.database.cleanups.list(), 60)
     stage.check(migration, 'host2')
 
 
-def test_what_is_stuck_for_a_step_stays_so_in_another_conductors_hands(build: Callable[..., Stage]) -> None:
+def test_stuck_step_stays_stuck_after_a_takeover(build: Callable[..., Stage]) -> None:
     stage, stall, migration = post_hangs(build, conductors=2)
     stage.kill(holder(stage, migration))
     (other,) = stage.cloud.conductors.values()
@@ -118,7 +116,7 @@ def test_what_is_stuck_for_a_step_stays_so_in_another_conductors_hands(build: Ca
     assert stage.end(migration).status == 'completed'
 
 
-def test_the_restart_of_its_other_host_does_not_make_it_less_stuck(build: Callable[..., Stage]) -> None:
+def test_restart_of_the_other_host_keeps_it_stuck(build: Callable[..., Stage]) -> None:
     stage, stall, migration = post_hangs(build)
     epoch = stage.row(migration).epoch
     stage.kill('host2')
@@ -129,7 +127,7 @@ def test_the_restart_of_its_other_host_does_not_make_it_less_stuck(build: Callab
     assert stage.end(migration).status == 'completed'
 
 
-def test_what_is_stuck_stays_so_while_it_waits_in_line_to_be_asked_again(build: Callable[..., Stage]) -> None:
+def test_stuck_migration_stays_stuck_while_it_waits_for_a_slot(build: Callable[..., Stage]) -> None:
     stage, migration = seems_here(build)
     stage.until_stuck(migration)
     with contextlib.ExitStack() as slots:
@@ -141,7 +139,7 @@ def test_what_is_stuck_stays_so_while_it_waits_in_line_to_be_asked_again(build: 
 
 
 @pytest.mark.parametrize('adopted', [False, True])
-def test_what_its_restarted_host_does_anew_has_not_lasted_long(build: Callable[..., Stage], adopted: bool) -> None:
+def test_step_of_a_restarted_host_counts_from_the_restart(build: Callable[..., Stage], adopted: bool) -> None:
     stage, stall, migration = post_hangs(build, conductors=2)
     again = stage.host('host1').faults.stall('post_live_migration_at_source')
     if adopted:
@@ -157,7 +155,7 @@ def test_what_its_restarted_host_does_anew_has_not_lasted_long(build: Callable[.
     assert stage.end(migration).status == 'completed'
 
 
-def test_its_turn_in_the_line_for_a_host_is_not_for_that_host_to_end(build: Callable[..., Stage]) -> None:
+def test_wait_for_a_slot_does_not_blame_the_host(build: Callable[..., Stage]) -> None:
     stage = build()
     stall = stage.host('host1').faults.stall('arrived')
     migration = stage.begin('host2')
@@ -173,19 +171,17 @@ def test_its_turn_in_the_line_for_a_host_is_not_for_that_host_to_end(build: Call
 
 
 @pytest.mark.parametrize('adopted', [False, True])
-def test_once_a_hypervisor_tells_again_nothing_says_that_it_does_not(
-    build: Callable[..., Stage], adopted: bool
-) -> None:
+def test_hypervisor_that_reports_again_clears_the_reason(build: Callable[..., Stage], adopted: bool) -> None:
     stage = build(conductors=2, **ENDLESS)
     migration = stage.begin()
     stage.until_status(migration, 'running')
     stalls = [stage.host('host1').faults.stall(phase, sticky=True) for phase in SLOW]
     stage.until_stuck(migration, 100)
     stage.until(lambda: 'has not told of the guest since' in (stage.row(migration).waits_for or ''))
-    lives = stage.cloud.conductors
+    conductors = stage.cloud.conductors
     if adopted:
         stage.kill(holder(stage, migration))
-        stage.until(lambda: any(one.runner.holds(migration.uuid) for one in lives.values()))
+        stage.until(lambda: any(one.runner.holds(migration.uuid) for one in conductors.values()))
     for phase in SLOW:
         stage.host('host1').faults.clear(phase)
     for stall in stalls:
@@ -196,7 +192,7 @@ def test_once_a_hypervisor_tells_again_nothing_says_that_it_does_not(
     assert (row.status, row.waits_for) == ('running', None)
 
 
-def test_a_step_that_ends_and_is_begun_anew_has_not_been_going_on_all_the_time(
+def test_repeated_step_counts_from_its_last_begin(
     build: Callable[..., Stage],
 ) -> None:
     stage, migration = seems_here(build)
@@ -204,17 +200,17 @@ def test_a_step_that_ends_and_is_begun_anew_has_not_been_going_on_all_the_time(
     assert 'the guest is there and could run' in why
     stage.simulation.advance(8 * 60)
     entries = stage.database.migrations.read_log(migration.uuid)
-    said = [one.payload.get('reason') for one in entries if one.kind in ('stuck', 'unstuck')]
-    assert set(said) <= {why, None}
-    assert len(said) <= 3, 'it is not told anew each time it is asked'
+    reasons = [one.payload.get('reason') for one in entries if one.kind in ('stuck', 'unstuck')]
+    assert set(reasons) <= {why, None}
+    assert len(reasons) <= 3, 'it is not written again at each poll'
 
 
-def test_one_of_which_nothing_has_been_done_is_abandoned(build: Callable[..., Stage]) -> None:
-    """Its first conductor has died before its first step, and who adopts it asks the source where the guest is."""
+def test_migration_without_a_step_can_be_abandoned(build: Callable[..., Stage]) -> None:
+    """The first conductor dies before the first step, and the next one polls the source for the guest."""
     stage = build()
     stall = stage.host('host1').faults.stall('get_guest', sticky=True)
     migration = stage.accept()
-    assert stage.database.migrations.adopt(migration.uuid, 0, 'a life that has ended') is not None
+    assert stage.database.migrations.adopt(migration.uuid, 0, 'a dead incarnation') is not None
     assert 'its hypervisor has long not told' in stage.until_stuck(migration, 150)
     assert stage.row(migration).status == 'accepted'
     stage.database.requests.request_abandon(stage.row(migration), 'host1', 'an operator')

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""The row and the allocation of an instance are made and deleted together, whatever happens on the way to Placement."""
+"""Tests that the row and the allocation of an instance are created and deleted together, whatever fails."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ FLAVOR = Flavor(name='small', vcpus=2, memory_mb=256, root_gb=1)
 CLAIM = {'VCPU': 2, 'MEMORY_MB': 256, 'DISK_GB': 1}
 
 
-class Books:
-    """A cloud with one host, and what its two books say of one guest."""
+class Registry:
+    """A cloud with one host, and the row and the allocation of one guest."""
 
     def __init__(self, cloud: SimulatedCloud) -> None:
         self.cloud = cloud
@@ -40,8 +40,8 @@ class Books:
     def delete(self) -> None:
         instances.delete(self.cloud.database, self.cloud.placement_client, UUID)
 
-    def say(self) -> tuple[bool, dict[str, dict[str, int]]]:
-        """Whether there is a row, and what Placement says."""
+    def read(self) -> tuple[bool, dict[str, dict[str, int]]]:
+        """Return whether a row exists, and the allocations in Placement."""
         rows = self.cloud.database.instances.list({'uuid': UUID})
         held = allocations.read(self.cloud.placement_client, UUID)
         return bool(rows), {uuid: dict(amounts) for uuid, amounts in held.allocations.items()}
@@ -55,145 +55,145 @@ NEITHER: tuple[bool, dict[str, dict[str, int]]] = (False, {})
 
 
 @pytest.fixture
-def books(backend: backends.Backend) -> Iterator[Books]:
+def registry(backend: backends.Backend) -> Iterator[Registry]:
     cloud = SimulatedCloud(backend.directory, hosts=1, backend=backend)
-    yield Books(cloud)
+    yield Registry(cloud)
     cloud.stop()
 
 
 class TestCreate:
-    def test_it_makes_both(self, books: Books) -> None:
-        stored = books.create()
+    def test_create_makes_row_and_allocation(self, registry: Registry) -> None:
+        stored = registry.create()
         assert (stored.vm_state, stored.task_state, stored.host) == ('active', None, 'host1')
-        assert books.say() == books.both
+        assert registry.read() == registry.both
 
     @pytest.mark.parametrize('fault', [Fault.UNREACHABLE, Fault.TIMEOUT_NOT_DONE, Fault.ERROR_NOT_DONE, Fault.REFUSED])
-    def test_what_placement_did_not_do_leaves_neither(self, books: Books, fault: Fault) -> None:
-        books.cloud.adapter.inject(fault, method='PUT')
+    def test_failed_write_to_placement_leaves_neither(self, registry: Registry, fault: Fault) -> None:
+        registry.cloud.adapter.inject(fault, method='PUT')
         with pytest.raises((exception.PlacementUnreachable, exception.PlacementRefused)):
-            books.create()
-        assert books.say() == NEITHER
-        books.create()
-        assert books.say() == books.both
+            registry.create()
+        assert registry.read() == NEITHER
+        registry.create()
+        assert registry.read() == registry.both
 
     @pytest.mark.parametrize('fault', [Fault.TIMEOUT_DONE, Fault.ERROR_DONE])
-    def test_what_placement_did_without_saying_so_is_both(self, books: Books, fault: Fault) -> None:
-        books.cloud.adapter.inject(fault, method='PUT')
-        books.create()
-        assert books.say() == books.both
+    def test_write_with_a_lost_reply_makes_both(self, registry: Registry, fault: Fault) -> None:
+        registry.cloud.adapter.inject(fault, method='PUT')
+        registry.create()
+        assert registry.read() == registry.both
 
-    def test_where_it_cannot_be_asked_again_the_same_call_again_takes_over_what_it_did(self, books: Books) -> None:
-        books.cloud.adapter.inject(Fault.TIMEOUT_DONE, method='PUT')
-        books.cloud.adapter.inject(Fault.UNREACHABLE, method='GET', url='/allocations')
+    def test_repeated_create_takes_over_an_unconfirmed_allocation(self, registry: Registry) -> None:
+        registry.cloud.adapter.inject(Fault.TIMEOUT_DONE, method='PUT')
+        registry.cloud.adapter.inject(Fault.UNREACHABLE, method='GET', url='/allocations')
         with pytest.raises(exception.PlacementUnreachable):
-            books.create()
-        assert books.say() == (False, {books.provider: CLAIM})
-        books.create()
-        assert books.say() == books.both
+            registry.create()
+        assert registry.read() == (False, {registry.provider: CLAIM})
+        registry.create()
+        assert registry.read() == registry.both
 
-    def test_no_room_is_neither(self, books: Books) -> None:
+    def test_create_without_room_leaves_neither(self, registry: Registry) -> None:
         huge = Flavor(name='huge', vcpus=1000)
         with pytest.raises(exception.PlacementRefused):
-            books.create(flavor=huge)
-        assert books.say() == NEITHER
+            registry.create(flavor=huge)
+        assert registry.read() == NEITHER
 
-    def test_a_host_that_nobody_knows_is_neither(self, books: Books) -> None:
+    def test_create_on_unknown_host_leaves_neither(self, registry: Registry) -> None:
         with pytest.raises(exception.ComputeHostNotFound, match='nowhere'):
-            books.create(host='nowhere')
-        assert books.say() == NEITHER
+            registry.create(host='nowhere')
+        assert registry.read() == NEITHER
 
-    def test_the_allocation_of_a_guest_that_was_anothers_is_taken_over_if_it_is_the_same(self, books: Books) -> None:
-        consumer = instances.consumer_of(books.wanted())
-        allocations.claim(books.cloud.placement_client, consumer, {books.provider: CLAIM}, generation=None)
-        books.create()
-        assert books.say() == books.both
+    def test_equal_allocation_of_another_service_is_taken_over(self, registry: Registry) -> None:
+        consumer = instances.consumer_of(registry.wanted())
+        allocations.claim(registry.cloud.placement_client, consumer, {registry.provider: CLAIM}, generation=None)
+        registry.create()
+        assert registry.read() == registry.both
 
-    def test_another_allocation_is_left_alone_and_named(self, books: Books) -> None:
-        consumer = instances.consumer_of(books.wanted())
-        other = {books.provider: {'VCPU': 1}}
-        allocations.claim(books.cloud.placement_client, consumer, other, generation=None)
+    def test_different_allocation_is_refused_and_kept(self, registry: Registry) -> None:
+        consumer = instances.consumer_of(registry.wanted())
+        other = {registry.provider: {'VCPU': 1}}
+        allocations.claim(registry.cloud.placement_client, consumer, other, generation=None)
         with pytest.raises(exception.AllocationExists) as caught:
-            books.create()
+            registry.create()
         assert UUID in str(caught.value)
         assert "'VCPU': 1}" in str(caught.value)
         assert "'VCPU': 2" in str(caught.value)
-        assert books.say() == (False, other)
+        assert registry.read() == (False, other)
 
     @pytest.mark.real_placement
-    def test_a_consumer_without_an_allocation_is_taken_over(self, books: Books) -> None:
-        """Placement was killed over an earlier write."""
-        consumer = instances.consumer_of(books.wanted())
-        allocations.claim(books.cloud.placement_client, consumer, {books.provider: CLAIM}, generation=None)
-        (file,) = books.cloud.directory.glob('**/placement*.sqlite')
+    def test_orphan_consumer_is_taken_over(self, registry: Registry) -> None:
+        """Placement was killed during an earlier write."""
+        consumer = instances.consumer_of(registry.wanted())
+        allocations.claim(registry.cloud.placement_client, consumer, {registry.provider: CLAIM}, generation=None)
+        (file,) = registry.cloud.directory.glob('**/placement*.sqlite')
         with sqlite3.connect(file) as database:
             database.execute('DELETE FROM allocations')
             database.execute('UPDATE consumers SET generation = 0')
         database.close()
-        assert books.say() == NEITHER
-        books.create()
-        assert books.say() == books.both
+        assert registry.read() == NEITHER
+        registry.create()
+        assert registry.read() == registry.both
 
-    def test_twice_is_refused_and_changes_nothing(self, books: Books) -> None:
-        books.create()
+    def test_second_create_is_refused_and_changes_nothing(self, registry: Registry) -> None:
+        registry.create()
         with pytest.raises(exception.InstanceExists):
-            books.create()
-        assert books.say() == books.both
+            registry.create()
+        assert registry.read() == registry.both
 
-    def test_a_row_whose_allocation_was_never_made_is_finished_by_the_same_call(self, books: Books) -> None:
-        """The process was lost between the two."""
-        books.cloud.database.instances.create(books.wanted())
+    def test_repeated_create_finishes_a_row_without_allocation(self, registry: Registry) -> None:
+        """The process was lost between the two writes."""
+        registry.cloud.database.instances.create(registry.wanted())
         with pytest.raises(exception.InstanceExists):
-            books.create(flavor=Flavor(name='another'))
-        assert books.say() == (True, {})
-        books.create()
-        assert books.say() == books.both
+            registry.create(flavor=Flavor(name='another'))
+        assert registry.read() == (True, {})
+        registry.create()
+        assert registry.read() == registry.both
 
 
 class TestDelete:
-    def test_it_deletes_both(self, books: Books) -> None:
-        books.create()
-        books.delete()
-        assert books.say() == NEITHER
+    def test_delete_removes_row_and_allocation(self, registry: Registry) -> None:
+        registry.create()
+        registry.delete()
+        assert registry.read() == NEITHER
         with pytest.raises(exception.InstanceNotFound):
-            books.delete()
+            registry.delete()
 
-    def test_while_placement_is_away_nothing_is_changed(self, books: Books) -> None:
-        books.create()
-        books.cloud.adapter.inject(Fault.UNREACHABLE)
+    def test_delete_without_placement_changes_nothing(self, registry: Registry) -> None:
+        registry.create()
+        registry.cloud.adapter.inject(Fault.UNREACHABLE)
         with pytest.raises(exception.PlacementUnreachable):
-            books.delete()
-        assert books.say() == books.both
-        assert books.cloud.database.instances.get(UUID).task_state is None
+            registry.delete()
+        assert registry.read() == registry.both
+        assert registry.cloud.database.instances.get(UUID).task_state is None
 
     @pytest.mark.parametrize('fault', [Fault.TIMEOUT_DONE, Fault.TIMEOUT_NOT_DONE, Fault.ERROR_DONE, Fault.UNREACHABLE])
-    def test_what_breaks_off_in_the_middle_is_finished_by_the_same_call(self, books: Books, fault: Fault) -> None:
-        books.create()
-        books.cloud.adapter.inject(fault, method='PUT')
+    def test_repeated_delete_finishes_one_that_was_cut_off(self, registry: Registry, fault: Fault) -> None:
+        registry.create()
+        registry.cloud.adapter.inject(fault, method='PUT')
         with pytest.raises(exception.PlacementUnreachable):
-            books.delete()
-        assert books.cloud.database.instances.get(UUID).task_state == 'deleting'
-        answer = books.cloud.live_migrate(UUID)
+            registry.delete()
+        assert registry.cloud.database.instances.get(UUID).task_state == 'deleting'
+        answer = registry.cloud.live_migrate(UUID)
         assert (answer.status_int, 'deleting' in answer.text) == (409, True)
-        books.delete()
-        assert books.say() == NEITHER
+        registry.delete()
+        assert registry.read() == NEITHER
 
-    def test_another_writer_who_is_faster_is_no_trouble(self, books: Books) -> None:
-        books.create()
-        books.cloud.adapter.inject(Fault.CONFLICT, method='PUT', times=2)
-        books.delete()
-        assert books.say() == NEITHER
+    def test_delete_repeats_after_a_conflict(self, registry: Registry) -> None:
+        registry.create()
+        registry.cloud.adapter.inject(Fault.CONFLICT, method='PUT', times=2)
+        registry.delete()
+        assert registry.read() == NEITHER
 
-    def test_one_that_is_being_migrated_is_refused_and_keeps_everything(self, books: Books) -> None:
-        books.create()
-        books.cloud.kill('conductor1')
-        assert books.cloud.live_migrate(UUID).status_int == 202
+    def test_delete_in_migration_is_refused_and_changes_nothing(self, registry: Registry) -> None:
+        registry.create()
+        registry.cloud.kill('conductor1')
+        assert registry.cloud.live_migrate(UUID).status_int == 202
         with pytest.raises(exception.MigrationInProgress):
-            books.delete()
-        assert books.say() == books.both
-        assert books.cloud.database.instances.get(UUID).task_state == 'migrating'
+            registry.delete()
+        assert registry.read() == registry.both
+        assert registry.cloud.database.instances.get(UUID).task_state == 'migrating'
 
 
-def test_the_consumer_is_an_instance_of_its_project() -> None:
+def test_consumer_of_instance_has_its_project_and_type() -> None:
     instance = Instance(uuid=UUID, name='n', project_id='p', user_id='u', host='h', node='h', flavor=FLAVOR)
     assert instances.consumer_of(instance) == allocation_state.Consumer(
         uuid=UUID, consumer_type='INSTANCE', project_id='p', user_id='u'

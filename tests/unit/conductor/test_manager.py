@@ -14,8 +14,8 @@ from tests.unit.conductor import stage as stages
 Stage = stages.Stage
 
 
-class TestLife:
-    def test_a_conductor_has_a_lease_that_it_renews_and_gives_back_when_it_stops(self, stage: Stage) -> None:
+class TestLease:
+    def test_conductor_renews_its_lease_and_gives_it_back_at_stop(self, stage: Stage) -> None:
         owner = stage.tools.owner
         stage.simulation.advance(60)
         assert stage.tools.owner == owner
@@ -25,7 +25,7 @@ class TestLife:
         (service,) = stage.database.services.list(binary='nova-conductor')
         assert not service.is_up(stage.database.services.now(), 60)
 
-    def test_a_conductor_whose_lease_has_run_out_takes_a_new_id_and_lets_everything_go(self, stage: Stage) -> None:
+    def test_expired_lease_gives_a_new_id_and_releases_migrations(self, stage: Stage) -> None:
         owner = stage.tools.owner
         process = stage.cloud.processes['conductor1']
         stage.simulation.pause(process)
@@ -35,15 +35,13 @@ class TestLife:
         assert stage.tools.owner != owner
         assert stage.database.conductors.server_of(stage.tools.owner) == 'conductor1'
 
-    def test_it_reports_itself_among_the_services(self, stage: Stage) -> None:
+    def test_conductor_reports_among_the_services(self, stage: Stage) -> None:
         service = stage.database.services.list(binary='nova-conductor')[0]
         stage.simulation.advance(30)
         assert (service.host, service.version) == ('conductor1', 5)
         assert stage.database.services.get(service.id).last_seen_up > service.last_seen_up
 
-    def test_what_it_was_doing_when_it_stopped_another_one_goes_on_with_at_once(
-        self, build: Callable[..., Stage]
-    ) -> None:
+    def test_stopped_conductors_migration_is_taken_over_at_once(self, build: Callable[..., Stage]) -> None:
         stage = build(conductors=2)
         stall = stage.host('host1').faults.stall('copying')
         migration = stage.begin()
@@ -57,8 +55,8 @@ class TestLife:
 
 
 class TestReload:
-    def test_what_is_done_on_a_clock_keeps_the_time_that_the_options_say_now(self, build: Callable[..., Stage]) -> None:
-        """Both options may change while the service runs, and the spacing stayed what it was at the start."""
+    def test_periodic_tasks_follow_changed_options(self, build: Callable[..., Stage]) -> None:
+        """Both options may change while the service runs. The interval used to stay that of the start."""
         stage = build(options={'conductor.sweep_interval': 5, 'conductor.poll_interval': 5})
         conductor = stage.cloud.conductors['conductor1']
         ticks = {'sweep': 0, 'poll': 0}
@@ -83,9 +81,9 @@ class TestReload:
         assert (180 <= ticks['sweep'] <= 222, 360 <= ticks['poll'] <= 444) == (True, True)
 
 
-class TestTheApisCalls:
-    def test_an_api_of_an_earlier_release_is_answered_at_once(self, stage: Stage) -> None:
-        """Those who wait would hold the threads that serve heartbeats and events."""
+class TestCallsOfTheAPI:
+    def test_api_of_an_earlier_release_gets_a_reply_at_once(self, stage: Stage) -> None:
+        """A call that waits would hold a thread that serves heartbeats and reports."""
         stall = stage.host('host2').faults.stall('check_can_live_migrate_destination')
         migration = stage.accept('host2')
         door = stage.cloud._rpc('api', 'api:api')
@@ -103,7 +101,7 @@ class TestTheApisCalls:
         stall.release()
         assert stage.end(migration).status == 'completed'
 
-    def test_told_twice_it_takes_it_up_once(self, stage: Stage) -> None:
+    def test_second_call_does_not_take_it_up_again(self, stage: Stage) -> None:
         migration = stage.begin()
         stage.door.live_migrate(context.admin_context(), migration.uuid)
         assert stage.end(migration).status == 'completed'
@@ -111,36 +109,36 @@ class TestTheApisCalls:
         stage.check(migration, 'host2')
 
 
-class TestTheNameOfACompute:
+class TestComputeAnswers:
     def answers(self, stage: Stage, host: str) -> bool:
         events = rpcapi.ConductorEvents(stage.cloud._rpc('newcomer', 'compute:newcomer'))
         return bool(stage.do(lambda: events.compute_answers(host, timeout=10), 10))
 
-    def test_one_that_runs_answers_and_is_not_disturbed(self, stage: Stage) -> None:
+    def test_running_compute_answers_and_is_not_disturbed(self, stage: Stage) -> None:
         before = stage.database.services.get_compute('host1').boot_id
         assert self.answers(stage, 'host1')
         stage.simulation.advance(30)
         assert stage.database.services.get_compute('host1').boot_id == before
         assert stage.cloud.up()
 
-    def test_one_that_was_killed_or_hangs_does_not_and_neither_does_one_that_never_was(self, stage: Stage) -> None:
+    def test_killed_hanging_or_unknown_compute_does_not_answer(self, stage: Stage) -> None:
         stage.cloud.kill('host1')
         stage.simulation.pause(stage.cloud.processes['host2'])
         assert [self.answers(stage, host) for host in ('host1', 'host2', 'nowhere')] == [False, False, False]
 
 
-class TestABootThatComesLate:
-    """What a compute said at its start is committed when the next life of it has already registered."""
+class TestLateBoot:
+    """A start report that is committed after the next boot of the host has registered."""
 
     def known(self, stage: Stage) -> str | None:
         return stage.database.services.get_compute('host2').boot_id
 
     def late(self, stage: Stage) -> None:
-        """Commit a call of a boot of host2 that is dead."""
+        """Commit the start report of a dead boot of host2."""
         old = protocol.HostReport(host='host2', boot_id='a dead boot', version=4)
         stage.do(lambda: stage.cloud.conductors['conductor1'].compute_started(context.admin_context(), report=old))
 
-    def test_a_host_whose_dead_boot_is_known_registers_again_before_it_counts_as_down(self, stage: Stage) -> None:
+    def test_host_known_by_a_dead_boot_registers_again(self, stage: Stage) -> None:
         boot = self.known(stage)
         self.late(stage)
         assert self.known(stage) == 'a dead boot'
@@ -152,7 +150,7 @@ class TestABootThatComesLate:
         assert self.known(stage) == boot
         assert not any(downs)
 
-    def test_so_does_one_whose_dead_boot_has_said_that_it_stops(self, stage: Stage) -> None:
+    def test_host_known_by_a_stopped_boot_registers_again(self, stage: Stage) -> None:
         boot = self.known(stage)
         self.late(stage)
         conductor = stage.cloud.conductors['conductor1']
@@ -161,21 +159,21 @@ class TestABootThatComesLate:
         assert self.known(stage) == boot
         assert stage.cloud.up()
 
-    def test_where_two_live_under_one_name_neither_drives_the_other_out(self, stage: Stage) -> None:
+    def test_two_live_services_of_one_name_do_not_evict_each_other(self, stage: Stage) -> None:
         boot = self.known(stage)
         conductor = stage.cloud.conductors['conductor1']
         for _ in range(20):
-            other = protocol.HostReport(host='host2', boot_id='another that lives', version=4)
+            other = protocol.HostReport(host='host2', boot_id='another live boot', version=4)
             stage.do(lambda report=other: conductor.compute_heartbeat(context.admin_context(), report=report))
             stage.simulation.advance(10)
         assert self.known(stage) == boot
-        said = [(one.method, one.kind) for one in stage.cloud.recorder.messages]
-        assert said.count(('compute_started', 'call')) == 3, 'once for each host'
+        calls = [(one.method, one.kind) for one in stage.cloud.recorder.messages]
+        assert calls.count(('compute_started', 'call')) == 3, 'once for each host'
 
-    def test_what_placement_has_is_in_the_end_what_the_boot_that_came_last_has_reported(self, stage: Stage) -> None:
+    def test_placement_ends_with_the_providers_of_the_last_boot(self, stage: Stage) -> None:
         (node,) = [one for one in stage.database.services.list_nodes() if one.host == 'host2']
         conductor = stage.cloud.conductors['conductor1']
-        # The first requests lose their races, and so it waits a little before the last one.
+        # The first requests meet conflicts, so there is a pause before the last one.
         stage.cloud.adapter.inject(Fault.CONFLICT, url=node.uuid, times=4)
 
         def cores() -> int:
@@ -201,7 +199,7 @@ class TestABootThatComesLate:
         stage.simulation.run_ready()
         assert (self.known(stage), cores()) == ('the next boot', total)
 
-    def test_a_host_that_starts_does_not_wait_long_for_placement(self, stage: Stage) -> None:
+    def test_starting_host_does_not_wait_long_for_placement(self, stage: Stage) -> None:
         (node,) = [one for one in stage.database.services.list_nodes() if one.host == 'host2']
         conductor = stage.cloud.conductors['conductor1']
         stage.cloud.adapter.inject(Fault.UNREACHABLE, times=10)

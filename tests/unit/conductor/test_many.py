@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Many migrations of one host, and many hosts that are off, cost no more than as many times what one does."""
+"""Tests that many migrations of one host, and many unreachable hosts, cost no more than the sum of single ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOM = {'vcpus': 2000, 'memory_mb': 10_000_000, 'disk_gb': 20_000}
 
 
 def asked(stage: Stage, since: int = 0) -> collections.Counter[str]:
-    """Return how often each host was asked where guests are."""
+    """Return the number of polls of each host."""
     return collections.Counter(
         message.target.removeprefix('compute.')
         for message in stage.cloud.recorder.messages[since:]
@@ -34,19 +34,19 @@ def queued(stage: Stage, migrations: list[Any]) -> bool:
     return all(stage.row(migration).status in ('queued', 'running') for migration in migrations)
 
 
-def test_a_host_that_is_emptied_is_told_of_each_guest_and_is_asked_hardly_anything(
+def test_emptied_host_gets_a_command_for_each_guest_and_few_polls(
     build: Callable[..., Stage],
 ) -> None:
     stage = build(**ROOM)
     migrations = begin(stage, 24)
     stage.until(lambda: queued(stage, migrations), 60)
-    # The rows say so before the source has been told of all.
+    # The rows have the status before the source has got every command.
     compute = stage.cloud.computes['host1']
     stage.until(lambda: len(compute._waiting_live_migrations) == len(migrations) - 1, 60)
     assert sum(asked(stage).values()) <= len(migrations)
 
 
-def test_of_a_source_that_dies_all_are_soon_told_to_be_stuck_and_nobody_else_is_asked_for_each(
+def test_dead_source_makes_all_stuck_soon_with_few_polls(
     build: Callable[..., Stage],
 ) -> None:
     stage = build(**ROOM)
@@ -55,23 +55,23 @@ def test_of_a_source_that_dies_all_are_soon_told_to_be_stuck_and_nobody_else_is_
     stage.until(lambda: queued(stage, migrations), 60)
     stage.kill('host1')
 
-    def told() -> bool:
-        """Whether each says that its source is down: the one that has begun to move may go on."""
+    def all_blame_the_source() -> bool:
+        """Return whether each reports that its source is down, except one that may have begun its copy."""
         rows = [stage.row(migration) for migration in migrations]
         assert sum(row.status == 'running' for row in rows) == 1
         return all(row.waits_for if row.status == 'running' else row.stuck_reason for row in rows)
 
-    stage.until(told, 60 + 30)
+    stage.until(all_blame_the_source, 60 + 30)
     since = len(stage.cloud.recorder.messages)
     stage.simulation.advance(60)
     polls = asked(stage, since)
     assert polls['host1'] <= 60
     assert polls['host2'] <= 60
-    assert told()
+    assert all_blame_the_source()
 
 
-def source_dies_untold(build: Callable[..., Stage]) -> tuple[Stage, list[Any]]:
-    """Return migrations that are all to be queued at a source which has died while their destination prepared."""
+def source_dies_before_commands(build: Callable[..., Stage]) -> tuple[Stage, list[Any]]:
+    """Return migrations whose source died while their destination prepared, before they were queued."""
     stage = build(pre_seconds=2.0, **ROOM)
     migrations = begin(stage, 16)
     stage.until(lambda: all(stage.row(migration).dest_compute for migration in migrations), 60)
@@ -80,48 +80,48 @@ def source_dies_untold(build: Callable[..., Stage]) -> tuple[Stage, list[Any]]:
     return stage, migrations
 
 
-def test_of_a_source_that_dies_before_it_is_told_all_are_soon_told_to_be_stuck(build: Callable[..., Stage]) -> None:
-    """Four calls hang as long as a call may; those behind them in the line need not find that out one by one."""
-    stage, migrations = source_dies_untold(build)
+def test_source_dead_before_the_commands_makes_all_stuck_soon(build: Callable[..., Stage]) -> None:
+    """Four calls hang until their time-out. The waiters behind them need not find out one by one."""
+    stage, migrations = source_dies_before_commands(build)
     stage.until(lambda: all(stage.row(migration).stuck_reason for migration in migrations), 60 + 30)
     assert all('host1 is down' in (stage.row(migration).stuck_reason or '') for migration in migrations)
 
 
-def test_that_a_source_is_declared_down_all_know_once_it_has_left_calls_unanswered(
+def test_forced_down_source_is_known_to_all_after_unanswered_calls(
     build: Callable[..., Stage],
 ) -> None:
-    stage, migrations = source_dies_untold(build)
+    stage, migrations = source_dies_before_commands(build)
     stage.host('host1').power_off()
     service = stage.database.services.get_compute('host1')
     stage.cloud.request('PUT', f'/os-services/{service.uuid}', {'forced_down': True})
-    # Four have been sent, and wait as long as a call may.
+    # Four have been sent, and wait until their time-out.
     stage.until(lambda: all(stage.row(migration).status == 'error' for migration in migrations), 60 + 30)
 
 
-def test_who_cannot_ask_a_host_for_want_of_a_place_does_not_take_it_to_be_down(build: Callable[..., Stage]) -> None:
-    """It was declared down, and lives; and whoever adopts its migrations has never spoken with it."""
+def test_host_without_a_free_slot_does_not_count_as_down(build: Callable[..., Stage]) -> None:
+    """The host counted as down although it ran, for a conductor that took over and had never called it."""
     stage = build(conductors=2, **ROOM)
     stage.host('host1').set_link(0.001)
     migrations = begin(stage, 6)
     stage.until(lambda: queued(stage, migrations), 60)
-    # Whoever holds fewer of them is left, and is made not to have a place.
-    lives = stage.cloud.conductors
-    stage.until(lambda: all(any(one.runner.holds(row.uuid) for one in lives.values()) for row in migrations))
-    left = min(lives, key=lambda name: sum(lives[name].runner.holds(row.uuid) for row in migrations))
+    # The conductor with fewer of them is left, without a free slot.
+    conductors = stage.cloud.conductors
+    stage.until(lambda: all(any(one.runner.holds(row.uuid) for one in conductors.values()) for row in migrations))
+    left = min(conductors, key=lambda name: sum(conductors[name].runner.holds(row.uuid) for row in migrations))
     stage.simulation.advance(10)
     service = stage.database.services.get_compute('host1')
     stage.cloud.request('PUT', f'/os-services/{service.uuid}', {'forced_down': True})
     with contextlib.ExitStack() as slots:
         for _ in range(CALLS_PER_HOST):
-            slots.enter_context(lives[left].tools.hosts._slot('host1', None))
-        stage.kill(next(name for name in lives if name != left))
-        stage.until(lambda: all(lives[left].runner.holds(row.uuid) for row in migrations), 60)
+            slots.enter_context(conductors[left].tools.hosts._slot('host1', None))
+        stage.kill(next(name for name in conductors if name != left))
+        stage.until(lambda: all(conductors[left].runner.holds(row.uuid) for row in migrations), 60)
         stage.simulation.advance(20)
     stage.host('host1').set_link(4096.0)
     assert [stage.end(migration).status for migration in migrations] == ['completed'] * len(migrations)
 
 
-def test_hosts_that_are_off_do_not_keep_others_from_being_asked(build: Callable[..., Stage]) -> None:
+def test_unreachable_hosts_do_not_prevent_polls_of_others(build: Callable[..., Stage]) -> None:
     stage = build(hosts=20, options={'conductor.poll_concurrency': 4}, **ROOM)
     hosts = [f'host{number}' for number in range(3, 21)]
     migrations = [begin(stage, 1, host, 'host2')[0] for host in hosts]

@@ -29,25 +29,25 @@ def finding(verdict: str, consumer: str = 'c', provider: str = 'p') -> Finding:
         provider=provider,
         resources={'VCPU': 1},
         verdict=verdict,
-        reason='the test says so',
+        reason='planted by the test',
         since=None,
         remedy='none',
     )
 
 
 def findings(registry: prometheus_client.CollectorRegistry) -> dict[str, float]:
-    """Return what is told of each verdict."""
+    """Return the number of findings by verdict."""
     (family,) = [one for one in registry.collect() if one.name == 'migrator_placement_findings']
     return {sample.labels['verdict']: sample.value for sample in family.samples}
 
 
 def number_of(registry: prometheus_client.CollectorRegistry, result: str) -> float | None:
-    """Return how many audits are told to have had a result."""
+    """Return the number of audits with a result."""
     return registry.get_sample_value('migrator_placement_audits_total', {'result': result})
 
 
 def get(app: metrics.App, path: str) -> tuple[str, str]:
-    """Ask a WSGI application; return its status and its text."""
+    """Send a GET to a WSGI application; return its status and its text."""
     seen: list[str] = []
     environ: dict[str, Any] = {'REQUEST_METHOD': 'GET', 'PATH_INFO': path, 'QUERY_STRING': '',
                                'wsgi.input': io.BytesIO()}  # fmt: skip
@@ -60,49 +60,41 @@ class TestAudits:
     def registry(self) -> prometheus_client.CollectorRegistry:
         return prometheus_client.CollectorRegistry()
 
-    def test_every_verdict_is_there_before_anything_was_found(
-        self, registry: prometheus_client.CollectorRegistry
-    ) -> None:
+    def test_every_verdict_is_zero_before_the_first_audit(self, registry: prometheus_client.CollectorRegistry) -> None:
         metrics.Audits(registry)
         assert findings(registry) == dict.fromkeys(VERDICTS, 0)
         assert registry.get_sample_value('migrator_placement_audit_time_seconds') == 0
         assert (number_of(registry, 'done'), number_of(registry, 'failed')) == (0, 0)
 
-    def test_findings_are_counted_by_verdict_and_those_of_the_audit_before_are_gone(
-        self, registry: prometheus_client.CollectorRegistry
-    ) -> None:
-        told = metrics.Audits(registry)
-        told.done([finding('leaked'), finding('leaked', provider='q'), finding('missing')], NOON, 1.5)
+    def test_findings_of_an_audit_replace_those_before(self, registry: prometheus_client.CollectorRegistry) -> None:
+        audits = metrics.Audits(registry)
+        audits.done([finding('leaked'), finding('leaked', provider='q'), finding('missing')], NOON, 1.5)
         assert findings(registry) == {**dict.fromkeys(VERDICTS, 0), 'leaked': 2, 'missing': 1}
-        told.done([finding('doubled')], NOON, 1.5)
+        audits.done([finding('doubled')], NOON, 1.5)
         assert findings(registry) == {**dict.fromkeys(VERDICTS, 0), 'doubled': 1}
         assert number_of(registry, 'done') == 2
 
-    def test_it_says_when_the_audit_ended_and_how_long_it_took(
-        self, registry: prometheus_client.CollectorRegistry
-    ) -> None:
+    def test_audit_sets_its_end_and_duration(self, registry: prometheus_client.CollectorRegistry) -> None:
         metrics.Audits(registry).done([], NOON, 1.5)
         assert registry.get_sample_value('migrator_placement_audit_time_seconds') == NOON.timestamp()
         assert registry.get_sample_value('migrator_placement_audit_duration_seconds') == 1.5
 
-    def test_an_audit_that_fails_is_counted_and_what_the_last_one_found_stays(
-        self, registry: prometheus_client.CollectorRegistry
-    ) -> None:
-        told = metrics.Audits(registry)
-        told.done([finding('leaked')], NOON, 1.5)
-        told.failed()
+    def test_failed_audit_is_counted_and_findings_stay(self, registry: prometheus_client.CollectorRegistry) -> None:
+        audits = metrics.Audits(registry)
+        audits.done([finding('leaked')], NOON, 1.5)
+        audits.failed()
         assert (number_of(registry, 'done'), number_of(registry, 'failed')) == (1, 1)
         assert findings(registry)['leaked'] == 1
         assert registry.get_sample_value('migrator_placement_audit_time_seconds') == NOON.timestamp()
 
 
 class TestMetrics:
-    def test_they_are_told_at_one_path_and_nothing_is_at_any_other(self) -> None:
+    def test_metrics_are_served_at_one_path_only(self) -> None:
         app = metrics.Metrics(list).make_app()
         status, text = get(app, '/metrics')
         assert status == '200 OK'
-        told = {family.name for family in parser.text_string_to_metric_families(text)}
-        assert told == {
+        names = {family.name for family in parser.text_string_to_metric_families(text)}
+        assert names == {
             'migrator_broker_away_seconds',
             'migrator_computes_down',
             'migrator_debts',
@@ -113,24 +105,24 @@ class TestMetrics:
             assert get(app, path)[0] == '404 Not Found'
 
     @pytest.mark.parametrize('path', ['/metrics', '/', '/favicon.ico'])
-    def test_to_head_it_answers_as_to_get_without_the_body(self, path: str) -> None:
+    def test_head_is_answered_as_get_without_a_body(self, path: str) -> None:
         app = metrics.Metrics(list).make_app()
         status, text = get(app, path)
         begun: list[Any] = []
         environ = {'REQUEST_METHOD': 'HEAD', 'PATH_INFO': path, 'QUERY_STRING': '', 'wsgi.input': io.BytesIO()}
         assert list(app(environ, lambda *what: begun.append(what))) == []
-        ((told, headers),) = begun
-        assert (told, dict(headers)['Content-Length']) == (status, str(len(text.encode())))
+        ((got, headers),) = begun
+        assert (got, dict(headers)['Content-Length']) == (status, str(len(text.encode())))
         assert dict(headers)['Content-Type'].startswith('text/plain')
 
-    def test_those_of_two_conductors_in_one_process_are_apart_and_the_librarys_own_registry_has_neither(self) -> None:
+    def test_two_conductors_in_one_process_have_separate_registries(self) -> None:
         one, other = metrics.Metrics(list), metrics.Metrics(list)
         metrics.Audits(one.registry).done([finding('leaked')], NOON, 1.5)
         assert other.registry.get_sample_value('migrator_placement_findings', {'verdict': 'leaked'}) is None
         assert not [each for each in prometheus_client.REGISTRY.collect() if each.name.startswith('migrator')]
 
 
-class TestAConductor:
+class TestConductorMetrics:
     def held_and_stuck(self, stage: Stage) -> tuple[float | None, float | None]:
         registry = stage.cloud.conductors['conductor1'].metrics.registry
         return (
@@ -138,7 +130,7 @@ class TestAConductor:
             registry.get_sample_value('migrator_migrations_stuck'),
         )
 
-    def test_it_tells_how_many_migrations_it_holds_and_how_many_of_them_are_stuck(self, stage: Stage) -> None:
+    def test_held_and_stuck_migrations_are_counted(self, stage: Stage) -> None:
         assert self.held_and_stuck(stage) == (0, 0)
         stall = stage.host('host1').faults.stall('arrived')
         migration = stage.begin()
@@ -149,28 +141,28 @@ class TestAConductor:
         stage.until_stuck(migration)
         assert self.held_and_stuck(stage) == (1, 1)
 
-    def test_it_tells_how_much_is_owed_and_how_much_waits_for_a_person(self, build: Callable[..., Stage]) -> None:
+    def test_deferred_and_blocked_cleanups_are_counted(self, build: Callable[..., Stage]) -> None:
         stage = build(options={'conductor.post_max_attempts': 1})
         registry = stage.cloud.conductors['conductor1'].metrics.registry
 
-        def told() -> list[float | None]:
+        def counted() -> list[float | None]:
             return [registry.get_sample_value('migrator_debts', {'alarm': alarm}) for alarm in ('no', 'yes')]
 
-        assert told() == [0, 0]
+        assert counted() == [0, 0]
         stage.host('host1').faults.fail('post_live_migration_at_source', 'it will not go', sticky=True)
         stage.end(stage.begin())
         stage.simulation.advance(6)
-        assert told() == [1, 0]
+        assert counted() == [1, 0]
         (cleanup,) = stage.database.cleanups.list()
         stage.database.cleanups.raise_alarm(cleanup, 'look first')
         stage.simulation.advance(6)
-        assert told() == [0, 1]
+        assert counted() == [0, 1]
 
-    def test_what_has_ended_is_held_no_more(self, stage: Stage) -> None:
+    def test_ended_migration_is_not_counted(self, stage: Stage) -> None:
         stage.end(stage.begin())
         assert self.held_and_stuck(stage) == (0, 0)
 
-    def test_one_that_does_not_audit_tells_nothing_of_audits(self, stage: Stage) -> None:
+    def test_conductor_without_audits_has_no_audit_metrics(self, stage: Stage) -> None:
         names = {one.name for one in stage.cloud.conductors['conductor1'].metrics.registry.collect()}
         assert names == {
             'migrator_broker_away_seconds',
@@ -180,7 +172,7 @@ class TestAConductor:
             'migrator_migrations_stuck',
         }
 
-    def test_one_that_audits_tells_when_it_last_has(self, build: Callable[..., Stage]) -> None:
+    def test_conductor_with_audits_has_the_time_of_the_last_one(self, build: Callable[..., Stage]) -> None:
         stage = build(options={'conductor.audit_interval': 30})
         registry = stage.cloud.conductors['conductor1'].metrics.registry
         began = stage.tools.threads.clock.now().timestamp()
@@ -189,7 +181,7 @@ class TestAConductor:
         assert ended is not None
         assert 27 <= ended - began <= 34
 
-    def test_while_placement_is_away_audits_fail_and_then_they_do_not(self, build: Callable[..., Stage]) -> None:
+    def test_audits_fail_while_placement_is_away(self, build: Callable[..., Stage]) -> None:
         stage = build(options={'conductor.audit_interval': 30})
         registry = stage.cloud.conductors['conductor1'].metrics.registry
         stage.cloud.adapter.inject(Fault.UNREACHABLE, method='GET', url='/resource_providers')
@@ -199,8 +191,8 @@ class TestAConductor:
         assert number_of(registry, 'failed') == 1
 
 
-class TestAWatch:
-    def test_an_audit_that_fails_raises_what_it_has_failed_of_and_is_counted(self, still: Stage) -> None:
+class TestWatch:
+    def test_failed_audit_raises_its_error_and_is_counted(self, still: Stage) -> None:
         registry = prometheus_client.CollectorRegistry()
         clock = still.tools.threads.clock
         watch = audit.Watch(still.database, still.cloud.placement_client, clock, metrics.Audits(registry))

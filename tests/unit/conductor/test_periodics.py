@@ -20,23 +20,23 @@ def observation(**more: object) -> protocol.Observation:
 
 
 class TestNews:
-    def test_a_first_answer_is_news_and_the_same_again_is_not(self) -> None:
+    def test_first_observation_is_news_and_an_equal_one_is_not(self) -> None:
         assert periodics.has_news(None, observation())
         assert not periodics.has_news(observation(), observation())
 
-    def test_progress_is_no_news_and_everything_else_is(self) -> None:
+    def test_only_progress_is_not_news(self) -> None:
         assert not periodics.has_news(observation(), observation(progress={'memory_total': 7}))
         assert periodics.has_news(observation(), observation(entry='returned'))
         assert periodics.has_news(observation(), observation(guest=protocol.Guest(instance_uuid='i')))
 
 
 class TestSweep:
-    def test_an_accepted_migration_of_which_no_conductor_was_told_is_taken_up(self, stage: Stage) -> None:
+    def test_accepted_migration_without_a_message_is_taken_up(self, stage: Stage) -> None:
         migration = stage.accept()
         assert stage.end(migration, 20).status == 'completed'
         stage.check(migration, 'host2')
 
-    def test_what_a_dead_conductor_owned_is_adopted_within_lease_and_sweep(self, build: Callable[..., Stage]) -> None:
+    def test_dead_conductors_migration_is_taken_over_within_lease_and_sweep(self, build: Callable[..., Stage]) -> None:
         stage = build(conductors=2, **ENDLESS)
         migration = stage.begin()
         stage.until_status(migration, 'running')
@@ -45,7 +45,7 @@ class TestSweep:
         stage.until(lambda: stage.row(migration).owner != owner, 15 + 5.5 + 0.1)
         assert stage.row(migration).epoch == 2
 
-    def test_a_raised_epoch_of_which_nobody_told_is_noticed(self, build: Callable[..., Stage]) -> None:
+    def test_raised_epoch_without_a_message_is_noticed(self, build: Callable[..., Stage]) -> None:
         stage = build(conductors=2, **ENDLESS)
         migration = stage.begin()
         stage.until_status(migration, 'running')
@@ -57,8 +57,8 @@ class TestSweep:
         held = {subject.row.uuid: subject.row for subject in stage.cloud.conductors[server].runner.held()}
         assert held[migration.uuid].epoch == stage.row(migration).epoch > 1
 
-    def test_one_that_is_lost_in_a_race_or_cannot_be_read_holds_up_none_behind_it(self, still: Stage) -> None:
-        """A host that registered at that moment ended the whole sweep, and the others waited for the next."""
+    def test_error_with_one_migration_does_not_stop_the_sweep(self, still: Stage) -> None:
+        """A host that registered at that moment ended the whole sweep. The others waited for the next one."""
         guests = [still.instance, *(still.cloud.boot(name, 'host2') for name in ('two', 'three', 'four'))]
         waiting = [still.adopt(still.accept(instance=guest)).row for guest in guests]
         for row in waiting:
@@ -75,7 +75,7 @@ class TestSweep:
                 report = protocol.HostReport(host='host1', boot_id='the next', version=4)
                 database.migrations.begin_boot(report, database.services, boot)
             elif uuid == waiting[1].uuid:
-                raise ValueError('a row that nobody can read')
+                raise ValueError('an unreadable row')
             return owned
 
         still.tools.database.migrations.adopt = disturbed  # type: ignore[method-assign] -- the moment between two looks
@@ -86,9 +86,7 @@ class TestSweep:
         still.do(conductor._sweep)
         assert {row.uuid for row in waiting} <= {subject.row.uuid for subject in conductor.runner.held()}
 
-    def test_what_waits_for_a_person_is_looked_at_each_sweep_and_not_more_often(
-        self, build: Callable[..., Stage]
-    ) -> None:
+    def test_stuck_migration_runs_once_each_sweep(self, build: Callable[..., Stage]) -> None:
         stage = build()
         stall = stage.host('host1').faults.stall('arrived')
         migration = stage.begin()
@@ -107,9 +105,7 @@ class TestSweep:
 
 
 class TestPolls:
-    def test_only_what_has_been_silent_is_asked_and_one_call_a_host_does_for_all(
-        self, build: Callable[..., Stage]
-    ) -> None:
+    def test_one_poll_a_host_covers_all_migrations_without_a_report(self, build: Callable[..., Stage]) -> None:
         stage = build(options={'max_concurrent_live_migrations': 8}, **ENDLESS)
         migrations = [stage.begin()]
         for number in range(3):
@@ -123,9 +119,9 @@ class TestPolls:
             for message in stage.cloud.recorder.messages[asked:]
             if message.method == 'poll_live_migrations' and message.kind == 'call'
         ]
-        assert 6 <= len(polls) <= 12, 'one each poll interval, and not one a migration'
+        assert 6 <= len(polls) <= 12, 'one for each poll interval, not one for each migration'
 
-    def test_what_the_copy_has_come_to_is_in_the_row(self, build: Callable[..., Stage]) -> None:
+    def test_progress_of_the_copy_is_in_the_row(self, build: Callable[..., Stage]) -> None:
         stage = build(**ENDLESS)
         migration = stage.begin()
         stage.until_status(migration, 'running')
@@ -135,7 +131,7 @@ class TestPolls:
         stage.simulation.advance(10)
         assert (stage.row(migration).memory_processed or 0) > (first or 0)
 
-    def test_a_host_that_is_silent_does_not_delay_another(self, build: Callable[..., Stage]) -> None:
+    def test_unreachable_host_does_not_delay_another(self, build: Callable[..., Stage]) -> None:
         stage = build(hosts=4, **ENDLESS)
         first = stage.begin('host3')
         other = stage.cloud.boot('other', 'host2', dirty_rate=10000.0)
@@ -148,7 +144,7 @@ class TestPolls:
         stage.simulation.advance(10)
         assert (stage.row(second).memory_processed or 0) > before
 
-    def test_what_was_taken_in_is_acknowledged_so_that_no_host_keeps_it(self, stage: Stage) -> None:
+    def test_received_reports_are_acknowledged_and_dropped_by_the_host(self, stage: Stage) -> None:
         migration = stage.begin()
         stage.end(migration)
         stage.simulation.advance(10)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every cell of the table by which a restart is settled, drawn from the table itself.
+"""Tests of every cell of the table that settles a migration after a restart.
 
-What the protocol says is typed out here once more, cell by cell: a row, or a column, that is added to the table without
-a word here fails, and so does one that is taken away. How two rows are joined is in ``test_settle.py``; how each comes
-about for real, in ``tests/functional/test_restart.py``.
+The protocol is written here a second time, cell by cell. A row or column that only one of the two has fails a test.
+``test_settle.py`` tests how two rows are combined, and ``tests/functional/test_restart.py`` how each of
+them comes about.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ def cells() -> list[object]:
 
 
 @pytest.mark.parametrize(('typed', 'observed', 'place', 'act'), cells())
-def test_a_cell_is_what_the_protocol_says(typed: dict[Observed, str], observed: Observed, place: int, act: Act) -> None:
-    assert observed in typed, f'nobody has typed out what "{observed}" asks for'
+def test_cell_is_as_the_protocol_says(typed: dict[Observed, str], observed: Observed, place: int, act: Act) -> None:
+    assert observed in typed, f'no expected cells for "{observed}"'
     wanted = typed[observed].split(' | ')
     assert len(wanted) == len(Column)
     assert act is Act[wanted[place].upper().replace(' ', '_')]
 
 
-def test_no_row_and_no_column_is_missing() -> None:
+def test_table_has_every_row_and_column() -> None:
     assert set(COLUMNS) == set(Column)
     for host, table, typed in BOTH:
         assert set(table) == set(typed), host
 
 
-def test_each_row_is_tried_joined_with_others_too() -> None:
+def test_each_row_is_combined_with_others() -> None:
     joined = [(observed, other) for observed, other, _ in test_settle.SOURCE_ROWS]
     joined += [(other, observed) for observed, other, _ in test_settle.DESTINATION_ROWS]
     assert {source for source, _ in joined} == set(settle.SOURCE)
     assert {destination for _, destination in joined} == set(settle.DESTINATION)
 
 
-def test_whatever_a_host_can_say_has_a_row_or_stands_for_no_answer() -> None:
+def test_every_report_of_a_host_has_a_row_or_counts_as_no_reply() -> None:
     assert set(settle.SOURCE) | set(settle.DESTINATION) | {Observed.MISSING, Observed.DOWN} == set(Observed)

@@ -19,7 +19,7 @@ from migrator.testing.simulation.threads import Simulation
 
 
 class Subject:
-    """A migration whose story is what the test says."""
+    """A migration whose run is a function of the test."""
 
     def __init__(self, uuid: str = 'm1') -> None:
         self.row = types.SimpleNamespace(
@@ -94,7 +94,7 @@ def scene(seed: int | None) -> Iterator[Scene]:
         yield Scene(simulation)
 
 
-def test_what_is_taken_up_runs_at_once_and_then_waits_without_a_thread(scene: Scene) -> None:
+def test_taken_migration_runs_at_once_and_parks_without_a_thread(scene: Scene) -> None:
     scene.runner.take(Subject())
     scene.simulation.run_ready()
     assert scene.runs == ['m1']
@@ -104,7 +104,7 @@ def test_what_is_taken_up_runs_at_once_and_then_waits_without_a_thread(scene: Sc
 
 
 @pytest.mark.seeds(None, 1, 2, 3)
-def test_one_migration_never_runs_twice_at_once_and_woken_meanwhile_runs_again(scene: Scene) -> None:
+def test_migration_woken_during_its_run_runs_again_afterwards(scene: Scene) -> None:
     gate = scene.threads.event()
     running, most = [0], [0]
 
@@ -128,7 +128,7 @@ def test_one_migration_never_runs_twice_at_once_and_woken_meanwhile_runs_again(s
 
 
 @pytest.mark.seeds(None, 1, 2, 3)
-def test_another_migration_runs_beside_it(scene: Scene) -> None:
+def test_two_migrations_run_at_the_same_time(scene: Scene) -> None:
     gate = scene.threads.event()
     scene.act = lambda subject: gate.wait() and Parked('nothing')
     for uuid in ('m1', 'm2'):
@@ -138,13 +138,13 @@ def test_another_migration_runs_beside_it(scene: Scene) -> None:
     gate.set()
 
 
-def test_who_is_not_here_cannot_be_woken(scene: Scene) -> None:
+def test_unknown_migration_cannot_be_woken(scene: Scene) -> None:
     assert not scene.runner.wake('m1')
     scene.runner.take(Subject())
     assert scene.runner.wake('m1')
 
 
-def test_an_event_and_an_answer_are_taken_in_before_the_next_run(scene: Scene) -> None:
+def test_report_and_observation_are_recorded_before_the_next_run(scene: Scene) -> None:
     subject = Subject()
     scene.runner.take(subject)
     scene.simulation.run_ready()
@@ -154,7 +154,7 @@ def test_an_event_and_an_answer_are_taken_in_before_the_next_run(scene: Scene) -
     assert sorted(subject.taken) == ['an answer', 'an event']
 
 
-def test_it_is_read_anew_only_where_others_may_have_changed_it(scene: Scene) -> None:
+def test_row_is_read_again_only_if_others_may_have_changed_it(scene: Scene) -> None:
     subject = Subject()
     scene.runner.take(subject)
     scene.runner.wake('m1')
@@ -166,7 +166,7 @@ def test_it_is_read_anew_only_where_others_may_have_changed_it(scene: Scene) -> 
 
 
 @pytest.mark.seeds(None, 1, 2, 3)
-def test_a_change_that_comes_while_it_is_read_is_read_once_more(scene: Scene) -> None:
+def test_change_during_a_read_causes_another_read(scene: Scene) -> None:
     reload = scene.reload
 
     def reload_and_change(uuid: str) -> Any:
@@ -183,7 +183,7 @@ def test_a_change_that_comes_while_it_is_read_is_read_once_more(scene: Scene) ->
     assert scene.reloads == 2
 
 
-def test_a_write_that_was_refused_is_read_anew_and_observed_again(scene: Scene) -> None:
+def test_refused_write_causes_a_read_and_another_run(scene: Scene) -> None:
     def act(subject: Subject) -> Parked:
         if len(scene.runs) == 1:
             raise exception.NotOwner(migration_uuid='m1', owner='o', epoch=1)
@@ -196,7 +196,7 @@ def test_a_write_that_was_refused_is_read_anew_and_observed_again(scene: Scene) 
     assert (scene.runs, subject.became) == (['m1', 'm1'], [scene.fresh])
 
 
-def test_what_another_one_owns_by_now_is_let_go(scene: Scene) -> None:
+def test_migration_of_another_owner_is_released(scene: Scene) -> None:
     scene.fresh = None
     scene.runner.take(Subject())
     scene.simulation.run_ready()
@@ -209,7 +209,7 @@ def test_what_another_one_owns_by_now_is_let_go(scene: Scene) -> None:
 @pytest.mark.parametrize(
     'error', [exception.DatabaseUnreachable(reason='it is away'), ZeroDivisionError('a mistake of ours')]
 )
-def test_an_error_is_tried_again_later_from_what_is_stored(scene: Scene, error: Exception) -> None:
+def test_error_is_tried_again_later_from_the_stored_row(scene: Scene, error: Exception) -> None:
     def act(subject: Subject) -> Parked:
         raise error
 
@@ -226,7 +226,7 @@ def test_an_error_is_tried_again_later_from_what_is_stored(scene: Scene, error: 
     assert (len(scene.runs), scene.reloads) == (2, 1)
 
 
-def test_three_equal_errors_in_a_row_need_a_person(scene: Scene) -> None:
+def test_three_equal_errors_in_a_row_make_it_stuck(scene: Scene) -> None:
     errors = [
         ValueError('odd'),
         ValueError('odd'),
@@ -238,7 +238,7 @@ def test_three_equal_errors_in_a_row_need_a_person(scene: Scene) -> None:
     scene.fresh = subject = Subject()
     scene.runner.take(subject)
     scene.simulation.run_ready()
-    told = []
+    reasons = []
     for error in errors:
 
         def act(subject: Subject, error: Exception = error) -> Parked:
@@ -247,18 +247,18 @@ def test_three_equal_errors_in_a_row_need_a_person(scene: Scene) -> None:
         scene.act = act
         scene.runner.wake('m1')
         scene.simulation.run_ready()
-        told.append(subject.row.stuck_reason)
-    assert told[:-1] == [None] * (len(errors) - 1)
-    assert "Conductor conductor meets the same unexpected error each time: KeyError: 'uuid\\udc80'" in told[-1]
-    assert told[-1].isascii()
+        reasons.append(subject.row.stuck_reason)
+    assert reasons[:-1] == [None] * (len(errors) - 1)
+    assert "Conductor conductor meets the same unexpected error each time: KeyError: 'uuid\\udc80'" in reasons[-1]
+    assert reasons[-1].isascii()
     scene.act = lambda subject: Parked('nothing')
     scene.runner.wake('m1')
     scene.simulation.run_ready()
     assert subject.row.stuck_reason is None
 
 
-def test_what_is_here_already_is_not_taken_up_beside_itself(scene: Scene) -> None:
-    """A sweep may find a row without a migration at the moment at which a request brings it."""
+def test_second_take_does_not_run_it_twice(scene: Scene) -> None:
+    """A sweep may find the row while a request brings the same migration."""
     gate, running, most = scene.threads.event(), [0], [0]
 
     def act(subject: Subject) -> Parked:
@@ -277,7 +277,7 @@ def test_what_is_here_already_is_not_taken_up_beside_itself(scene: Scene) -> Non
     assert (scene.runs, most, scene.reloads) == (['m1', 'm1'], [1], 1)
 
 
-def test_an_error_while_it_is_read_is_tried_again_too(scene: Scene) -> None:
+def test_error_during_a_read_is_tried_again(scene: Scene) -> None:
     def fail(uuid: str) -> Any:
         raise exception.DatabaseUnreachable(reason='it is away')
 
@@ -294,7 +294,7 @@ def test_an_error_while_it_is_read_is_tried_again_too(scene: Scene) -> None:
     assert subject.became == [scene.fresh]
 
 
-def test_what_is_stuck_is_noted_once_and_kept(scene: Scene) -> None:
+def test_stuck_reason_is_written_once_and_kept(scene: Scene) -> None:
     noted: list[str] = []
     subject = Subject()
     subject.note_stuck = lambda reason: noted.append(reason) or setattr(subject.row, 'stuck_reason', reason)
@@ -307,8 +307,8 @@ def test_what_is_stuck_is_noted_once_and_kept(scene: Scene) -> None:
     assert scene.runner.holds('m1')
 
 
-def test_nobody_says_stuck_of_what_another_one_owns_by_now(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    """Who was paused looks at a world in which its successor has gone on, and does not know it."""
+def test_migration_of_another_owner_is_not_logged_as_stuck(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    """A conductor that was paused observes the results of its successor."""
     subject = Subject()
 
     def refused(reason: str) -> None:
@@ -323,7 +323,7 @@ def test_nobody_says_stuck_of_what_another_one_owns_by_now(scene: Scene, caplog:
     assert 'stuck' not in caplog.text
 
 
-def test_what_has_ended_is_let_go(scene: Scene) -> None:
+def test_ended_migration_is_released(scene: Scene) -> None:
     subject = Subject()
     subject.ended = True
     scene.runner.take(subject)
@@ -333,7 +333,7 @@ def test_what_has_ended_is_let_go(scene: Scene) -> None:
 
 
 @pytest.mark.seeds(None, 1, 2, 3)
-def test_a_life_that_is_over_lets_everything_go_and_what_runs_stops_at_its_next_pause(scene: Scene) -> None:
+def test_drop_all_stops_runs_at_their_next_pause(scene: Scene) -> None:
     gate = scene.threads.event()
     scene.act = lambda subject: gate.wait() and Parked('nothing')
     scene.runner.take(Subject())

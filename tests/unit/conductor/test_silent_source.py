@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Why a migration has failed is told with the host, the step and the error, and a silent source as a silent source."""
+"""Tests that a failure names the host, the step and the error, and an unreachable source as such."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def failure(stage, migration):
 
 
 @pytest.mark.parametrize(('host', 'step'), STEPS)
-def test_an_error_that_is_not_ours_is_told_with_its_type_host_and_step(stage, host, step, monkeypatch):
+def test_unexpected_error_is_reported_with_type_host_and_step(stage, host, step, monkeypatch):
     def fail(*args):
         raise KeyError('name')
 
@@ -29,25 +29,25 @@ def test_an_error_that_is_not_ours_is_told_with_its_type_host_and_step(stage, ho
 
 
 @pytest.mark.parametrize('named', ['host2', None])
-def test_a_source_that_does_not_answer_its_check_is_told_as_that(build, named):
+def test_unreachable_source_is_the_reason_of_its_failed_check(build, named):
     stage = build(hosts=3)
     stall = stage.host('host1').faults.stall('check_can_live_migrate_source')
     migration = stage.begin(named)
     stage.until(stall.reached.is_set)
     stage.kill('host1')
-    said = failure(stage, migration)
-    assert said.startswith('The source host1 did not answer check_can_live_migrate_source within 60.0 s')
-    assert 'host3' not in said
-    assert 'No valid host' not in said
-    assert '1800' not in said
+    reason = failure(stage, migration)
+    assert reason.startswith('The source host1 did not answer check_can_live_migrate_source within 60.0 s')
+    assert 'host3' not in reason
+    assert 'No valid host' not in reason
+    assert '1800' not in reason
 
 
 @pytest.mark.parametrize('named', ['host2', None])
-def test_a_guest_that_never_was_at_the_source_is_not_said_to_be_lost(stage, named):
+def test_guest_that_never_was_at_the_source_is_not_reported_lost(stage, named):
     del stage.host('host1').guests[stage.instance.uuid]
     migration = stage.begin(named)
-    said = failure(stage, migration)
-    assert f'host1 has no guest {stage.instance.uuid}' in said
-    assert 'lost' not in said
+    reason = failure(stage, migration)
+    assert f'host1 has no guest {stage.instance.uuid}' in reason
+    assert 'lost' not in reason
     steps = stage.database.migrations.steps(migration.uuid)
     assert [step for step in steps if 'lost' in str((step.result or {}).get('reason'))] == []

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a migration says that it waits for is true, is of the right host, and is said for as long as it is true."""
+"""Tests that the reason of a wait is true, names the right host, and lasts as long as the wait."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def force(stage, migration):
 
 
 def unheard(stage, *hosts):
-    """RPC to these hosts is lost; their heartbeats arrive."""
+    """Drop the RPC to these hosts; their heartbeats still arrive."""
     stage.cloud.bus.faults = lambda m: 'lose' if m.kind in ('call', 'cast') and m.target.server in hosts else None
 
 
@@ -34,12 +34,12 @@ def busy(stage, host):
         yield
 
 
-def said(stage, migration):
+def reason_of(stage, migration):
     row = stage.row(migration)
     return row.waits_for or row.stuck_reason
 
 
-def test_stuck_a_second_time_it_stays_stuck(build):
+def test_second_stuck_reason_stays(build):
     stage = build()
     stall = stage.host('host1').faults.stall('live_migration')
     migration = stage.begin('host2')
@@ -53,7 +53,7 @@ def test_stuck_a_second_time_it_stays_stuck(build):
     stage.database.requests.request_abandon(stage.row(migration), 'host1', 'me')
 
 
-def test_a_post_copy_that_breaks_with_its_source_has_not_completed(build):
+def test_post_copy_broken_by_its_source_is_not_completed(build):
     stage = build(post_copy=True, **ENDLESS)
     stall = stage.host('host1').faults.stall('postcopy', sticky=True)
     migration = stage.begin('host2')
@@ -68,7 +68,7 @@ def test_a_post_copy_that_breaks_with_its_source_has_not_completed(build):
     assert stage.row(migration).status != 'completed'
 
 
-def test_a_post_copy_under_a_killed_service_has_not_completed(build):
+def test_post_copy_under_a_killed_service_is_not_completed(build):
     stage = build(post_copy=True, **ENDLESS)
     stall = stage.host('host1').faults.stall('postcopy', sticky=True)
     migration = stage.begin('host2')
@@ -84,12 +84,12 @@ def test_a_post_copy_under_a_killed_service_has_not_completed(build):
     stage.simulation.advance(60)
     stall.release()
     stage.simulation.advance(120)
-    # What is owed was to be paid when the last page had come: it is blocked, 'the guest is there and could run'.
+    # The deferred cleanup ran before the last page had come, and was blocked: 'the guest is there and could run'.
     assert ([cleanup.alarm for cleanup in stage.database.cleanups.list()], status) == ([], 'running (post-copy)')
 
 
 @pytest.mark.parametrize('kind', ['shuffled', 'alternating'])
-def test_an_error_that_reads_otherwise_each_time(build, kind):
+def test_error_with_a_changing_text_has_a_reason(build, kind):
     stage = build(hosts=8)
     migration = stage.accept()
     real, turn = stage.cloud.adapter.request, itertools.count()
@@ -111,11 +111,11 @@ def test_an_error_that_reads_otherwise_each_time(build, kind):
     stage.cloud.adapter.request = request
     stage.door.live_migrate(stages.context.admin_context(), migration.uuid)
     stage.simulation.advance(700)
-    assert said(stage, migration)
+    assert reason_of(stage, migration)
 
 
 @pytest.mark.parametrize('abort', [True, False])
-def test_what_is_unwound_says_that_it_waits_for_a_place(build, abort):
+def test_rollback_reports_that_it_waits_for_a_slot(build, abort):
     stage = build(**ENDLESS)
     stall = stage.host('host1').faults.stall('copying')
     migration = stage.begin('host2')
@@ -134,11 +134,11 @@ def test_what_is_unwound_says_that_it_waits_for_a_place(build, abort):
     with busy(stage, 'host2'):
         stage.simulation.advance(900)
         assert (stage.row(migration).status, stage.row(migration).outcome) == ('running', 'back')
-        assert said(stage, migration)
+        assert reason_of(stage, migration)
 
 
 @pytest.mark.parametrize('status', ['running', 'queued'])
-def test_no_copy_is_waited_for_without_end_where_the_destination_is_not_heard(build, status):
+def test_copy_to_an_unreachable_destination_does_not_wait_for_ever(build, status):
     stage = build(**ENDLESS)
     migration = stage.begin('host2')
     stage.until_status(migration, 'running')
@@ -152,7 +152,7 @@ def test_no_copy_is_waited_for_without_end_where_the_destination_is_not_heard(bu
     assert row.stuck_reason, row.waits_for
 
 
-def test_what_was_declared_is_not_asked_for(build):
+def test_forced_down_source_is_not_the_reason(build):
     stage = build(**ENDLESS)
     migration = stage.begin('host2')
     stage.until_status(migration, 'running')
@@ -162,10 +162,10 @@ def test_what_was_declared_is_not_asked_for(build):
     stage.simulation.advance(200)
     stage.database.services.update(stage.database.services.get_compute('host1').id, forced_down=True)
     stage.simulation.advance(700)
-    assert 'host2' in (said(stage, migration) or '')
+    assert 'host2' in (reason_of(stage, migration) or '')
 
 
-def test_a_forced_copy_is_a_copy(build):
+def test_forced_copy_may_last(build):
     stage = build(link=1.0, **ENDLESS)
     migration = stage.begin('host2')
     stage.until_status(migration, 'running')
@@ -177,7 +177,7 @@ def test_a_forced_copy_is_a_copy(build):
 
 
 @pytest.mark.parametrize('where', ['preparing', 'running'])
-def test_what_has_come_is_not_waited_for(build, where):
+def test_reason_ends_when_the_wait_ends(build, where):
     stage = build(**ENDLESS)
     if where == 'preparing':
         stage.host('host2').faults.stall('pre_live_migration')
@@ -200,7 +200,7 @@ def test_what_has_come_is_not_waited_for(build, where):
     assert 'to say where the guest is' not in why
 
 
-def test_a_reason_does_not_change_with_each_try(build):
+def test_reason_stays_the_same_across_retries(build):
     stage = build()
     stall = stage.host('host1').faults.stall('arrived')
     migration = stage.begin('host2')
@@ -216,7 +216,7 @@ def test_a_reason_does_not_change_with_each_try(build):
     assert len({one.payload.get('reason') for one in stuck}) == 1
 
 
-def test_placement_stuck_stays_so_in_another_conductors_hands(build):
+def test_stuck_for_placement_stays_stuck_after_a_takeover(build):
     stage = build(conductors=2)
     stall = stage.host('host1').faults.stall('arrived')
     migration = stage.begin('host2')
@@ -235,21 +235,21 @@ def test_placement_stuck_stays_so_in_another_conductors_hands(build):
 
 
 @pytest.mark.parametrize(('host', 'phase'), [('host2', 'pre_live_migration'), ('host1', 'live_migration')])
-def test_a_host_that_dies_of_it_again_and_again(build, host, phase):
+def test_step_that_kills_its_host_each_time_has_a_reason(build, host, phase):
     stage = build()
     stage.host(host).faults.stall(phase, sticky=True)
     migration = stage.begin('host2')
     for _ in range(30):
         stage.simulation.advance(25)
-        if said(stage, migration):
+        if reason_of(stage, migration):
             return
         stage.kill(host)
         stage.simulation.advance(3)
         stage.cloud.start_compute(host)
-    assert said(stage, migration)
+    assert reason_of(stage, migration)
 
 
-def test_a_wait_for_a_place_is_not_the_fault_of_the_hypervisor(build):
+def test_wait_for_a_slot_does_not_blame_the_hypervisor(build):
     stage = build(**ENDLESS)
     migration = stage.begin('host2')
     stage.until_status(migration, 'running')
@@ -259,7 +259,7 @@ def test_a_wait_for_a_place_is_not_the_fault_of_the_hypervisor(build):
     assert 'look at the hypervisor of host1' not in why
 
 
-def test_an_abort_that_waits_for_the_destination_does_not_blame_the_source(build):
+def test_abort_waiting_for_the_destination_does_not_blame_the_source(build):
     stage = build(**ENDLESS)
     migration = stage.begin('host2')
     stage.until_status(migration, 'running')
