@@ -281,7 +281,7 @@ class ConductorManager:
     def step_ended(self, context: migrator_context.RequestContext, report: protocol.Report) -> None:
         """Record the report of a step that has started or ended.
 
-        A report of a migration that this conductor does not own is dropped. The owner's poll finds the same.
+        A report of neither a migration nor a cleanup of this conductor is dropped. The owner's poll finds the same.
         """
         if not self.runner.wake(report.migration_uuid, report=report):
             cleanups.take_report(self.tools, report)

@@ -24,6 +24,6 @@ def test_outage_is_one_warning_and_its_end_one_line(caplog: pytest.LogCaptureFix
         placement.heard(None)
         placement.heard(None)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ('WARNING', 'Waiting for Placement: Placement is not reachable: no route.'),
+        ('WARNING', 'Waiting for Placement: Placement is not reachable: no route'),
         ('INFO', 'No longer waiting for Placement, which answers again after 42 s'),
     ]

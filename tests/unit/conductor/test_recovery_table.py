@@ -3,8 +3,7 @@
 """Tests of every cell of the table that settles a migration after a restart.
 
 The protocol is written here a second time, cell by cell. A row or column that only one of the two has fails a test.
-``test_settle.py`` tests how two rows are combined, and ``tests/functional/test_restart.py`` how each of
-them comes about.
+``test_settle.py`` tests how two rows are combined, and ``tests/functional/test_restart.py`` how each comes about.
 """
 
 from __future__ import annotations
