@@ -28,7 +28,7 @@ class Broker:
 
     :param server: the conductor's name, for its log.
     :param send: sends a probe with a number to this conductor. The probe comes back to :meth:`heard`.
-    :param spacing: returns the seconds between two calls of :meth:`knock`.
+    :param spacing: returns the seconds between two calls of :meth:`probe`.
     :ivar on_change: called when the broker becomes unreachable, and when it is reachable again.
     """
 
@@ -49,12 +49,12 @@ class Broker:
         #: When a probe last came back, and the reading of the clock then. It is read without the lock.
         self._proof = self._unbroken_since, 0.0
 
-    def begin_life(self) -> None:
+    def begin_incarnation(self) -> None:
         """Count from now on, because this conductor received nothing before."""
         with self._lock:
             self._unbroken_since = self._threads.clock.monotonic()
 
-    def knock(self) -> None:
+    def probe(self) -> None:
         """Send a probe; if the last ones have not come back, the broker counts as away."""
         with self._lock:
             self._sent += 1

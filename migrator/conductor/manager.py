@@ -109,12 +109,12 @@ class ConductorManager:
 
     # --- start, lease and stop ---------------------------------------------------------------------------------------
 
-    def begin_life(self) -> None:
+    def begin_incarnation(self) -> None:
         """Begin a new incarnation: take a new id and a new lease, and own nothing yet."""
         self.runner.drop_all()
         self.tools.owner = self._threads.new_uuid()
-        self.tools.broker.begin_life()
-        self.tools.hosts.begin_life()
+        self.tools.broker.begin_incarnation()
+        self.tools.hosts.begin_incarnation()
         self.tools.database.conductors.register(self.tools.owner, self.tools.server, self.conf.conductor.lease)
 
     def report_alive(self) -> None:
@@ -126,7 +126,7 @@ class ConductorManager:
 
         :raises migrator.exception.ServiceUnreachable: the database or the message broker is unreachable.
         """
-        self.begin_life()
+        self.begin_incarnation()
         self.report_alive()
         target = rpc.Target(rpcapi.TOPIC, self.tools.server, rpcapi.VERSION)
         self._served.append(self._rpc.serve(target, self))
@@ -177,11 +177,11 @@ class ConductorManager:
             return
         if owner:
             LOG.warning('Lease of conductor %s has expired; it releases its migrations', owner)
-        self.begin_life()
+        self.begin_incarnation()
         self.report_alive()
 
     def _probe_broker(self) -> None:
-        self.tools.broker.knock()
+        self.tools.broker.probe()
         down_time = self.tools.options.service_down_time
         if self.tools.owner and self.tools.broker.unbroken_for() >= down_time:
             self.metrics.count_down(self.tools.database.services.call_down(down_time))

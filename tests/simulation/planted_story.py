@@ -262,13 +262,13 @@ def _dies_of(errors: Callable[[BaseException | None], bool]) -> Iterator[object]
     """Have the thread that runs a migration die of some errors, and nobody take back that it runs."""
     later = Runner._try_later
 
-    def die(self: Any, tale: Any) -> None:
+    def die(self: Any, one: Any) -> None:
         if errors(sys.exception()):
             raise RuntimeError('planted')
-        later(self, tale)
+        later(self, one)
 
-    def run(self: Any, tale: Any) -> None:
-        self._run_while_woken(tale)
+    def run(self: Any, one: Any) -> None:
+        self._run_while_woken(one)
 
     with patched(Runner, '_run', run), patched(Runner, '_try_later', die) as there:
         yield there

@@ -66,7 +66,7 @@ def test_failed_start_gives_up_the_lease(tmp_path, monkeypatch):
     starting = process.Process('migrator-conductor', conf, executors.NativeThreads())
 
     def breaks_off(manager):
-        manager.begin_life()
+        manager.begin_incarnation()
         starting.stopping.set()
         raise exception.ServiceUnreachable(service='The message broker', reason='planted')
 

@@ -72,7 +72,7 @@ class Scene:
         self.threads = simulation.process('conductor')
         self.api = API(self.threads)
         self.broker = broker.Broker('conductor', lambda number: self.broker.heard(number), self.threads, lambda: 5.0)
-        executors.Periodic(self.threads, 5.0, self.broker.knock, 'knock').start()
+        executors.Periodic(self.threads, 5.0, self.broker.probe, 'probe').start()
         self.hosts = compute_client.Hosts(self.api, self.threads, lambda: 2.0, self.broker)
 
     def call(self, host: str, number: int, busy: list[int]) -> None:
@@ -268,7 +268,7 @@ class TestUnanswered:
     def test_new_incarnation_counts_from_its_begin(self, scene: Scene) -> None:
         scene.hosts.tell('host1', 'pre_live_migration', order())
         scene.simulation.advance(100)
-        scene.hosts.begin_life()
+        scene.hosts.begin_incarnation()
         assert scene.hosts.silent_for('host1') == 0
         scene.simulation.advance(7)
         assert scene.hosts.silent_for('host1') == pytest.approx(7)

@@ -64,7 +64,7 @@ class TestSweep:
         for row in waiting:
             still.tools.database.conductors.retire(row.owner or '')
         conductor = still.cloud.conductors['conductor1']
-        still.do(conductor.begin_life)
+        still.do(conductor.begin_incarnation)
         database = still.database
         adopt = database.migrations.adopt
 

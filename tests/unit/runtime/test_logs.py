@@ -302,5 +302,5 @@ def test_wait_and_deferred_cleanup_are_logged_with_the_migration(cloud, log):
     assert cloud.database.cleanups.list(), 'a cleanup was deferred'
     cloud.start_compute('host1')
     cloud.simulation.run_until(lambda: not cloud.database.cleanups.list())
-    paid = of(read(log[1]), 'conductor.cleanups', 'is done')
-    assert {(line['migration'], line['instance']) for line in paid} == {(migration.uuid, instance.uuid)}
+    done = of(read(log[1]), 'conductor.cleanups', 'is done')
+    assert {(line['migration'], line['instance']) for line in done} == {(migration.uuid, instance.uuid)}
