@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Runs a saga: intent before act, observe before deciding, undo of what started, forward only after the pivot."""
+"""The executor of a saga.
+
+It commits an intent before it acts and observes before it decides. It undoes what has started before the pivot. After
+the pivot it only goes forward.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +21,17 @@ BACK = 'back'
 
 
 class Subject(Protocol):
-    """What a saga is told of: the holder of the row, the fence, and the journal.
+    """The object that a saga runs for: it holds the row, the guard and the journal.
 
-    Every write goes through :meth:`commit`, which is one transaction behind the owner's guard. What else a body wants
-    written with it, the subject collects by itself.
+    Every write goes through :meth:`commit`, which is one transaction behind the owner's guard. The subject itself
+    collects what else a body wants to write in the same transaction.
     """
 
     journal: Journal
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is; each has records of its own."""
+        """The number of the attempt; each attempt has its own records."""
 
     @property
     def outcome(self) -> str | None:
@@ -35,20 +39,20 @@ class Subject(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether its end has been committed."""
+        """Whether the end of the saga is committed."""
 
     @property
-    def against(self) -> str | None:
-        """Why it should turn back, if somebody or something wishes so; a wish is never an outcome."""
+    def abort_reason(self) -> str | None:
+        """Why the saga should be undone: a request or a failure; None: no reason. It is never an outcome."""
 
     def need_not_settle(self, step: str) -> bool:
-        """Whether the pivot, though its intent is in the journal, has certainly not been begun with, and can be."""
+        """Return whether the pivot certainly was not sent, despite its intent, and can be sent now."""
 
-    def turn_against(self, reason: str) -> None:
-        """Note a failure as the wish to turn back."""
+    def note_failure(self, reason: str) -> None:
+        """Keep a failure as the abort reason."""
 
     def enter(self, status: str) -> None:
-        """Have a status written with the next commit."""
+        """Write a status with the next commit."""
 
     def commit(self, records: Sequence[StepRecord], outcome: str | None = None) -> None:
         """Write records and outcome in one guarded transaction, and take them into the journal.
@@ -57,13 +61,13 @@ class Subject(Protocol):
         """
 
     def has_next_attempt(self) -> bool:
-        """Whether another attempt is worth trying once this one is undone."""
+        """Return whether another attempt may be made once this one is undone."""
 
     def begin_next_attempt(self) -> None:
         """Commit the start of the next attempt."""
 
     def undone(self) -> None:
-        """Commit the end of a saga that was undone."""
+        """Commit the end of a saga whose steps are undone."""
 
 
 T = TypeVar('T', bound=Subject)
@@ -71,16 +75,16 @@ T = TypeVar('T', bound=Subject)
 
 @dataclasses.dataclass
 class _Buffer:
-    """What is done and waits to be committed with the next intent."""
+    """Records and an outcome that the next commit writes together with its intent."""
 
     records: list[StepRecord] = dataclasses.field(default_factory=list)
     outcome: str | None = None
 
 
 class SagaExecutor(Generic[T]):
-    """Runs one saga for one subject until it parks, is stuck, or has ended.
+    """The executor of one saga for one subject. A run ends when the saga parks, is stuck, or has ended.
 
-    It keeps nothing between two runs but what the journal keeps: any executor may go on where another stopped.
+    The only state between two runs is the journal. Any executor can continue where another one stopped.
     """
 
     def __init__(self, saga: Saga[T], subject: T) -> None:
@@ -89,9 +93,9 @@ class SagaExecutor(Generic[T]):
         self._buffer = _Buffer()
 
     def run(self) -> Parked | Stuck | None:
-        """Go on as far as possible.
+        """Run the saga as far as possible.
 
-        :returns: what it waits for, why it is stuck, or None when it has ended.
+        :returns: what the saga waits for, why it is stuck, or None when it has ended.
         """
         while not self.subject.ended:
             outcome = self._buffer.outcome or self.subject.outcome
@@ -120,7 +124,7 @@ class SagaExecutor(Generic[T]):
             and subject.journal.find(subject.attempt, step.name) is not None
             and not subject.need_not_settle(step.name)
         )
-        if subject.against is None and not sent:
+        if subject.abort_reason is None and not sent:
             return self._do(step)
         return self._settle(step)
 
@@ -128,7 +132,7 @@ class SagaExecutor(Generic[T]):
         verdict = self._intend(step)
         if verdict is None:
             if any(self.saga.step(record.step).intent for record in self._buffer.records):
-                # What had an effect is committed before the next act; what only looked may share the next commit.
+                # A step with an effect is committed before the next act. Steps that only look share the next commit.
                 self._flush()
             verdict = step.do(self.subject)
         return self._take(step, verdict)
@@ -154,12 +158,12 @@ class SagaExecutor(Generic[T]):
                 self.subject.journal.put([record])
             case Failed(reason):
                 self._flush()
-                self.subject.turn_against(reason)
+                self.subject.note_failure(reason)
             case _:
                 return verdict
         return None
 
-    # --- at the pivot, and against it --------------------------------------------------------------------------------
+    # --- settling ----------------------------------------------------------------------------------------------------
 
     def _settle(self, step: Step[T]) -> Parked | Stuck | None:
         subject = self.subject
@@ -167,7 +171,7 @@ class SagaExecutor(Generic[T]):
         settled = self.saga.settle(subject)
         match settled:
             case Forward(result):
-                # Committed together with what follows from it at once: see _forward.
+                # The record is committed together with the first step after the pivot; see _forward.
                 record = self._record(self.saga.pivot, DO, StepState.DONE, result)
                 self._buffer = _Buffer([record], FORWARD)
                 subject.journal.put([record])
@@ -182,7 +186,7 @@ class SagaExecutor(Generic[T]):
             case GoOn():
                 return self._do(step)
             case Failed(reason):
-                subject.turn_against(reason)
+                subject.note_failure(reason)
             case _:
                 return settled
         return None
@@ -210,7 +214,7 @@ class SagaExecutor(Generic[T]):
             self._flush(intents)
         pauses = [pause for pause in [self._retry(step) for step in group] if pause is not None]
         if not pauses:
-            return None  # all done: look what is next
+            return None
         stuck = [pause for pause in pauses if isinstance(pause, Stuck)]
         return (stuck or pauses)[0]
 
@@ -220,7 +224,7 @@ class SagaExecutor(Generic[T]):
 
     @staticmethod
     def _wait(verdict: Verdict | Mapping[str, Any]) -> Parked | Stuck:
-        # A step after the pivot is never undone: whatever it says, it waits and is tried again.
+        # A step after the pivot is never undone. Whatever its verdict, it waits and is tried again.
         if isinstance(verdict, Failed):
             return Parked(verdict.reason)
         assert isinstance(verdict, (Parked, Stuck))
@@ -282,7 +286,7 @@ class SagaExecutor(Generic[T]):
         )
 
     def _flush(self, records: Sequence[StepRecord] = ()) -> None:
-        """Commit what is buffered, together with the records given: the done of one step, the intent of the next."""
+        """Commit the buffer together with the given records, such as the intent of the next step."""
         buffer, self._buffer = self._buffer, _Buffer()
         if buffer.records or buffer.outcome or records:
             self.subject.commit([*buffer.records, *records], outcome=buffer.outcome)

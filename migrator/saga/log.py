@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The log of a saga: what was intended and what came of it, in the order in which it was written."""
+"""The log of a saga: each intent and each result, in the order in which they were written."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class StepState(enum.StrEnum):
 
 
 class EntryKind(enum.StrEnum):
-    """What an entry of the log records. Rows are only added; none is changed."""
+    """The kinds of entries of the log. Rows are only added and never changed."""
 
     #: The subject has a new status.
     STATUS = 'status'
     #: A step is about to be done or undone.
     INTENT = 'intent'
     UNDO_INTENT = 'undo_intent'
-    #: A step has failed, for another reason than before, and is tried again.
+    #: A step has failed for a new reason, and is tried again.
     TRIED = 'tried'
     UNDO_TRIED = 'undo_tried'
     #: A step is done or undone, or has failed for good.
@@ -41,7 +41,7 @@ class EntryKind(enum.StrEnum):
     STUCK = 'stuck'
     #: The subject is no longer stuck.
     UNSTUCK = 'unstuck'
-    #: An operator has asked for a retry.
+    #: An operator has requested a retry.
     RETRY = 'retry'
 
 
@@ -62,11 +62,11 @@ _STEPS: Mapping[str, tuple[str, StepState]] = {
 class Entry:
     """One row of the log.
 
-    :ivar seq: its place in the log of its saga; the first is 1. The database refuses a place that is taken.
-    :ivar at: when it was written, by the database's clock; None: it has not been written yet.
-    :ivar conductor: the incarnation that wrote it; None: no conductor did.
-    :ivar step: the name of the step; None where it is not about a step.
-    :ivar payload: what the kind has: ``status``, ``input``, ``result``, ``tries``, ``reason``, ``by``, ...
+    :ivar seq: the position in the log of its saga; the first is 1. The database refuses a position that is taken.
+    :ivar at: when the entry was written, by the database's clock; None: it is not written yet.
+    :ivar conductor: the incarnation of the conductor that wrote it; None: no conductor wrote it.
+    :ivar step: the name of the step; None: the entry does not concern a step.
+    :ivar payload: the values of this kind: ``status``, ``input``, ``result``, ``tries``, ``reason``, ``by``, ...
     """
 
     kind: str
@@ -80,18 +80,18 @@ class Entry:
 
     @property
     def direction(self) -> str | None:
-        """``do`` or ``undo``; None where the entry is not about a step."""
+        """``do`` or ``undo``; None: the entry does not concern a step."""
         return _STEPS[self.kind][0] if self.kind in _STEPS else None
 
 
 @dataclasses.dataclass(frozen=True)
 class StepRecord:
-    """A step in one direction and attempt, as the log's entries of it add up.
+    """The state of a step in one direction and attempt: the sum of its log entries.
 
     :ivar epoch: the epoch in which it was last written.
-    :ivar input: what the intent fixed.
-    :ivar result: what came of it; for a failure, ``{'reason': ...}``.
-    :ivar stored: whether the log has an entry of it already.
+    :ivar input: the values that the intent fixed.
+    :ivar result: the result; for a failure, ``{'reason': ...}``.
+    :ivar stored: whether the log already has an entry of it.
     """
 
     step: str
@@ -109,11 +109,11 @@ class StepRecord:
 
     @property
     def key(self) -> tuple[int, str, str]:
-        """The attempt, step and direction, of which there is one record."""
+        """The attempt, step and direction, which identify one record."""
         return (self.attempt, self.step, self.direction)
 
     def entry(self) -> Entry:
-        """Return the entry by which the log gets this record."""
+        """Return the log entry that stores this record."""
         tried = self.stored and self.state == StepState.INTENT and self.result is not None
         kind = next(
             kind
@@ -131,7 +131,7 @@ class StepRecord:
 
 
 def records(entries: Iterable[Entry]) -> list[StepRecord]:
-    """Return the records that the entries of one log add up to, in the order in which they began.
+    """Return the records that result from the entries of one log, in the order in which they began.
 
     :param entries: in the order of ``seq``.
     """
@@ -156,7 +156,7 @@ def records(entries: Iterable[Entry]) -> list[StepRecord]:
 
 
 class Journal:
-    """The records of one saga, as its owner holds them in memory; the log in the database adds up to the same."""
+    """The records of one saga in the memory of its owner. The log in the database gives the same records."""
 
     def __init__(self, records: Iterable[StepRecord] = ()) -> None:
         self._records: dict[tuple[int, str, str], StepRecord] = {record.key: record for record in records}
@@ -174,6 +174,6 @@ class Journal:
         return list(self._records.values())
 
     def put(self, records: Iterable[StepRecord]) -> None:
-        """Take in what was just committed."""
+        """Add records that were just committed, or replace their older versions."""
         for record in records:
             self._records[record.key] = record

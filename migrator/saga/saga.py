@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A saga: a plain list of steps, with at most one pair side by side."""
+"""A saga: a list of steps, of which at most two run side by side."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from migrator.saga.step import Kind, Parked, S, Settlement, Step, Stuck, Verdict
 
 
 class Saga(Generic[S]):
-    """The story: compensatable steps, one pivot, retriable steps.
+    """The list of steps: compensatable steps, one pivot, retriable steps.
 
-    :param settle: asks the world where the saga stands; called before anything is decided at or against the pivot.
-    :param abandon: does what a person has decided in place of the saga, and ends it; asked before each step, and
-        answers None at once where nobody has. What it waits for otherwise.
-    :param items: the steps in order; a tuple of two stands side by side.
-    :raises ValueError: the list is not of that form.
+    :param settle: observes where the saga stands. It is called before the saga is undone, and once the pivot is sent.
+    :param abandon: carries out an operator's request to abandon, in place of the saga, and ends it. It is called before
+        each step. It returns what it waits for, or None if there is no request or the saga has ended.
+    :param items: the steps in order; a tuple of two steps runs side by side.
+    :raises ValueError: the list does not have this form.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Saga(Generic[S]):
         return next(step for step in self.steps if step.name == name)
 
     def next_before(self, journal: log.Journal, attempt: int) -> Step[S] | None:
-        """Return the first step up to the pivot that is not done; None if the pivot is."""
+        """Return the first step up to the pivot that is not done, or None if the pivot is done."""
         for step in self.steps:
             if step.kind is Kind.RETRIABLE:
                 return None
@@ -59,7 +59,7 @@ class Saga(Generic[S]):
         return None
 
     def next_after(self, journal: log.Journal, attempt: int) -> tuple[Step[S], ...]:
-        """Return what is to be done now after the pivot: one step, what is left of the pair, or nothing."""
+        """Return the next steps after the pivot: one step, the rest of the pair, or an empty tuple."""
         for group in self.groups:
             if group[0].kind is not Kind.RETRIABLE:
                 continue
@@ -71,7 +71,7 @@ class Saga(Generic[S]):
     def started(self, journal: log.Journal, attempt: int) -> list[Step[S]]:
         """Return the steps up to the pivot that may have had an effect in this attempt, in order.
 
-        One that writes no intent counts as started once its predecessor is done.
+        A step that writes no intent counts as started once its predecessor is done.
         """
         found: list[Step[S]] = []
         before_done = False
@@ -88,8 +88,8 @@ class Saga(Generic[S]):
     def next_undo(self, journal: log.Journal, attempt: int) -> Step[S] | None:
         """Return the step whose undo comes next, or None when everything that started is undone.
 
-        The undo column is read upwards; ``undo_after`` lets a step wait for an earlier one. Steps that share an undo
-        are undone by the last of them.
+        The undo column is read upwards, except that ``undo_after`` makes a step wait for an earlier one. Steps that
+        share an undo are undone by the last of them.
         """
         waiting: list[Step[S]] = []
         seen: list[Callable[[S], Verdict]] = []

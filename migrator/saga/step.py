@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a step is, and what a body may answer."""
+"""A step of a saga, and the verdicts that its functions return."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ S = TypeVar('S')
 
 
 class Kind(enum.StrEnum):
-    """The three kinds of step, by the usual names."""
+    """The three kinds of step, by their names in the literature."""
 
-    #: Has an undo, or changes nothing.
+    #: It has an undo, or changes nothing.
     COMPENSATABLE = 'compensatable'
-    #: The point of no return; there is one.
+    #: The point of no return. A saga has one.
     PIVOT = 'pivot'
-    #: After the pivot: only forward, until done.
+    #: A step after the pivot: repeated until it is done, and never undone.
     RETRIABLE = 'retriable'
 
 
-# --- what a body answers ---------------------------------------------------------------------------------------------
+# --- verdicts --------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """The step's effect is there.
+    """Verdict: the step's effect is there.
 
-    :ivar result: what the journal keeps of it, JSON-safe.
+    :ivar result: the JSON-safe result that the journal keeps.
     """
 
     result: Mapping[str, Any] | None = None
@@ -38,37 +38,37 @@ class Done:
 
 @dataclasses.dataclass(frozen=True)
 class Parked:
-    """Nothing to do until something is heard; no thread is held meanwhile.
+    """Verdict: the saga waits for an event. It holds no thread meanwhile.
 
-    :ivar why: what it waits for, for a person.
-    :ivar patient: whether that may take as long as it likes, such as a turn in a queue.
-    :ivar told: whether the subject tells it already, by its status.
-    :ivar whom: the hosts whose word that is; None: those that are asked.
+    :ivar why: what it waits for, in words for an operator.
+    :ivar patient: whether the wait may last any time, such as the wait for a slot in a queue.
+    :ivar in_status: whether the subject's status already shows the wait.
+    :ivar hosts: the hosts that it waits for; None: those that were called and have not replied.
     """
 
     why: str
     patient: bool = False
-    told: bool = False
-    whom: tuple[str, ...] | None = None
+    in_status: bool = False
+    hosts: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Failed:
-    """The step cannot be done, or could not be done in time: a reason to turn back, not yet the decision."""
+    """Verdict: the step cannot be done, or not in time. It is a reason to undo the saga, not yet the decision."""
 
     reason: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Stuck:
-    """Fits no known case: quarantined, observed again, and shown to a person with this reason."""
+    """Verdict: the state fits no known case. It is observed again, and an operator sees the reason."""
 
     reason: str
 
 
 @dataclasses.dataclass(frozen=True)
 class GoOn:
-    """Settled: nothing speaks against the next step."""
+    """Settled: the next step may run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,14 +80,14 @@ class Forward:
 
 @dataclasses.dataclass(frozen=True)
 class Back:
-    """Settled: the pivot has not happened, and cannot happen any more. Everything is undone."""
+    """Settled: the pivot has not happened and can no longer happen. Every step is undone."""
 
     reason: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Lost:
-    """Settled: there is nothing left to move. What can be undone is undone, and it ends in error."""
+    """Settled: there is nothing left to move. The saga undoes what it can, and ends in error."""
 
     reason: str
 
@@ -101,19 +101,19 @@ Settlement = GoOn | Forward | Back | Lost | Parked | Failed | Stuck
 
 @dataclasses.dataclass(frozen=True)
 class Step(Generic[S]):
-    """One declared step; ``undo`` stands beside ``do``.
+    """One declared step, with ``undo`` beside ``do``.
 
-    Bodies are idempotent, and observe before they act.
+    Its functions are idempotent, and observe before they act.
 
-    :ivar do: makes the effect, or finds it made.
-    :ivar undo: takes the effect back, or finds it gone; None where there is nothing to take back. Two steps may share
-        one undo, which then runs once for both.
-    :ivar intent: returns what the journal must hold before ``do`` may act (JSON-safe), or a verdict if that cannot be
-        had now. None: the step changes nothing that its predecessor's record does not lead back to.
-    :ivar status: the status that the subject has from the step's first record on: its intent, where it has one. Or a
-        function that returns it; None: the step leaves the status as it is.
-    :ivar undo_after: the name of an earlier step whose undo must be finished before this one's begins; by default the
-        undo column is read strictly upwards.
+    :ivar do: makes the effect, or finds that it is made.
+    :ivar undo: takes the effect back, or finds that it is gone; None: there is nothing to take back. Two steps may
+        share one undo, which then runs once for both.
+    :ivar intent: returns the JSON-safe values that the journal must hold before ``do`` may act, or a verdict if they
+        are not available now. None: the predecessor's record is enough to find everything that the step changes.
+    :ivar status: the status of the subject from the step's first record on, which is its intent if it has one; or a
+        function that returns the status. None: the step does not change the status.
+    :ivar undo_after: the name of an earlier step that must be undone before this one. By default the undo column is
+        read strictly upwards.
     """
 
     name: str
@@ -126,9 +126,9 @@ class Step(Generic[S]):
 
     @property
     def writes_ahead(self) -> bool:
-        """Whether the log has the step's intent before ``do`` may act."""
+        """Whether the step's intent is in the log before ``do`` acts."""
         return self.intent is not None
 
     def status_for(self, subject: S) -> str | None:
-        """Return the status that a subject has from the step's first record on."""
+        """Return the status of a subject from the step's first record on."""
         return self.status(subject) if callable(self.status) else self.status

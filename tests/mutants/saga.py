@@ -27,8 +27,8 @@ MUTANTS = (
     Mutant(
         'pivot-sent-again-without-asking',
         EXECUTOR,
-        'if subject.against is None and not sent:',
-        'if subject.against is None:',
+        'if subject.abort_reason is None and not sent:',
+        'if subject.abort_reason is None:',
         'A migration command is sent once more without asking the hosts whether the guest has moved already.',
     ),
     Mutant(

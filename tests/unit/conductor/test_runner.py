@@ -34,7 +34,7 @@ class Subject:
             epoch=1,
         )
         self.journal = log.Journal()
-        self.attempt, self.outcome, self.ended, self.against = 1, None, False, None
+        self.attempt, self.outcome, self.ended, self.abort_reason = 1, None, False, None
         self.waits_on: set[str] = set()
         self.must_ask: set[str] = set()
         self.wake_at: float | None = None

@@ -14,7 +14,7 @@ COMPENSATABLE = ['book', 'look', 'ask', 'prepare']
 
 
 class TestForward:
-    def test_a_saga_parks_at_the_pivot_and_once_it_is_settled_runs_to_its_end(self) -> None:
+    def test_saga_parks_at_the_pivot_and_runs_to_its_end_once_settled(self) -> None:
         world = World()
         assert toy.run_once(world) == Parked('the leap')
         assert world.stored.outcome is None
@@ -22,30 +22,30 @@ class TestForward:
         assert world.effects == ALL_DONE
         assert (world.stored.outcome, world.stored.ended) == ('forward', 'finished')
 
-    def test_a_pivot_that_certainly_was_not_begun_with_is_done_and_need_not_be_settled_first(self) -> None:
+    def test_pivot_that_was_certainly_not_sent_is_done_without_settling(self) -> None:
         world = World()
         assert toy.run_once(world) == Parked('the leap')
         world.log.clear()
         world.unsent.add('leap')
         assert toy.run_once(world) == Parked('the leap')
         assert world.log == ['do leap']
-        world.against = 'a wish'
+        world.abort_reason = 'aborted'
         assert toy.run_once(world) is None
-        assert 'settle' in world.log, 'nothing is turned back unsettled'
+        assert 'settle' in world.log, 'nothing is undone unsettled'
 
-    def test_a_saga_that_has_ended_is_left_alone(self) -> None:
+    def test_ended_saga_is_not_run(self) -> None:
         world = toy.run(World())
         log = list(world.log)
         assert toy.run_once(world) is None
         assert world.log == log
 
-    def test_the_intent_is_committed_before_the_act_and_the_done_of_one_step_with_the_intent_of_the_next(self) -> None:
+    def test_intent_is_committed_before_the_act_together_with_the_previous_done(self) -> None:
         world = World()
         toy.run(world)
         assert world.log == [
             'commit do book intent',
             'do book',
-            # what had an effect is committed before the next act, also when that act writes no intent
+            # a step with an effect is committed before the next act, even if that act writes no intent
             'commit do book done',
             'do look',
             'do ask',
@@ -55,7 +55,7 @@ class TestForward:
             'commit do prepare done, do leap intent',
             'do leap',
             'settle',
-            # the outcome, what follows from it at once, and the next intents are one commit
+            # the outcome, the step after it and the next intents are one commit
             'do flip',
             'commit do leap done, do flip done, do left intent, do right intent, outcome forward',
             'do left',
@@ -76,13 +76,13 @@ class TestForward:
             if name in with_intent and line.startswith('do '):
                 assert any(f'do {name} intent' in earlier for earlier in world.log[:number])
 
-    def test_nothing_is_undone_after_forward_whatever_is_wished(self) -> None:
+    def test_abort_after_forward_undoes_nothing(self) -> None:
         world = World()
         world.scripts['do left'] = [Failed('no'), Failed('still no'), Parked('a little')]
         toy.run_once(world)
         assert toy.run_once(world) == Parked('no')
         assert world.stored.outcome == 'forward'
-        world.against = 'too late'
+        world.abort_reason = 'too late'
         toy.run(world)
         assert world.stored.ended == 'finished'
         assert world.effects == ALL_DONE
@@ -91,19 +91,19 @@ class TestForward:
     def test_a_retriable_step_that_fails_parks_with_its_reason_and_is_tried_again(self) -> None:
         world = World()
         world.effects['leap'] = 1
-        world.against = 'asks at once'
+        world.abort_reason = 'asks at once'
         world.scripts['do tidy'] = [Failed('broken')]
         assert toy.run_once(world) == Parked('broken')
         assert toy.run_once(world) is None
         assert world.acts().count('do tidy') == 2
 
-    def test_of_a_pair_one_may_be_done_before_the_other_and_is_not_done_again(self) -> None:
+    def test_step_of_a_pair_that_is_done_first_is_not_repeated(self) -> None:
         world = World()
-        world.against = 'asks at once'
+        world.abort_reason = 'asks at once'
         world.effects['leap'] = 1
         world.scripts['do left'] = [Parked('left'), Parked('left')]
         assert toy.run_once(world) == Parked('left')
-        # A run does not press what has just said that it waits, though the other one is done.
+        # A run does not repeat a step that has just parked, although the other one is done.
         assert world.acts()[-2:] == ['do left', 'do right']
         assert world.commits()[-1] == 'do right done'
         toy.run(world)
@@ -111,9 +111,9 @@ class TestForward:
         assert world.acts().count('do left') == 3
         assert world.stored.ended == 'finished'
 
-    def test_of_a_pair_the_stuck_one_is_told_and_the_other_goes_on(self) -> None:
+    def test_stuck_step_of_a_pair_is_reported_while_the_other_goes_on(self) -> None:
         world = World()
-        world.against = 'asks at once'
+        world.abort_reason = 'asks at once'
         world.effects['leap'] = 1
         world.scripts['do left'] = [Parked('left'), Parked('left')]
         world.scripts['do right'] = [Stuck('right')]
@@ -121,7 +121,7 @@ class TestForward:
         assert toy.run_once(world) == Parked('left')
         assert toy.run_once(world) is None
 
-    def test_an_intent_after_the_pivot_that_cannot_be_had_yet_holds_the_step_back_and_keeps_the_outcome(self) -> None:
+    def test_intent_that_parks_after_the_pivot_holds_the_step_back_and_keeps_the_outcome(self) -> None:
         world = World()
         world.scripts['intent left'] = [Parked('not yet'), Stuck('broken off'), Failed('not now')]
         toy.run_once(world)
@@ -139,7 +139,7 @@ class TestBeforeThePivot:
         world.scripts['do prepare'] = [Parked('the preparation')]
         assert toy.run_once(world) == Parked('the preparation')
         assert world.commits()[-1] == 'do look done, do ask done, do prepare intent'
-        world.against = None
+        world.abort_reason = None
         toy.run(world)
         assert sum('do prepare intent' in commit for commit in world.commits()) == 1
 
@@ -149,7 +149,7 @@ class TestBeforeThePivot:
         assert toy.run_once(world) == Parked('a place')
         assert world.commits()[-1] == 'do look done'
 
-    def test_an_intent_that_cannot_be_had_parks_or_fails_without_a_record(self) -> None:
+    def test_intent_that_is_not_available_parks_or_fails_without_a_record(self) -> None:
         world = World()
         world.scripts['intent book'] = [Parked('the library')]
         assert toy.run_once(world) == Parked('the library')
@@ -175,11 +175,11 @@ class TestBeforeThePivot:
         assert world.acts() == []
         assert world.stored.records == {}
 
-    def test_a_wish_does_not_undo_by_itself_but_asks_first(self) -> None:
+    def test_abort_settles_before_it_undoes(self) -> None:
         world = World()
         world.scripts['do prepare'] = [Parked('the preparation')]
         toy.run_once(world)
-        world.against = 'aborted'
+        world.abort_reason = 'aborted'
         world.scripts['settle'] = [Parked('the hosts'), Stuck('odd')]
         assert toy.run_once(world) == Parked('the hosts')
         assert toy.run_once(world) == Stuck('odd')
@@ -188,7 +188,7 @@ class TestBeforeThePivot:
         assert world.stored.ended == 'undone'
         assert world.effects == {}
 
-    def test_a_wish_that_the_world_overrules_goes_on(self) -> None:
+    def test_abort_that_settling_overrules_goes_on(self) -> None:
         world = World()
         world.scripts['do prepare'] = [Failed('so it seemed')]
         world.scripts['settle'] = [GoOn(), GoOn()]
@@ -216,12 +216,12 @@ class TestBack:
 
     def test_a_saga_that_failed_before_anything_began_undoes_nothing_that_had_an_effect(self) -> None:
         world = World()
-        world.against = 'at once'
+        world.abort_reason = 'at once'
         toy.run(world)
         assert world.stored.ended == 'undone'
         assert [line for line in world.acts() if line.startswith('do ')] == []
 
-    def test_at_the_pivot_the_undo_waits_for_the_one_that_it_names(self) -> None:
+    def test_undo_of_the_pivot_waits_for_the_undo_that_it_names(self) -> None:
         world = World()
         world.scripts['do leap'] = [Failed('no leap')]
         world.scripts['settle'] = [Back('no leap')]
@@ -257,7 +257,7 @@ class TestBack:
         toy.run(world)
         assert world.effects == {}
 
-    def test_back_once_decided_is_not_asked_again(self) -> None:
+    def test_outcome_back_is_not_settled_again(self) -> None:
         world = World()
         world.scripts['do leap'] = [Failed('no leap')]
         world.scripts['settle'] = [Back('no leap')]
@@ -266,7 +266,7 @@ class TestBack:
         toy.run(world)
         assert world.acts().count('settle') == 1
 
-    def test_what_is_lost_is_undone_and_ends_so(self) -> None:
+    def test_lost_saga_is_undone_and_ends_as_lost(self) -> None:
         world = World()
         world.scripts['do leap'] = [Parked('the leap')]
         world.scripts['settle'] = [Lost('nowhere')]
@@ -274,7 +274,7 @@ class TestBack:
         assert (world.stored.outcome, world.stored.ended) == ('back', 'lost')
         assert world.effects == {}
 
-    def test_no_other_attempt_is_made_for_what_is_lost(self) -> None:
+    def test_lost_saga_gets_no_further_attempt(self) -> None:
         world = World()
         world.attempts = 3
         world.scripts['do prepare'] = [Failed('no')]
@@ -313,7 +313,7 @@ class TestAttempts:
         toy.run(world)
         assert (world.stored.attempt, world.stored.ended) == (1, 'undone')
 
-    def test_should_no_attempt_be_left_by_the_time_the_last_one_is_undone_it_ends(self) -> None:
+    def test_saga_ends_if_no_attempt_is_left_once_the_last_one_is_undone(self) -> None:
         world = World()
         world.attempts = 2
         world.scripts['do look'] = [Failed('no')]
@@ -354,7 +354,7 @@ PATHS = {
 
 
 def _ended(path: object, *crashes: int) -> World:
-    """Run a path, killed at a boundary of each life."""
+    """Run a scenario that is killed at a boundary of each incarnation."""
     world = World()
     path(world)
     for crash in crashes:
@@ -371,7 +371,7 @@ def _ended(path: object, *crashes: int) -> World:
 
 class TestCrashes:
     @pytest.mark.parametrize('path', PATHS.values(), ids=PATHS.keys())
-    def test_killed_at_any_boundary_and_at_any_of_its_next_life_it_ends_in_the_same_state(self, path: object) -> None:
+    def test_saga_killed_at_any_two_boundaries_ends_in_the_same_state(self, path: object) -> None:
         plain = _ended(path)
         boundaries = plain.boundaries
         assert boundaries > 10
@@ -386,7 +386,7 @@ class TestCrashes:
                 seen += 1
         assert seen == boundaries**2
 
-    def test_killed_at_any_boundary_of_a_second_attempt_it_ends_in_the_same_state(self) -> None:
+    def test_saga_killed_at_any_boundary_of_a_second_attempt_ends_in_the_same_state(self) -> None:
         def run(crash: int | None) -> World:
             world = World()
             world.attempts = 2
@@ -402,7 +402,7 @@ class TestCrashes:
             assert set(world.effects.values()) == {world.stored.attempt}
             assert world.stored.ended == 'finished'
 
-    def test_no_act_is_repeated_without_an_intent_to_lead_back_to_it(self) -> None:
+    def test_act_is_repeated_only_if_its_intent_is_stored(self) -> None:
         boundaries = _ended(_success).boundaries
         with_intent = {step.name for step in toy.toy().steps if step.intent}
         for crash in range(boundaries):
@@ -412,7 +412,7 @@ class TestCrashes:
                     assert any(f'{line} intent' in commit for commit in world.log[:number]), world.log
 
 
-def test_an_executor_keeps_nothing_between_two_runs_but_what_the_journal_keeps() -> None:
+def test_executor_keeps_no_state_between_runs_except_the_journal() -> None:
     world = World()
     world.scripts['do ask'] = [Parked('one'), Parked('two')]
     one = executor.SagaExecutor(toy.toy(), toy.Subject(world))
@@ -427,11 +427,11 @@ def test_an_executor_keeps_nothing_between_two_runs_but_what_the_journal_keeps()
 class TestStatuses:
     """A step names the status that its subject has from its first record on."""
 
-    def test_a_step_is_entered_once_with_its_intent_or_where_it_has_none_when_it_is_done(self) -> None:
+    def test_status_is_entered_once_with_the_intent_or_with_the_done_of_a_step_without_one(self) -> None:
         world = toy.run(World())
         assert world.statuses == ['booking', 'leaping', 'flipped 1']
 
-    def test_a_step_whose_intent_fails_is_entered_and_one_that_waits_is_not(self) -> None:
+    def test_status_is_entered_if_the_intent_fails_and_not_if_it_parks(self) -> None:
         world = World()
         world.scripts['intent book'] = [Parked('room'), Failed('no room')]
         assert toy.run_once(world) == Parked('room')

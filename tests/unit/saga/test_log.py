@@ -20,13 +20,13 @@ def test_a_record_is_found_by_attempt_step_and_direction() -> None:
     assert journal.find(3, 'book') is None
 
 
-def test_a_later_record_of_the_same_key_takes_the_place_of_the_earlier_and_keeps_its_turn() -> None:
+def test_later_record_of_the_same_key_replaces_the_earlier_in_its_position() -> None:
     journal = log.Journal([record('a'), record('b')])
     journal.put([record('a', state='done'), record('c')])
     assert [(found.step, found.state) for found in journal.all()] == [('a', 'done'), ('b', 'intent'), ('c', 'intent')]
 
 
-def test_an_attempt_has_records_of_its_own() -> None:
+def test_each_attempt_has_its_own_records() -> None:
     journal = log.Journal([record('a'), record('a', attempt=2), record('b')])
     assert [found.step for found in journal.of_attempt(1)] == ['a', 'b']
     assert [found.step for found in journal.of_attempt(2)] == ['a']
@@ -50,7 +50,7 @@ def add_up(*entries: log.Entry) -> list[log.StepRecord]:
     return log.records(dataclasses.replace(entry, seq=number) for number, entry in enumerate(entries, 1))
 
 
-def test_a_record_and_the_entries_that_the_log_gets_of_it_add_up_to_the_same() -> None:
+def test_entries_of_a_record_add_up_to_the_record() -> None:
     begun = record(input={'a': 1})
     tried = dataclasses.replace(begun, stored=True, tries=2, result={'reason': 'busy'})
     done = dataclasses.replace(tried, state='done', result={'b': 2})
@@ -60,7 +60,7 @@ def test_a_record_and_the_entries_that_the_log_gets_of_it_add_up_to_the_same() -
         assert add_up(*entries[:number]) == [dataclasses.replace(one, stored=True)]
 
 
-def test_a_step_that_writes_nothing_ahead_has_its_input_in_its_only_entry() -> None:
+def test_step_without_an_intent_has_its_input_in_its_only_entry() -> None:
     done = record(state='done', input={'a': 1}, result={'b': 2})
     assert add_up(done.entry()) == [dataclasses.replace(done, stored=True)]
 
@@ -70,13 +70,13 @@ def test_an_intent_that_is_written_again_replaces_its_input() -> None:
     assert add_up(first.entry(), second.entry()) == [second]
 
 
-def test_undoing_a_step_has_a_record_of_its_own() -> None:
+def test_undo_of_a_step_has_its_own_record() -> None:
     begun = record(direction=log.UNDO)
     done = dataclasses.replace(begun, state='done', stored=True)
     assert [one.entry().kind for one in (begun, done)] == ['undo_intent', 'undo_done']
     assert [one.state for one in add_up(record().entry(), begun.entry(), done.entry())] == ['intent', 'done']
 
 
-def test_entries_that_are_about_no_step_add_nothing() -> None:
+def test_entries_without_a_step_add_no_record() -> None:
     stuck = log.Entry(log.EntryKind.STUCK, payload={'reason': 'odd'})
     assert add_up(log.Entry(log.EntryKind.STATUS, payload={'status': 'queued'}), stuck) == []

@@ -85,7 +85,7 @@ class TestNext:
     def test_another_attempt_begins_from_the_first_step(self) -> None:
         assert toy.toy().next_before(journal('do book done'), 2).name == 'book'
 
-    def test_after_the_pivot_what_is_left_of_a_pair_is_next_and_then_nothing(self) -> None:
+    def test_rest_of_a_pair_is_next_after_the_pivot(self) -> None:
         saga = toy.toy()
         names = lambda *records: [found.name for found in saga.next_after(journal(*records), 1)]  # noqa: E731
         assert names() == ['flip']
@@ -119,7 +119,7 @@ class TestStarted:
 
 
 class TestUndo:
-    def test_the_undo_column_is_read_upwards_with_the_one_that_waits_after_the_one_it_names(self) -> None:
+    def test_undo_column_is_read_upwards_except_for_undo_after(self) -> None:
         saga = toy.toy()
         records = [f'do {name} done' for name in ('book', 'look', 'ask', 'prepare')] + ['do leap failed']
         order = []
@@ -133,13 +133,13 @@ class TestUndo:
         records = journal('do book done', 'do look failed', 'undo look intent')
         assert toy.toy().next_undo(records, 1).name == 'look'
 
-    def test_nothing_started_nothing_to_undo(self) -> None:
+    def test_saga_without_a_started_step_has_nothing_to_undo(self) -> None:
         assert toy.toy().next_undo(journal(), 1) is None
 
     def test_only_the_present_attempt_is_undone(self) -> None:
         assert toy.toy().next_undo(journal('do book done'), 2) is None
 
-    def test_an_undo_that_waits_for_a_step_that_has_no_undo_of_its_own_is_not_forgotten(self) -> None:
+    def test_undo_after_a_step_without_an_undo_is_not_forgotten(self) -> None:
         saga = Saga(
             step('a', undo=body),
             step('b'),
@@ -153,6 +153,6 @@ class TestUndo:
             records.append(f'undo {found.name} done')
         assert order == ['p', 'a']
 
-    def test_without_a_wish_for_another_order_it_is_strictly_upwards(self) -> None:
+    def test_undo_column_is_read_strictly_upwards_without_undo_after(self) -> None:
         saga = Saga(step('a', undo=body), step('b', undo=other), step('p', 'pivot', undo=settle), settle=settle)
         assert saga.next_undo(journal('do a done', 'do b done', 'do p failed'), 1).name == 'p'

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""A toy saga, its world, and a subject whose journal survives the death of whoever runs it."""
+"""A toy saga, its world, and a subject whose journal survives the death of its executor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Refused(Exception):
 
 @dataclasses.dataclass
 class Stored:
-    """What the database holds."""
+    """The contents of the database."""
 
     records: dict[tuple[int, str, str], log.StepRecord] = dataclasses.field(default_factory=dict)
     attempt: int = 1
@@ -33,12 +33,12 @@ class Stored:
 
 
 class World:
-    """What the bodies act on, and everything that was done, in order.
+    """The world that the steps act on, and a log of everything that was done.
 
     :param crash_at: the number of the boundary at which the process is killed; None: never.
-    :ivar effects: name -> in which attempt it was made.
+    :ivar effects: name -> the attempt in which the effect was made.
     :ivar log: ``do NAME``, ``undo NAME`` and ``commit ...``, in order.
-    :ivar scripts: ``do NAME``, ``undo NAME`` or ``settle`` -> what to answer instead, one a call, then the truth.
+    :ivar scripts: ``do NAME``, ``undo NAME`` or ``settle`` -> the verdicts of the next calls; later calls act.
     """
 
     def __init__(self, crash_at: int | None = None) -> None:
@@ -50,33 +50,33 @@ class World:
         self.refuse_commits = 0
         self.crash_at = crash_at
         self.boundaries = 0
-        self.against: str | None = None
+        self.abort_reason: str | None = None
         self.unsent: set[str] = set()
         self.attempts = 1
 
     def boundary(self) -> None:
-        """Be a place at which the process may die."""
+        """Kill the process here if this is the chosen boundary."""
         number, self.boundaries = self.boundaries, self.boundaries + 1
         if number == self.crash_at:
             self.crash_at = None
             raise Crash(number)
 
     def scripted(self, what: str) -> Any:
-        """Return what a test wants answered now, or None."""
+        """Return the next verdict that a test has scripted, or None."""
         answers = self.scripts.get(what)
         return answers.pop(0) if answers else None
 
     def acts(self) -> list[str]:
-        """Return what bodies did, without the commits."""
+        """Return the log without the commits."""
         return [line for line in self.log if not line.startswith('commit')]
 
     def commits(self) -> list[str]:
-        """Return what each commit held."""
+        """Return the contents of each commit."""
         return [line.removeprefix('commit ') for line in self.log if line.startswith('commit')]
 
 
 class Subject:
-    """One life of the owner of one toy saga; a new one reads what is stored."""
+    """One incarnation of the owner of a toy saga. A new one reads what is stored."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -97,13 +97,13 @@ class Subject:
         return self.world.stored.ended is not None
 
     @property
-    def against(self) -> str | None:
-        return self.world.against or self.failure
+    def abort_reason(self) -> str | None:
+        return self.world.abort_reason or self.failure
 
     def need_not_settle(self, step: str) -> bool:
         return step in self.world.unsent
 
-    def turn_against(self, reason: str) -> None:
+    def note_failure(self, reason: str) -> None:
         self.failure = reason
 
     def enter(self, status: str) -> None:
@@ -145,14 +145,14 @@ class Subject:
 
 
 def do(name: str, effect: bool = True, result: Mapping[str, Any] | None = None) -> Callable[[Subject], Verdict]:
-    """Return a body that makes an effect, or what the test has scripted."""
+    """Return a function that makes an effect, or returns what the test has scripted."""
 
     def body(subject: Subject) -> Verdict:
         world = subject.world
         world.boundary()
         world.log.append(f'do {name}')
         scripted = world.scripted(f'do {name}')
-        if isinstance(scripted, tuple):  # its effect is there, but that is not what it says
+        if isinstance(scripted, tuple):  # the effect is made, but the verdict does not report it
             scripted = scripted[0]
             world.effects[name] = subject.attempt
         if scripted is not None:
@@ -167,7 +167,7 @@ def do(name: str, effect: bool = True, result: Mapping[str, Any] | None = None) 
 
 
 def undo(*names: str) -> Callable[[Subject], Verdict]:
-    """Return a body that takes effects back, or what the test has scripted."""
+    """Return a function that takes effects back, or returns what the test has scripted."""
 
     def body(subject: Subject) -> Verdict:
         world = subject.world
@@ -185,7 +185,7 @@ def undo(*names: str) -> Callable[[Subject], Verdict]:
 
 
 def intent(name: str) -> Callable[[Subject], Mapping[str, Any] | Verdict]:
-    """Return an intent that fixes the attempt, or what the test has scripted."""
+    """Return an intent that fixes the attempt, or returns what the test has scripted."""
 
     def body(subject: Subject) -> Mapping[str, Any] | Verdict:
         return subject.world.scripted(f'intent {name}') or {'attempt': subject.attempt}
@@ -194,13 +194,13 @@ def intent(name: str) -> Callable[[Subject], Mapping[str, Any] | Verdict]:
 
 
 def leap(subject: Subject) -> Verdict:
-    """Be the pivot: what came of it is never its own word, but what settle finds."""
+    """Make the effect of the pivot, and park. Only settle decides whether it has happened."""
     verdict = do('leap')(subject)
     return Parked('the leap') if isinstance(verdict, Done) else verdict
 
 
 def settle(subject: Subject) -> Settlement:
-    """Ask the world: the pivot's effect decides."""
+    """Decide by the effect of the pivot."""
     world = subject.world
     world.boundary()
     world.log.append('settle')
@@ -209,13 +209,13 @@ def settle(subject: Subject) -> Settlement:
         return scripted
     if 'leap' in world.effects:
         return Forward({'leapt': True})
-    if subject.against is not None:
-        return Back(subject.against)
+    if subject.abort_reason is not None:
+        return Back(subject.abort_reason)
     return GoOn()
 
 
 def finish(subject: Subject) -> Verdict:
-    """Have the next commit be the end."""
+    """End the saga with the next commit."""
     subject.world.boundary()
     subject.world.log.append('do finish')
     subject.ending = 'finished'
@@ -223,7 +223,7 @@ def finish(subject: Subject) -> Verdict:
 
 
 def toy() -> Saga[Subject]:
-    """Return a saga with one of everything: a check, a shared undo, an undo that waits for another, and a pair."""
+    """Return a saga with a check, a shared undo, an undo that waits for another, and a pair."""
     clear = undo('look', 'prepare')
     return Saga(
         Step('book', Kind.COMPENSATABLE, do=do('book'), undo=undo('book'), intent=intent('book'), status='booking'),
@@ -251,12 +251,12 @@ def toy() -> Saga[Subject]:
 
 
 def run_once(world: World) -> Parked | Stuck | None:
-    """Run the saga by a new executor of a new subject, as after a restart."""
+    """Run the saga with a new executor and a new subject, as after a restart."""
     return executor.SagaExecutor(toy(), Subject(world)).run()
 
 
 def run(world: World, lives: int = 20) -> World:
-    """Run the saga to its end, a new life after every crash, refusal and pause."""
+    """Run the saga to its end, with a new incarnation after every crash, refusal and pause."""
     for _ in range(lives):
         try:
             if run_once(world) is None:
