@@ -371,7 +371,7 @@ def test_who_asked_when_and_what_came_of_it_is_in_the_servers_actions(cloud):
     (found,) = actions.actions(cloud, instance, 'live_migration_cancel')
     assert (found['start_time'], found['events'][0]['result']) == (asked, 'Success')
     (whole,) = actions.actions(cloud, instance, 'live-migration')
-    assert whole['message'] == 'Aborted: asked for by admin.'
+    assert whole['message'] == 'Aborted: requested by admin.'
     events = {event['event']: event['result'] for event in whole['events']}
     assert events['conductor_live_migrate_instance'] == 'Error'
     assert events['compute_live_migration'] == 'Error'

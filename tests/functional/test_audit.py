@@ -376,7 +376,7 @@ def test_a_heal_in_the_middle_of_a_migrations_first_write_leaves_the_books_right
     home = cloud.database.instances.get(instance.uuid).host
     assert allocations.read(cloud.placement_client, instance.uuid).allocations == {root(cloud, home): flavor}
     if named is not None:
-        assert 'was changed as it was about to move' in migration.failure
+        assert 'was changed before the migration moved it' in migration.failure
 
 
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')

@@ -99,7 +99,7 @@ def test_a_driver_that_says_nonsense_of_its_guest_is_waited_for_and_that_is_said
         cloud.simulation.advance(100)
         (migration,) = cloud.migrations(instance)
         assert migration.status == 'running'
-        assert 'host1 answers, but its hypervisor has long not told of the guest' in migration.stuck_reason
+        assert 'host1 answers, but its hypervisor has not reported the guest for a long time' in migration.stuck_reason
         assert 'the log of its compute service' in migration.stuck_reason
     stall.release()
     cloud.wait()
@@ -414,7 +414,7 @@ def test_a_capacity_that_was_taken_at_the_named_host_fails_the_migration(cloud):
     cloud.adapter.inject(Fault.REFUSED, method='POST', url='/allocations')
     before = migrate(cloud, instance, 'host2')
     cloud.wait()
-    seen.failed(cloud, instance, before, 'Placement refused the move to host2')
+    seen.failed(cloud, instance, before, 'Placement refused the allocation at host2')
 
 
 @pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')

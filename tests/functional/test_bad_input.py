@@ -84,7 +84,7 @@ def test_a_host_that_has_not_been_heard_of_for_a_minute_is_refused(cloud, versio
     assert seen.service(cloud, 'host3')['state'] == 'down'
     before = seen.everything(cloud)
     response = cloud.live_migrate(instance, 'host3', version=version)
-    words = 'Compute service of host3 is unavailable at this time: it is down, and was last heard of at 20'
+    words = 'Compute service of host3 is unavailable at this time: it is down, and last reported at 20'
     ends_failed(cloud, instance, before, response, version, words)
 
 
@@ -124,7 +124,7 @@ def test_a_host_that_is_too_full_is_not_forced(cloud, version):
     arguments = {'host': 'host3', 'block_migration': 'auto', 'force': True}
     path = f'/servers/{instance.uuid}/action'
     response = cloud.request('POST', path, {'os-migrateLive': arguments}, version=version)
-    ends_failed(cloud, instance, before, response, version, 'Placement refused the move to host3')
+    ends_failed(cloud, instance, before, response, version, 'Placement refused the allocation at host3')
 
 
 @pytest.mark.nova_bug(2153425)

@@ -221,7 +221,7 @@ def test_a_driver_that_hangs_over_it_holds_up_nobody_and_can_be_aborted(cloud):
     cloud.simulation.advance(30)
     actions.cancelled(cloud, instance, before)
     result, message = actions.verdict(cloud, instance, 'live_migration_force_complete')
-    assert (result, message) == ('Error', 'Aborted: asked for by admin.')
+    assert (result, message) == ('Error', 'Aborted: requested by admin.')
     assert states(cloud, instance) == ['running'], 'it was never paused, and is not now'
 
 

@@ -207,7 +207,7 @@ def fails_at_once(cloud, instance, before, response, version, _right):
 
 def fails_at_the_claim(cloud, instance, before, response, version, _right):
     """Placement has refused what force has asked for; each holds what it held."""
-    fails(cloud, instance, before, response, version, ['Placement refused the move to to'])
+    fails(cloud, instance, before, response, version, ['Placement refused the allocation at to'])
     assert {name: page.inventories for name, page in ledger(cloud).items()} == {
         name: page.inventories for name, page in before.ledger.items()
     }

@@ -71,7 +71,7 @@ def assert_cancelled_by_the_stop(cloud, instances, before):
         row = cloud.migrations(instance)[-1]
         assert (row.status, row.abort_requested_by) == ('cancelled', 'host stop')
         assert row.abort_verdict == 'cancelled: in the queue of its source, which was stopped'
-        assert seen.result(cloud, instance) == ('Error', 'Aborted: asked for by host stop.')
+        assert seen.result(cloud, instance) == ('Error', 'Aborted: requested by host stop.')
         assert after['servers'][instance.uuid] == before['servers'][instance.uuid]
         assert after['guests'][instance.uuid] == before['guests'][instance.uuid]
         assert after['books'][instance.uuid] == before['books'][instance.uuid]

@@ -49,7 +49,7 @@ def test_a_move_that_takes_longer_than_it_may_is_aborted_and_it_is_told_who_aske
     assert cloud.migrations(instance)[-1].abort_requested_by == WHO
     (action,) = actions.actions(cloud, instance, LIVE_MIGRATION_CANCEL)
     assert action['user_id'] == WHO
-    assert actions.actions(cloud, instance, 'live-migration')[0]['message'] == f'Aborted: asked for by {WHO}.'
+    assert actions.actions(cloud, instance, 'live-migration')[0]['message'] == f'Aborted: requested by {WHO}.'
 
 
 @pytest.mark.cloud(options=TEN)

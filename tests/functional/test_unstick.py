@@ -69,7 +69,7 @@ def ended(cloud, instance, host):
     """Assert that a server's newest migration is abandoned, in the books as in the row."""
     found = row(cloud, instance)
     assert (found.status, found.stuck_reason) == ('error', None)
-    assert found.failure == f'Abandoned by ada, who says that the guest is on {host}.'
+    assert found.failure == f'Abandoned by ada with the guest on {host}.'
     shown = seen.server(cloud, instance)
     assert (shown['status'], shown['OS-EXT-SRV-ATTR:host'], shown['OS-EXT-STS:task_state']) == ('ERROR', host, None)
     assert cloud.database.instances.get(instance.uuid).node == getattr(

@@ -137,7 +137,7 @@ MUTANTS = (
         'busy-host-counts-as-down',
         ORDERS,
         'm.unasked.add(host)\n        return settle.Host(settle.Observed.MISSING)',
-        'm.unasked.add(host)\n        return _silent(m, host)',
+        'm.unasked.add(host)\n        return _unreachable(m, host)',
         'A host counts as down because the conductor had no free call slot for it.',
     ),
     Mutant(
@@ -220,8 +220,8 @@ MUTANTS = (
     Mutant(
         'abandon-removes-the-last-copy',
         ABANDON,
-        'word.observed in _COPY | {Observed.DOWN}:',
-        'word.observed is Observed.DOWN:',
+        'there.observed in _COPY | {Observed.DOWN}:',
+        'there.observed is Observed.DOWN:',
         'The only copy of a guest is removed because an operator was mistaken about its host.',
     ),
     Mutant(

@@ -52,7 +52,7 @@ def destination_is_rolled_back_before_it_is_settled() -> Iterator[object]:
     def eager(m: MigrationContext) -> Settlement:
         if m.abort_reason is not None and m.record('live_migration') is not None and m.destination is not None:
             rollback = 'rollback_live_migration_at_destination'
-            hosts.ask_once(m, m.destination, rollback, instance=m.guest, migrate_data=None)
+            hosts.send_request_once(m, m.destination, rollback, instance=m.guest, migrate_data=None)
         return settled(m)
 
     with patched(live_migrate, 'settle', eager) as there:

@@ -166,16 +166,16 @@ def api_writes_the_end_of_a_queued_one() -> Iterator[object]:
 @SHELF.plant('I9', 'abort running | conductor1: message live_migration_abort call #1 | message refused')
 def abort_is_told_once() -> Iterator[object]:
     """A source is told once of a wish; if that is lost, or comes too early, nobody tells it again."""
-    tell = hosts.tell
+    send = hosts.send_request
 
     def once(m: Any, wait: Any, request: str, **payload: Any) -> None:
         if wait.tries:
             return
         wait.tries = 1
-        tell(m, wait, request, **payload)
+        send(m, wait, request, **payload)
         m.wake_at = None
 
-    with patched(hosts, 'tell', once) as there:
+    with patched(hosts, 'send_request', once) as there:
         yield there
 
 

@@ -333,7 +333,7 @@ def event_is_taken_for_success() -> Iterator[object]:
         report = m.reports.get((m.source, 'live_migration'))
         ended = report is not None and report.state != protocol.WorkState.RUNNING
         if ended and m.outcome is None and m.destination is not None:
-            hosts.ask_once(m, m.destination, _POST[1], instance=m.guest, migrate_data=None)
+            hosts.send_request_once(m, m.destination, _POST[1], instance=m.guest, migrate_data=None)
         return settled(m)
 
     with patched(live_migrate, 'settle', hopeful) as there:

@@ -49,5 +49,5 @@ def test_these_nights_reach_what_they_are_for(backend):
     for seed in (65, 72):
         seen |= judged(backend, seed).states
     told = '\n'.join(sorted(seen))
-    for what in ('has long not told of the guest', 'has long waited for', 'is no longer stuck', 'is abandoned'):
+    for what in ('has not reported the guest', 'has waited too long for', 'is no longer stuck', 'Abandoning migration'):
         assert what in told, what

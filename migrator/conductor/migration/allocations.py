@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The books of one migration: observe the pair, then one atomic write; Placement is never written from memory.
+"""The allocations of one migration: each step observes both consumers, and then writes both in one request.
 
-The right to write is taken in our own database first: the intent, or the guard, is committed after the generations
-were read and before the request is sent. So a conductor that was paused in between writes with a stale generation.
+The right to write comes from the database. The intent, or the guard, is committed after the generations were read and
+before the request is sent. So a conductor that was paused in between writes with a stale generation, which Placement
+refuses.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from migrator.placement_client import allocation_state, allocations, candidates,
 from migrator.saga import log
 from migrator.saga.step import Done, Failed, Parked, Stuck, Verdict
 
-#: How often a write that lost a race is tried again before it is left to the next sweep.
+#: The number of tries of a write that loses a race. Then the next sweep tries again.
 _RACES = 5
 
 
 def move(m: MigrationContext) -> Verdict:
-    """Move: not moved -> moved."""
+    """Move the allocation: not moved -> moved."""
     strategy, pair = _pair(m)
     record = m.record('move_allocation')
     assert record is not None
     assert record.input is not None
     generation = record.input['instance_generation']
     fresh = m.first_try('move_allocation')
-    # With the failure of the one before, this try was counted.
+    # The failure of the previous try has already counted this one.
     counted = m.ledger.of('move_allocation', 'Placement').tries > 0
     new: int | None = None
     for _ in range(_RACES):
@@ -42,35 +43,41 @@ def move(m: MigrationContext) -> Verdict:
                 if reading.state is allocation_state.PairState.MOVED:
                     return Done()
                 if _is_written_anew(m, reading):
-                    return Failed(f'What instance {m.row.instance_uuid} holds was changed as it was about to move.')
+                    return Failed(
+                        f'The allocation of instance {m.row.instance_uuid} was changed before the migration moved it.'
+                    )
                 if reading.state is not allocation_state.PairState.NOT_MOVED:
                     return _unknown(m, reading)
                 generation = _known(reading)
                 input_ = {**record.input, 'instance_generation': generation}
                 m.commit([dataclasses.replace(record, input=input_, tries=record.tries + (not counted))])
-            with _turn(m, pair):
+            with _lock_providers(m, pair):
                 strategy.move(pair, instance_generation=generation, migration_generation=new)
         except exception.PlacementConflict:
             fresh = False
-            # Another writer was faster; or Placement was killed over an earlier try while it made the migration's
-            # consumer, which cannot be seen and refuses null since. Where there is none, this generation is refused.
+            # Another writer was faster, or Placement was killed in an earlier try and has left an orphan consumer of
+            # the migration. An orphan cannot be read and refuses the generation null. Without an orphan, Placement
+            # refuses its generation.
             new = allocations.ORPHAN_GENERATION if new is None else None
             _pause(m)
         except exception.PlacementUnreachable as error:
-            # It may have been done: observed, never blindly sent again.
+            # The move may be done. The next try observes before it writes.
             return _later(m, error, 'move_allocation')
         except (exception.PlacementRefused, exception.NoValidHost) as error:
-            return Failed(f'Placement refused the move to {m.destination}: {error}')
+            return Failed(f'Placement refused the allocation at {m.destination}: {error}')
         else:
             return Done()
-    return Parked('Placement: other writers were faster each time')
+    return Parked('Placement, where other writers were faster each time')
 
 
 def give_back(m: MigrationContext) -> Verdict:
-    """Revert: moved -> not moved; and burn the generation of a move that may still be on its way."""
+    """Return the allocation: moved -> not moved.
+
+    The write raises the generation, so that Placement refuses a move that may still be on its way.
+    """
     record = m.record('move_allocation')
     if record is None or not record.input:
-        return Done({'skipped': 'no move was ever intended'})
+        return Done({'skipped': 'no move of the allocation was intended'})
     strategy, pair = _pair(m)
     for _ in range(_RACES):
         try:
@@ -80,10 +87,10 @@ def give_back(m: MigrationContext) -> Verdict:
                 return _bury(strategy, reading)
             match reading.state:
                 case allocation_state.PairState.NOT_MOVED:
-                    with _turn(m, pair):
+                    with _lock_providers(m, pair):
                         strategy.rewrite_source(pair, instance_generation=_known(reading))
                 case allocation_state.PairState.MOVED | allocation_state.PairState.CLAIM_MISSING:
-                    with _turn(m, pair):
+                    with _lock_providers(m, pair):
                         strategy.revert(
                             pair,
                             instance_generation=reading.instance.generation,
@@ -91,7 +98,7 @@ def give_back(m: MigrationContext) -> Verdict:
                             recreate=reading.state is allocation_state.PairState.CLAIM_MISSING,
                         )
                 case _ if _is_written_anew(m, reading):
-                    return Done({'skipped': 'what the instance holds was changed before it had moved'})
+                    return Done({'skipped': 'the allocation of the instance was changed before it was moved'})
                 case _:
                     return _unknown(m, reading)
         except exception.PlacementConflict:
@@ -100,17 +107,17 @@ def give_back(m: MigrationContext) -> Verdict:
             return _later(m, error, 'move_allocation', log.UNDO)
         else:
             return Done()
-    return Parked('Placement: other writers were faster each time')
+    return Parked('Placement, where other writers were faster each time')
 
 
 def release(m: MigrationContext) -> Verdict:
-    """Release: moved -> released."""
+    """Release the allocation at the source: moved -> released."""
     strategy, pair = _pair(m)
     fresh = m.first_try('release_source_allocation') and m.row.strategy == Strategy.MIGRATION_OWNED
     for _ in range(_RACES):
         try:
             if fresh:
-                # Our own POST has made this consumer, and nobody else writes it.
+                # This migration has made the consumer, and nothing else writes it.
                 with m.tools.turns.of(pair.source):
                     strategy.release(pair, instance_generation=None, migration_generation=allocations.FIRST_GENERATION)
                 return Done()
@@ -123,7 +130,7 @@ def release(m: MigrationContext) -> Verdict:
             if reading.state is not allocation_state.PairState.MOVED:
                 return _unknown(m, reading)
             m.guard()
-            with _turn(m, pair):
+            with _lock_providers(m, pair):
                 strategy.release(
                     pair,
                     instance_generation=reading.instance.generation,
@@ -136,19 +143,21 @@ def release(m: MigrationContext) -> Verdict:
             return _later(m, error, 'release_source_allocation')
         else:
             return Done()
-    return Parked('Placement: other writers were faster each time')
+    return Parked('Placement, where other writers were faster each time')
 
 
-def say(m: MigrationContext, host: str, step: str) -> Verdict:
-    """Have the books say that the guest is on a host, whatever they say now: a person has said so.
+def write_for_host(m: MigrationContext, host: str, step: str) -> Verdict:
+    """Write the allocation of a host that an operator has named, whatever Placement holds now.
 
-    :param host: the source, or the destination. It gets the allocation that the journal names; the other's goes, and
-        what is still on its way to Placement fails, since every generation rises.
-    :param step: the row of the journal that tells of it.
+    Every generation rises, so Placement refuses what is still on its way.
+
+    :param host: the source or the destination. The instance gets the allocation that the journal names there, and
+        loses the other one.
+    :param step: the journal's record of this write.
     """
     record = m.record('move_allocation')
     if record is None or not record.input:
-        return Done({'skipped': 'no move was ever intended'})
+        return Done({'skipped': 'no move of the allocation was intended'})
     strategy, pair = _pair(m)
     wanted = pair.source if host == m.source else pair.destination or {}
     orphan: int | None = None
@@ -158,31 +167,31 @@ def say(m: MigrationContext, host: str, step: str) -> Verdict:
             m.guard()
             if m.is_deleted():
                 return _bury(strategy, reading)
-            # Null only where there is no such consumer: the database has the instance.
+            # The generation is null only if Placement has no such consumer, since the database has the instance.
             known = reading.instance.generation
             generation = orphan if known is None else known
             writes = [allocations.Write(consumer=pair.instance, allocations=wanted, generation=generation)]
             if reading.migration.generation is not None and reading.migration.allocations:
                 held = reading.migration.generation
                 writes.append(allocations.Write(consumer=pair.migration, allocations={}, generation=held))
-            with _turn(m, pair):
+            with _lock_providers(m, pair):
                 allocations.write_all(strategy.client, writes)
         except exception.PlacementConflict:
             orphan = allocations.ORPHAN_GENERATION if orphan is None else None
             _pause(m)
         except exception.PlacementRefused as error:
             return Stuck(
-                f'It is being abandoned, and Placement refuses to give instance {m.row.instance_uuid} its allocation '
-                f'at {host}: {error} Make room there.'
+                f'The migration is being abandoned, and Placement refuses the allocation of instance '
+                f'{m.row.instance_uuid} at {host}: {error} Make room there.'
             )
         except exception.PlacementUnreachable as error:
             return _later(m, error, step)
         else:
             return Done({'host': host})
-    return Parked('Placement: other writers were faster each time')
+    return Parked('Placement, where other writers were faster each time')
 
 
-def _turn(m: MigrationContext, pair: allocation_state.Pair) -> contextlib.AbstractContextManager[None]:
+def _lock_providers(m: MigrationContext, pair: allocation_state.Pair) -> contextlib.AbstractContextManager[None]:
     return m.tools.turns.of(pair.source, pair.destination)
 
 
@@ -191,7 +200,7 @@ def _pair(m: MigrationContext) -> tuple[allocations.AllocationStrategy, allocati
     assert record is not None
     assert record.input is not None
     input_: dict[str, Any] = dict(record.input)
-    # Whoever has asked for the move, what a guest holds is its owner's, and counts for them.
+    # The allocations of a guest belong to its owner, whichever user has requested the migration.
     of = m.instance or m.row
     owner = {'project_id': of.project_id, 'user_id': of.user_id}
     pair = allocation_state.Pair(
@@ -204,7 +213,7 @@ def _pair(m: MigrationContext) -> tuple[allocations.AllocationStrategy, allocati
 
 
 def _bury(strategy: allocations.AllocationStrategy, reading: allocations.PairReading) -> Verdict:
-    """The instance was deleted: its consumer stays gone, and the migration holds nothing either."""
+    """Remove the migration's allocation after the instance was deleted. Do not restore the instance's."""
     if reading.migration.generation is not None and reading.migration.allocations:
         owner = allocation_state.Consumer(
             uuid=reading.migration.uuid,
@@ -213,18 +222,18 @@ def _bury(strategy: allocations.AllocationStrategy, reading: allocations.PairRea
             user_id=reading.migration.user_id or '',
         )
         allocations.remove(strategy.client, owner, generation=reading.migration.generation)
-    return Done({'skipped': 'the instance has been deleted'})
+    return Done({'skipped': 'the instance was deleted'})
 
 
 def _known(reading: allocations.PairReading) -> int:
-    assert reading.instance.generation is not None, 'an instance that holds the source has a generation'
+    assert reading.instance.generation is not None, 'an instance with an allocation has a generation'
     return reading.instance.generation
 
 
 def _is_written_anew(m: MigrationContext, reading: allocations.PairReading) -> bool:
-    """Whether somebody, such as a heal, has written what the instance holds at the source, with nothing moved.
+    """Return whether another writer, such as a heal, has written the allocation at the source before the move.
 
-    What of ours may still be on its way has an older generation then, and comes too late; so there is nothing to undo.
+    A move that is still on its way has an older generation then, and Placement refuses it. So there is nothing to undo.
     """
     record = m.record('move_allocation')
     held = allocation_state.normal(reading.instance.allocations)
@@ -245,12 +254,12 @@ def _unknown(m: MigrationContext, reading: allocations.PairReading) -> Stuck:
     return Stuck(
         f'The allocations fit no known case ({reading.state}): instance {m.row.instance_uuid} holds '
         f'{dict(reading.instance.allocations)}, migration {m.row.uuid} holds {dict(reading.migration.allocations)}. '
-        f'Make Placement say where the guest is; the migration then goes on by itself.'
+        f'Correct them in Placement to where the guest is; then the migration goes on.'
     )
 
 
 def _later(m: MigrationContext, error: exception.MigratorException, step: str, direction: str = log.DO) -> Parked:
-    """Have a step tried again after a pause that grows: what all wait for is not asked by all of them every second."""
+    """Try a step again after a growing pause, so that not every migration calls Placement every second."""
     wait = m.ledger.of(step if direction == log.DO else f'{direction} {step}', 'Placement')
     wait.tries += 1
     hosts.back_off(m, wait)

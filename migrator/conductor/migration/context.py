@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A migration that this conductor owns: its row behind the fence, its journal, and what its hosts have said.
+"""The context of a migration that this conductor owns: its row, its journal and the reports of its hosts.
 
-Every write goes through the guard (owner and epoch, and no wish that was not known). A refused write ends the run; the
-runner then reads everything anew, or lets go.
+Every write is guarded by owner and epoch, and by the requests that the owner knows. A refused write ends the run. The
+runner then reads everything again, or releases ownership.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from migrator.saga.step import Parked, Stuck
 
 LOG = logging.getLogger(__name__)
 Status = MigrationStatus
-#: Whether a host answers -> how what it waits for begins while that host does not tell of its guest.
-_SILENCES = {False: '{} has not answered ', True: '{} answers, but its hypervisor has not told of the guest '}
+#: Whether a host answers -> how ``waits_for`` begins while that host does not report the guest.
+_SILENCES = {False: '{} has not answered ', True: '{} answers, but its hypervisor has not reported the guest '}
 _STUCK_KINDS = (log.EntryKind.STUCK, log.EntryKind.UNSTUCK)
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The conductor's options that a story needs; read anew for each run, since some may change."""
+    """The conductor's options that a saga needs. They are read again for each run, since some may change."""
 
     migrate_max_retries: int
     service_down_time: float
@@ -48,13 +48,13 @@ class Options:
 
 @dataclasses.dataclass
 class Tools:
-    """What every story is told with.
+    """The services that every saga uses.
 
-    :ivar owner: this life of this conductor; a new one after a lease has run out.
-    :ivar server: its RPC server name, for events.
-    :ivar turns: in which this conductor writes to Placement.
-    :ivar paying: the ids of the debts about which a host is just being told.
-    :ivar asking: the hosts that are just being asked about all their migrations.
+    :ivar owner: the incarnation of this conductor; a new one begins after its lease has expired.
+    :ivar server: the RPC server name of this conductor, for events.
+    :ivar turns: the locks for this conductor's writes to Placement.
+    :ivar running_cleanups: the ids of the deferred cleanups that are being sent to a host.
+    :ivar asking: the hosts that are being polled about all their migrations.
     """
 
     owner: str
@@ -74,10 +74,10 @@ class Tools:
 
 
 class MigrationContext:
-    """The subject of a saga, for a migration.
+    """The subject of the saga of a migration.
 
-    :param owned: what was read when it was adopted.
-    :param settling: whether its present epoch was raised to ask the hosts anew, and nothing was sent in it since.
+    :param owned: the migration as it was read when this conductor took it.
+    :param settling: whether the present epoch was raised to poll the hosts again, and nothing was sent in it since.
     """
 
     def __init__(self, tools: Tools, owned: Owned, settling: bool) -> None:
@@ -85,7 +85,7 @@ class MigrationContext:
         self.row = owned.migration
         self.instance: instance.Instance | None = owned.instance
         self.journal = log.Journal(log.records(owned.entries))
-        #: The newest entry of its being stuck, or no longer.
+        #: The newest log entry that the migration is stuck, or is no longer stuck.
         self.stuck = next((one for one in reversed(owned.entries) if one.kind in _STUCK_KINDS), None)
         self._events: list[log.Entry] = []
         self.settling = settling
@@ -94,26 +94,27 @@ class MigrationContext:
         self.boots: dict[str, str | None] = {}
         #: The newest report of each host's step.
         self.reports: dict[tuple[str, str], protocol.Report] = {}
-        #: What each host last said when polled, in the present epoch.
+        #: The newest observation of each host in the present epoch.
         self.seen: dict[str, protocol.Observation] = {}
-        #: The hosts whose word it waits for, and since when nothing was heard (monotonic seconds).
+        #: The hosts whose reply or report the migration waits for.
         self.waits_on: set[str] = set()
-        #: The hosts that were asked in this run where the guest is, and have not said it.
+        #: The hosts that were polled in this run and have not reported where the guest is.
         self.unheard: set[str] = set()
-        #: The hosts that could not be asked in this run, for want of a place among the calls to them.
+        #: The hosts that were not polled in this run because they had no free call slot.
         self.unasked: set[str] = set()
+        #: When a host last reported or replied (monotonic seconds).
         self.heard_at = tools.threads.clock.monotonic()
-        #: The hosts that answer, and do not say where this guest is, and since when (monotonic seconds).
+        #: The hosts that answer without reporting this guest -> since when (monotonic seconds).
         self.unresponsive: dict[str, float] = {}
-        #: When it was last woken for nothing but a silence (monotonic seconds).
+        #: When the run was last woken only because a host did not answer (monotonic seconds).
         self.woken_for_silence = -math.inf
-        #: When it is to be woken without an event; None: by the sweep.
+        #: When to wake the run without an event (monotonic seconds); None: the sweep wakes it.
         self.wake_at: float | None = None
-        #: The hosts that have to answer in this epoch before anything is done or decided: an adopter's first act.
+        #: The hosts that must answer in this epoch before anything else is done: the first act after a takeover.
         self.must_ask: set[str] = set()
-        #: Steps sent whose answer did not come: the host must be asked before they are sent again.
+        #: Steps that were sent without a reply. The host must be polled before they are sent again.
         self.unsure: set[tuple[str, str]] = set()
-        #: Attempt, epoch and name of each step that was sent, or tried to.
+        #: Attempt, epoch and name of each step -> whether it was sent; False: there was no free call slot.
         self._sent: dict[tuple[int, int, str], bool] = {}
         self.ledger = waiting.Ledger(tools.threads.clock)
         self._fields: dict[str, Any] = {}
@@ -123,23 +124,25 @@ class MigrationContext:
         self._cleanups_run: list[tuple[str, str, str | None]] = []
         self._will_call = False
         self._first_tries: set[tuple[int, str, str]] = set()
-        self._against: str | None = None
+        self._failure: str | None = None
 
     def become(self, fresh: MigrationContext) -> None:
-        """Take over everything that was read anew; what hosts have reported stays known."""
+        """Replace everything by what was read again, except for the reports of the hosts."""
         fresh.reports = {key: report for key, report in self.reports.items() if key not in fresh.reports}
         fresh.ledger, fresh._sent = self.ledger, self._sent
         fresh.unresponsive, fresh.woken_for_silence = self.unresponsive, self.woken_for_silence
         if fresh.row.epoch == self.row.epoch:
             fresh.settling, fresh.unsure, fresh.must_ask = self.settling, self.unsure, self.must_ask
         if fresh.attempt == self.attempt:
-            fresh._against = self._against
+            fresh._failure = self._failure
         self.__dict__.update(fresh.__dict__)
 
     def note_stuck(self, reason: str | None) -> None:
-        """Commit why a person is needed; it keeps its status and both allocations, and is observed again.
+        """Commit why an operator is needed, or that none is needed any more.
 
-        :param reason: None: the world has become a case that is known.
+        The migration keeps its status and both allocations, and is observed again.
+
+        :param reason: None: the state fits a known case again.
         """
         reason = None if reason is None else base.text(reason, protocol.LONGEST_REASON)
         self.will(stuck_reason=reason)
@@ -149,7 +152,7 @@ class MigrationContext:
         self.commit()
 
     def _note_stuck(self, reason: str | None) -> None:
-        """Have the log get why it is stuck, or that it is no longer; and before that who has had it retried."""
+        """Add to the next commit the log entry of becoming stuck or unstuck, preceded by a requested retry."""
         row = self.row
         if row.retry_requested_at is not None:
             asked = {'by': row.retry_requested_by, 'requested_at': row.retry_requested_at.isoformat()}
@@ -163,15 +166,15 @@ class MigrationContext:
             self._events.append(log.Entry(log.EntryKind.UNSTUCK, self.attempt))
 
     def forget_tries(self) -> None:
-        """Have everything that has failed be tried again at once, and the hosts asked before anything is decided."""
+        """Retry everything that has failed at once, and poll the hosts before anything is decided."""
         self.ledger.forget_tries()
         self.ledger.last = None
         self.must_ask = set(self.hosts)
 
     def note_try(self, record: log.StepRecord, reason: str) -> None:
-        """Write that a step which is never given up has failed for another reason than before.
+        """Write that a step which is always retried has failed, if the reason is new.
 
-        What bodies have collected is not written with it: that belongs to the commit of what is done.
+        The writes that steps have collected stay pending. They belong to the commit of a finished step.
         """
         tried = dataclasses.replace(record, tries=record.tries + 1, result={'reason': reason})
         known = (self.record(record.step, record.direction) or record).result
@@ -182,29 +185,30 @@ class MigrationContext:
         self.journal.put([tried])
 
     def wait_for(self, pause: Parked) -> Parked | Stuck:
-        """Note what a run has ended with; see :func:`migrator.conductor.migration.waiting.wait_for`."""
+        """Record what the migration waits for; see :func:`migrator.conductor.migration.waiting.wait_for`."""
         return waiting.wait_for(self, pause)
 
     def forget_writes(self) -> None:
-        """Forget what bodies have collected for the next commit."""
+        """Drop the writes that steps have collected for the next commit."""
         self._fields, self._instance_fields, self._cleanups, self._will_call = {}, {}, [], False
         self._cleanups_held, self._cleanups_run, self._events = None, [], []
 
     def note_waiting(self, why: str | None) -> None:
-        """Write what it waits for, for whoever asks; the next commit takes it away.
+        """Write what the migration waits for. The next commit removes it.
 
-        :param why: a sentence; None: nothing that is to be told.
+        :param why: a sentence; None: nothing worth reporting.
         """
         why = None if why is None else base.text(why, protocol.LONGEST_REASON)
         if self.row.waits_for != why and self.tools.database.migrations.note_progress(self.row, {'waits_for': why}):
             self.row = self.row.replace(waits_for=why)
 
     def note_silence(self, host: str, seconds: float, answers: bool, helps: str = '') -> str | None:
-        """Write of whose silence it waits for the end, and return that; None: it is known what it waits for.
+        """Record which unresponsive host the migration waits for.
 
-        :param seconds: how long that has lasted.
-        :param answers: whether the host answers, and only does not tell of this guest.
-        :param helps: what to do about it.
+        :param seconds: how long the host has not answered.
+        :param answers: whether the host answers, but does not report this guest.
+        :param helps: what the operator can do about it.
+        :returns: the message, or None if one is already recorded.
         """
         known = self.row.waits_for or ''
         silence, other = _SILENCES[answers].format(host), _SILENCES[not answers].format(host)
@@ -215,27 +219,27 @@ class MigrationContext:
         return self.row.waits_for
 
     def is_said_silent(self, host: str) -> bool:
-        """Whether it is written that a host has not answered."""
+        """Return whether the row says that a host has not answered."""
         return (self.row.waits_for or '').startswith(_SILENCES[False].format(host))
 
     def end_silence(self, host: str) -> None:
-        """Take back what was written of a host's silence, for it has told where the guest is."""
+        """Remove the message that a host does not answer, since it has reported where the guest is."""
         why = self.row.waits_for
-        # Whoever has written it: by its words.
+        # Another conductor may have written the message, so it is recognised by its text.
         if why is not None and why.startswith(tuple(words.format(host) for words in _SILENCES.values())):
             if self.tools.database.migrations.note_progress(self.row, {'waits_for': None}):
                 self.row = self.row.replace(waits_for=None)
 
     def since(self, seconds: float) -> str:
-        """Return in words since when something has lasted that began so many seconds ago."""
+        """Return the time of an event ``seconds`` ago, in words."""
         began = self.now() - datetime.timedelta(seconds=seconds)
         return f'since {began:%Y-%m-%d %H:%M:%S} UTC'
 
-    # --- what a saga asks --------------------------------------------------------------------------------------------
+    # --- the subject of the saga -------------------------------------------------------------------------------------
 
     @property
     def attempt(self) -> int:
-        """Which candidate this is; the first is 1."""
+        """The number of the candidate; the first is 1."""
         return self.row.attempt
 
     @property
@@ -245,48 +249,49 @@ class MigrationContext:
 
     @property
     def ended(self) -> bool:
-        """Whether its end has been committed."""
+        """Whether the end of the migration is committed."""
         return self.row.ended
 
     @property
-    def against(self) -> str | None:
-        """Why it should turn back: an abort that was asked for, or a failure."""
+    def abort_reason(self) -> str | None:
+        """Why the migration should be undone: an abort request or a failure; None: no reason."""
         if self.row.abort_requested_at is not None:
-            return f'Aborted: asked for by {self.row.abort_requested_by or "somebody"}.'
-        return self._against
+            return f'Aborted: requested by {self.row.abort_requested_by or "an unknown user"}.'
+        return self._failure
 
     def note_sent(self, step: str) -> None:
-        """Note that a step's order has gone to its host, answered or not."""
+        """Note that a step was sent to its host, whether or not the host has replied."""
         self._sent[self.attempt, self.row.epoch, step] = True
 
     def note_unsent(self, step: str) -> None:
-        """Note that a step's order could not go to its host yet, which has no place for one more call."""
+        """Note that a step was not sent yet because its host had no free call slot."""
         self._sent.setdefault((self.attempt, self.row.epoch, step), False)
 
     def is_unsent(self, step: str) -> bool:
-        """Whether it is certain that nobody was told of a step in this epoch, though its intent is in the journal."""
+        """Return whether a step was certainly not sent in this epoch, although its intent is in the journal."""
         return self._sent.get((self.attempt, self.row.epoch, step)) is False
 
     def need_not_settle(self, step: str) -> bool:
-        """Whether the pivot has only waited for a place among the calls to its source, which has left none without an
-        answer.
+        """Return whether the pivot has only waited for a free call slot of its source.
+
+        The source must have answered every call so far, and must not be down.
         """
         return (
             self.is_unsent(step) and not self.tools.hosts.unanswered_for(self.source) and not self.is_down(self.source)
         )
 
-    def turn_against(self, reason: str) -> None:
-        """Note a failure as the wish to turn back."""
-        self._against = reason
+    def note_failure(self, reason: str) -> None:
+        """Keep a failure as the abort reason."""
+        self._failure = reason
 
     def enter(self, status: str) -> None:
-        """Have a status written with the next commit."""
+        """Write a status with the next commit."""
         self.will(status=status)
 
     def commit(self, records: Sequence[log.StepRecord] = (), outcome: str | None = None) -> None:
-        """Write records, outcome, and what bodies have collected by :meth:`will`, in one guarded transaction.
+        """Write records, outcome and the collected writes in one guarded transaction.
 
-        :raises migrator.exception.NotOwner: nothing was written; read everything anew.
+        :raises migrator.exception.NotOwner: nothing was written; read everything again.
         """
         fields = self._fields
         if outcome is not None:
@@ -328,12 +333,14 @@ class MigrationContext:
     def _reason_of(self, records: Sequence[log.StepRecord]) -> str | None:
         for record in records:
             if record.state == log.StepState.FAILED and record.result:
-                return self.against or str(record.result.get('reason'))
-        return self.against
+                return self.abort_reason or str(record.result.get('reason'))
+        return self.abort_reason
 
     def has_next_attempt(self) -> bool:
-        """Whether another candidate may be tried: none was named, no abort is wished, the source answers (no candidate
-        could have the guest otherwise), and retries are left.
+        """Return whether the migration may try another candidate.
+
+        No host was named, no abort is requested, the source answers and retries are left. Without the source no
+        candidate could receive the guest.
         """
         if self.row.abort_requested_at is not None or self.row.requested_host is not None:
             return False
@@ -344,18 +351,18 @@ class MigrationContext:
         return retries < 0 or self.attempt <= retries
 
     def begin_next_attempt(self) -> None:
-        """Commit the start of the next attempt; what speaks against the last one is in its records."""
+        """Commit the start of the next attempt. The records keep why the last one failed."""
         self.will(attempt=self.attempt + 1, dest_compute=None, dest_node=None, dest_host=None)
         self.commit()
-        self._against = None
+        self._failure = None
         self.ledger.forget_tries()
 
     def undone(self) -> None:
-        """Commit the end of a migration that was undone: cancelled because asked, error if the guest is lost, or
-        failed.
+        """Commit the end of a migration whose steps are undone.
 
-        What came of an abort begins with the status. It is in the row since the outcome is; an abort that came later
-        has changed nothing.
+        The status is ``cancelled`` after an abort request, ``error`` if the guest is lost, or else ``failed``. The
+        abort verdict begins with that status. The row has the verdict if the request came before the outcome. A later
+        request has changed nothing.
         """
         asked = self.row.abort_requested_at is not None
         verdict = self.row.abort_verdict or f'{Status.FAILED}: it was being unwound already: {self.row.failure}'
@@ -366,30 +373,30 @@ class MigrationContext:
         self.will(status=status, **({'abort_verdict': verdict} if asked else {}))
         self.commit()
 
-    # --- what bodies collect -----------------------------------------------------------------------------------------
+    # --- writes collected for the next commit ------------------------------------------------------------------------
 
     def will(self, **fields: Any) -> None:
-        """Have columns of the migration written with the next commit."""
+        """Write columns of the migration with the next commit."""
         self._fields |= fields
 
     def wake_by(self, moment: float) -> None:
-        """Be woken then, or earlier if something else asks for that (monotonic seconds)."""
+        """Wake the run at a moment (monotonic seconds), unless it will be woken earlier."""
         self.wake_at = moment if self.wake_at is None else min(self.wake_at, moment)
 
     def will_call(self) -> None:
-        """Have the boot_ids of the hosts read in the next commit: what follows it is a call to one of them."""
+        """Read the boot_ids of the hosts in the next commit, since a call to one of them follows it."""
         self._will_call = True
 
     def change_instance(self, **fields: Any) -> None:
-        """Have columns of the instance written with the next commit."""
+        """Write columns of the instance with the next commit."""
         self._instance_fields |= fields
 
     def defer(
         self, host: str, step: str, reason: str, input_: dict[str, Any] | None = None, alarm: str | None = None
     ) -> None:
-        """Have a debt of a host written with the next commit; the migration goes on without it.
+        """Defer a cleanup of a host with the next commit. The migration goes on without it.
 
-        :param alarm: why it cannot be paid without a person.
+        :param alarm: why the cleanup needs an operator; None: it does not.
         """
         cleanup = Cleanup(
             host=host,
@@ -406,17 +413,18 @@ class MigrationContext:
         self.has_source_cleanup = self.has_source_cleanup or host == self.source
 
     def hold_cleanups(self, why: str) -> None:
-        """Have nothing that is owed for the instance so far paid without a person, from the next commit on."""
+        """Block the deferred cleanups of the instance until an operator looks, from the next commit on."""
         self._cleanups_held = why
 
     def paid(self, host: str, step: str | None = None, migration_uuid: str | None = None) -> None:
-        """Have a debt of a host taken off the list with the next commit.
+        """Remove a deferred cleanup of a host with the next commit, since it was run.
 
-        :param step: None: all that it owes for the migration. :param migration_uuid: None: this migration.
+        :param step: None: every cleanup that the host has deferred for the migration.
+        :param migration_uuid: None: this migration.
         """
         self._cleanups_run.append((migration_uuid or self.row.uuid, host, step))
 
-    # --- what bodies look up -----------------------------------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------------------------------------
 
     @property
     def source(self) -> str:
@@ -425,16 +433,16 @@ class MigrationContext:
 
     @property
     def destination(self) -> str | None:
-        """The destination of the newest attempt; None before one is chosen."""
+        """The destination of the newest attempt; None: no destination is chosen yet."""
         return self.row.dest_compute
 
     @property
     def guest(self) -> instance.Instance:
-        """The instance, or, where it was deleted meanwhile, as much of it as a host needs to clean up after it."""
+        """The instance; after its deletion, a stand-in with what a host needs to clean up."""
         return self.instance or instance.stand_in(self.row.instance_uuid, self.row.source_compute)
 
     def is_deleted(self) -> bool:
-        """Whether the instance is gone from the database; asked there, for it may be deleted in the middle."""
+        """Return whether the instance is gone from the database, which is read each time."""
         if self.instance is not None:
             try:
                 self.instance = self.tools.database.instances.get(self.row.instance_uuid)
@@ -449,7 +457,7 @@ class MigrationContext:
 
     @property
     def lost(self) -> bool:
-        """Whether the guest was found nowhere."""
+        """Whether the guest was found on no host."""
         return any((record.result or {}).get('lost') for record in self.journal.of_attempt(self.attempt))
 
     def record(self, step: str, direction: str = log.DO) -> log.StepRecord | None:
@@ -457,7 +465,7 @@ class MigrationContext:
         return self.journal.find(self.attempt, step, direction)
 
     def tried(self) -> dict[str, str]:
-        """Return the hosts of earlier attempts, each with why it could not be."""
+        """Return the hosts of earlier attempts, each with the reason of its failure."""
         found: dict[str, str] = {}
         for record in self.journal.all():
             if record.attempt < self.attempt and record.step == 'move_allocation' and record.input:
@@ -470,12 +478,12 @@ class MigrationContext:
         return found
 
     def result(self, step: str) -> dict[str, Any]:
-        """Return what a step of the present attempt came to; {} where it is not done."""
+        """Return the result of a step of the present attempt, or {} if it is not done."""
         record = self.record(step)
         return dict(record.result or {}) if record is not None else {}
 
     def first_try(self, step: str) -> bool:
-        """Whether the intent of a step was committed in this very run, and this is the first act on it."""
+        """Return whether this is the first act on a step whose intent this conductor has just committed."""
         key = (self.attempt, step, log.DO)
         if key in self._first_tries:
             self._first_tries.discard(key)
@@ -483,30 +491,32 @@ class MigrationContext:
         return False
 
     def now(self) -> datetime.datetime:
-        """Return the present time, for a column that a person reads."""
+        """Return the present time, for a column that a user reads."""
         return self.tools.threads.clock.now()
 
-    # --- the fence ---------------------------------------------------------------------------------------------------
+    # --- epochs ------------------------------------------------------------------------------------------------------
 
     def guard(self) -> None:
-        """Make sure, in the database, that this conductor still owns it: between reading generations and writing.
+        """Check in the database that this conductor still owns the migration.
 
-        :raises migrator.exception.NotOwner: it does not.
+        It is called between reading generations from Placement and writing.
+
+        :raises migrator.exception.NotOwner: another conductor owns the migration.
         """
         self.commit()
 
     def raise_epoch(self, seen: int = 0, seen_tenure: int | None = None) -> None:
-        """Begin a new epoch, in which hosts refuse what was sent before: the settling epoch.
+        """Begin a new epoch for settling, so that hosts refuse what was sent before.
 
-        :param seen: the highest epoch that a host has told of.
-        :param seen_tenure: above which the tenure of the instance is raised as well, so that hosts refuse what other
-            migrations of it have sent; None: it stays.
-        :raises migrator.exception.NotOwner: it is another's.
-        :raises migrator.exception.OddAnswer: no conductor has given such a one.
+        :param seen: the highest epoch that a host has reported.
+        :param seen_tenure: the tenure above which the instance's tenure is raised too, so that hosts refuse what its
+            other migrations have sent; None: the tenure stays.
+        :raises migrator.exception.NotOwner: another conductor owns the migration.
+        :raises migrator.exception.OddAnswer: the reported number is higher than any that a conductor gives.
         """
-        epoch, told = max(self.row.epoch, seen) + 1, max(seen, seen_tenure or 0)
-        if told >= protocol.HIGHEST or epoch > protocol.STORABLE:
-            raise exception.OddAnswer(hosts=' or '.join(self.hosts), seen=max(told, epoch - 1))
+        epoch, reported = max(self.row.epoch, seen) + 1, max(seen, seen_tenure or 0)
+        if reported >= protocol.HIGHEST or epoch > protocol.STORABLE:
+            raise exception.OddAnswer(hosts=' or '.join(self.hosts), seen=max(reported, epoch - 1))
         write = Write(raise_epoch=epoch, raise_tenure=seen_tenure, boots_of=self.hosts)
         self.row, boots = self.tools.database.migrations.commit(self.row, write)
         self.boots |= boots
@@ -516,9 +526,9 @@ class MigrationContext:
         self.ledger.forget_stuck()
 
     def reread_boots(self) -> None:
-        """Look the hosts' boot_ids up again.
+        """Read the boot_ids of the hosts again.
 
-        :raises migrator.exception.NotOwner: the migration is another's, or in another epoch.
+        :raises migrator.exception.NotOwner: another conductor owns the migration, or it is in another epoch.
         """
         row, boots = self.tools.database.migrations.reread(self.row)
         if (row.owner, row.epoch) != (self.row.owner, self.row.epoch):
@@ -528,7 +538,7 @@ class MigrationContext:
     # --- hosts -------------------------------------------------------------------------------------------------------
 
     def order(self, host: str, step: str) -> protocol.Command:
-        """Return the head of a call to a host."""
+        """Return the command that identifies a step to a host."""
         return protocol.Command(
             migration_uuid=self.row.uuid,
             instance_uuid=self.row.instance_uuid,
@@ -541,10 +551,13 @@ class MigrationContext:
         )
 
     def take_report(self, report: protocol.Report) -> None:
-        """Take in what a host reports of a step; an older epoch's does not replace a newer one's."""
+        """Keep a host's report of a step, unless it is of an older epoch than the one that is known."""
         if report.epoch > max(self.row.epoch, protocol.HIGHEST):
-            # Kept, it would stand for ever before whatever the host reports next.
-            LOG.warning('Ignoring a report of %s with epoch %d from %s', report.step, report.epoch, report.host)
+            # It would take precedence over every later report of the host.
+            LOG.warning(
+                'Ignoring a report with impossible epoch %(epoch)d of step %(step)s from host %(host)s',
+                {'epoch': report.epoch, 'step': report.step, 'host': report.host},
+            )
             return
         key = (report.host, report.step)
         known = self.reports.get(key)
@@ -555,7 +568,7 @@ class MigrationContext:
         self.heard_at = self.tools.threads.clock.monotonic()
 
     def take_observation(self, observation: protocol.Observation) -> None:
-        """Take in what a host said when polled."""
+        """Keep what a host reported when it was polled."""
         self.heard_at = self.tools.threads.clock.monotonic()
         self.unresponsive.pop(observation.host, None)
         if observation.refusal is not None:
@@ -565,25 +578,26 @@ class MigrationContext:
         for host, step in list(self.reports):
             running = self.reports[host, step].state == protocol.WorkState.RUNNING
             if host == observation.host and running and step not in going_on:
-                # The host does not know of it any more: it has been restarted.
+                # The host no longer knows the step because it has restarted.
                 del self.reports[host, step]
         self.unsure = {key for key in self.unsure if key[0] != observation.host}
         for report in observation.reports:
             self.take_report(report)
 
     def note_unresponsive(self, host: str) -> None:
-        """Note that a host has answered, and has not said where this guest is: its hypervisor does not tell."""
+        """Note that a host has answered without reporting this guest, since its hypervisor does not."""
         self.unresponsive.setdefault(host, self.tools.threads.clock.monotonic())
 
     def unresponsive_for(self, host: str) -> float:
-        """Return for how many seconds a host has answered, and not said where this guest is."""
+        """Return for how many seconds a host has answered without reporting this guest."""
         now = self.tools.threads.clock.monotonic()
         return now - self.unresponsive.get(host, now)
 
     def is_down(self, host: str) -> bool:
-        """Whether a host is down: declared so, or called down for its silence and long silent to this conductor too.
+        """Return whether a host is down.
 
-        A host that is merely silent is not down, and nothing is decided against it.
+        It is down if an operator has declared it forced down, or if its service has not reported for a long time and
+        it does not answer this conductor either. A host that only does not answer is not down.
         """
         if self.tools.hosts.silent_for(host) < 2 * self.tools.options.poll_interval:
             return False

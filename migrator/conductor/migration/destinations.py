@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where a guest can go: candidates from Placement, the source excluded, hosts that cannot take it left out."""
+"""The choice of a destination: candidates from Placement, without the source and hosts that cannot take the guest."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from migrator.placement_client.client import PlacementClient
 
 @dataclasses.dataclass(frozen=True)
 class Destination:
-    """A host and what the instance is to hold there.
+    """A host, and the allocation that the instance gets there.
 
-    :ivar source_allocation: what the instance holds now.
-    :ivar instance_generation: the consumer generation that belongs to it.
+    :ivar source_allocation: the allocation that the instance holds now.
+    :ivar instance_generation: the consumer generation of that allocation.
     """
 
     host: str
@@ -36,27 +36,28 @@ def choose(
     migration: Migration,
     instance: Instance,
     tried: Mapping[str, str],
-    listened: bool = True,
+    reachable: bool = True,
 ) -> Destination:
     """Return the next destination to try.
 
-    Hosts come with the fewest inbound migrations first, then by name; of one host's candidates, Placement's first.
+    The host with the fewest inbound migrations comes first, then the order is by name. A host gets the first of its
+    candidates from Placement.
 
-    :param tried: hosts that have been tried in this migration, and why each could not be.
-    :param listened: whether this conductor could long enough be reached to know which hosts are down.
-    :raises migrator.exception.NoValidHost: there is none (left), and why.
+    :param tried: the hosts that this migration has tried, each with the reason of its failure.
+    :param reachable: whether this conductor was reachable long enough to know which hosts are down.
+    :raises migrator.exception.NoValidHost: no host is left; the text gives the reasons.
     :raises migrator.exception.ComputeServiceUnavailable: the named host is down.
     :raises migrator.exception.UnableToMigrateToSelf: the named host is the source.
     :raises migrator.exception.InvalidHypervisorType: the named host has a hypervisor of another type.
     :raises migrator.exception.DestinationHypervisorTooOld: the named host has an older hypervisor.
-    :raises migrator.exception.PlacementUnreachable: ask again later.
+    :raises migrator.exception.PlacementUnreachable: Placement did not answer; try again later.
     """
     try:
         return _choose(database, client, migration, instance, tried, by_state=True)
     except (exception.NoValidHost, exception.ComputeServiceUnavailable):
-        if listened:
+        if reachable:
             raise
-    # While no conductor listened, or the database was away, no host could be heard of: that makes none of them down.
+    # No host could report while the conductors or the database were away. That does not make any host down.
     return _choose(database, client, migration, instance, tried, by_state=False)
 
 
@@ -76,7 +77,7 @@ def _choose(
     held = allocations.read(client, instance.uuid)
     if held.generation is None or not held.allocations:
         raise exception.NoValidHost(
-            reason=f'Instance {instance.uuid} holds no allocation in Placement: heal its allocation first.'
+            reason=f'Instance {instance.uuid} has no allocation in Placement: heal its allocation first.'
         )
     if migration.force and named is not None:
         place = database.services.places(instance.uuid, host=named)[0]
@@ -121,7 +122,7 @@ def _check_named(
     if named == migration.source_compute:
         raise exception.UnableToMigrateToSelf(instance_uuid=migration.instance_uuid, host=named)
     if named in tried:
-        raise exception.NoValidHost(reason=f'Host {named} was named, and it cannot take the instance.')
+        raise exception.NoValidHost(reason=f'Host {named} was requested, but it cannot take the instance.')
     places = database.services.places(migration.instance_uuid, host=named)
     if not places:
         raise exception.ComputeHostNotFound(host=named)
@@ -135,7 +136,7 @@ def _check_named(
 
 
 def _hypervisor_of(place: Place, source: str) -> exception.Invalid | None:
-    """Return why the guest cannot run on a host's hypervisor, or None: as nova compares type and version."""
+    """Return why the guest cannot run on a host's hypervisor, or None. Nova compares type and version too."""
     if place.source_hypervisor is None:
         return None
     (there, newest), (here, version) = place.hypervisor, place.source_hypervisor
@@ -147,21 +148,22 @@ def _hypervisor_of(place: Place, source: str) -> exception.Invalid | None:
 
 
 def _why_not(place: Place, by_state: bool, named: bool) -> str | None:
-    """Return why a host is no destination now, or None if it is one. Naming a host overrules that it is disabled.
+    """Return why a host is no destination now, or None if it is one.
 
-    :param by_state: whether one that was stopped or is down is none.
+    :param by_state: whether a host whose service was stopped or is down is excluded.
+    :param named: whether the user requested this host, which may be disabled then.
     """
     if place.service.forced_down:
         return 'it is forced down'
-    # One that was stopped, too, may have been started again where nobody could hear it.
+    # A stopped service may also have been started again while no conductor was reachable.
     if by_state and place.service.last_seen_up is None:
         return 'its compute service was stopped'
     if by_state and place.service.down_since is not None:
-        return f'it is down, and was last heard of at {place.service.last_seen_up:%Y-%m-%d %H:%M:%S} UTC'
+        return f'it is down, and last reported at {place.service.last_seen_up:%Y-%m-%d %H:%M:%S} UTC'
     if place.service.disabled and not named:
         return 'it is disabled'
     if place.owes:
-        return 'it still owes a cleanup of an earlier migration of this instance'
+        return 'it still has a deferred cleanup of an earlier migration of this instance'
     return None
 
 
@@ -172,7 +174,7 @@ def _explain(
     tried: Mapping[str, str],
     by_state: bool,
 ) -> str:
-    """Return, for a person, why no host is left."""
+    """Return in words why no host is left."""
     named = migration.requested_host
     if tried:
         whys = ' '.join(f'{host}: {why}' for host, why in sorted(tried.items()))
@@ -188,4 +190,4 @@ def _explain(
             reasons.append(f'{place.host}: {reason}')
     if not reasons:
         return 'Placement has no room for the instance on any host.'
-    return f'Placement has room on no other host than these, which cannot take it: {"; ".join(reasons)}.'
+    return f'No host that has room in Placement can take the instance: {"; ".join(reasons)}.'

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Gives a host an order, and makes of its answer what the body of a step can return."""
+"""Commands to a host, and the verdicts that follow from its replies."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from migrator.objects import protocol
 from migrator.saga import log
 from migrator.saga.step import Done, Failed, Parked, Stuck
 
-#: Seconds; a failed step after the move waits twice as long each time, up to the last.
+#: The first and the longest pause (seconds) before a failed step is tried again; each is twice as long as the last.
 _BACKOFF = (1.0, 60.0)
-#: Seconds after which a wish that concerns a job is told to its host once more, as long as there is the job: the
-#: host may have been restarted meanwhile, or its driver have failed.
-TELL_AGAIN = 5.0
-#: Seconds after which a host that has said what nobody can make sense of is asked again.
+#: Seconds after which a request about a job is sent again while the job exists. The host may have restarted, or its
+#: driver may have failed.
+SEND_AGAIN = 5.0
+#: Seconds after which a host that contradicts the journal is asked again.
 LOOK_AGAIN = 5.0
-#: What is sent to get on. A decision against it needs a new epoch, in which it is refused if it is still on its way.
+#: Steps that move the migration forward. Undoing one needs a new epoch, in which a host refuses it if it arrives late.
 _ADVANCING = (
     'check_can_live_migrate_destination',
     'check_can_live_migrate_source',
@@ -30,37 +30,40 @@ _ADVANCING = (
 
 
 def check(m: context.MigrationContext, host: str, step: str, **payload: Any) -> protocol.Report | Failed | Parked:
-    """Have a host check: a call that is answered when it is done, in which no answer counts as failing.
+    """Run a check at a host and return its report. A check without a reply fails.
 
-    :param step: the check's name, in the journal and over RPC.
+    :param step: the name of the check, in the journal and over RPC.
     """
     answer = _send(m, host, step, payload)
     if isinstance(answer, exception.RPCTimeout):
         return _unanswered(m, host, step, answer)
     if isinstance(answer, exception.ServiceUnreachable):
         m.wake_by(m.tools.threads.clock.monotonic() + LOOK_AGAIN)
-        return Parked(f'the message broker, to ask {host} for {step}', whom=())
+        return Parked(f'the message broker, to send {step} to {host}', hosts=())
     if isinstance(answer, exception.MigratorException):
         return Failed(str(answer))
     if isinstance(answer, (Parked, Failed)):
         return answer
     if answer.report is None:
-        return Failed(f'{host} said nothing of {step}')
+        return Failed(f'Host {host} replied without a report of {step}.')
     if answer.report.state == protocol.WorkState.RUNNING:
         return _still_checking(m, host, step)
     if answer.report.state != protocol.WorkState.DONE:
-        return Failed(answer.report.reason or f'{host} failed in {step}')
+        return Failed(answer.report.reason or f'Host {host} failed in {step} without a reason.')
     return answer.report
 
 
 def _unanswered(m: context.MigrationContext, host: str, step: str, error: exception.RPCTimeout) -> Failed | Parked:
-    """Give up a host that does not answer; one that does may have lost the question, with a broker that was away."""
+    """Return Failed for a host that does not answer, or Parked if only the request may be lost.
+
+    A host that answers a poll may have lost the request while the broker was away.
+    """
     wait = m.ledger.of(step, host)
     wait.tries += 1
     try:
         answers = m.tools.hosts.ask(host, [m.order(host, 'poll')]) is not None
     except HostBusy:
-        return _in_line(host)
+        return _wait_for_call_slot(host)
     if wait.tries > 1 if answers else m.tools.hosts.unanswered_for(host) >= m.tools.options.service_down_time:
         role = 'source' if host == m.source else 'destination'
         waited = error.kwargs.get('timeout')
@@ -69,12 +72,15 @@ def _unanswered(m: context.MigrationContext, host: str, step: str, error: except
 
 
 def _still_checking(m: context.MigrationContext, host: str, step: str) -> Failed | Parked:
-    """Have it asked for again soon; who waits for a check holds no thread, and an abort need not wait for it."""
+    """Return that the check is still running, and ask for it again soon, until the patience ends.
+
+    No thread waits for a check meanwhile, and an abort does not either.
+    """
     now = m.tools.threads.clock.monotonic()
     lasted = now - m.ledger.of(step, host).since
     patience = m.tools.hosts.api.long_timeout
     if lasted >= patience:
-        return Failed(f'{host} has not ended {step} within {patience:g} s')
+        return Failed(f'Host {host} did not end {step} within {patience:g} s: look at its compute service.')
     m.waits_on.add(host)
     m.wake_by(now)
     return Parked(f'{host} to end {step}')
@@ -83,13 +89,13 @@ def _still_checking(m: context.MigrationContext, host: str, step: str) -> Failed
 def carry_out(
     m: context.MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any
 ) -> protocol.Report | Failed | Parked:
-    """Have a host do one step by a lightweight call: heard of already, or sent now.
+    """Send a step to a host, unless it is sent already, and return the report of its end.
 
     :param step: the name over RPC; reports carry it too.
     :param record: the journal's record of the intent.
-    :returns: the report of work that has ended, or what the body is to return meanwhile.
+    :returns: the report of work that has ended, or the verdict until then.
     """
-    report = _heard(m, host, step, record)
+    report = _known_report(m, host, step, record)
     if report is None and (host, step) not in m.unsure:
         answer = _send(m, host, step, payload)
         if isinstance(answer, exception.MigratorException):
@@ -109,15 +115,15 @@ def carry_out(
 def retry(
     m: context.MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any
 ) -> Done | Parked | Stuck:
-    """Have a host do a step that is never given up: tried again with growing pauses, then owed.
+    """Run a step at a host until it succeeds: retry with growing pauses, then defer it as a cleanup.
 
-    A host that is down owes it at once, and the migration goes on. A host that answers that the guest is here and
-    could run, or is not here at all, is not argued with: that is stuck, and the host is asked again at the next sweep.
-    So is a source that is up and cannot be restored: an ended migration leaves no guest paused.
+    If the host is down, the step is deferred at once, and the migration goes on. If the host reports that the guest is
+    there and could run, or is not there at all, the step is stuck, and the host is asked again. A source that is up and
+    cannot be restored is stuck too, since an ended migration must leave no guest paused.
     """
     wait = m.ledger.of(step, host)
     if wait.next_try > m.tools.threads.clock.monotonic():
-        # Woken by something else, such as the other post step.
+        # Another event has woken the run, such as the other post step.
         m.wake_by(wait.next_try)
         return wait.stuck or _next_try(host, wait)
     outcome = carry_out(m, host, step, record, **payload)
@@ -130,12 +136,12 @@ def retry(
         facts = outcome.result or {}
         if facts.get('here'):
             return _stuck(
-                m, wait, f'{host} was to do {step}, but the guest is there and could run: look which host runs it.'
+                m, wait, f'Host {host} refused {step}: the guest is there and could run. Look which host runs it.'
             )
         if facts.get('gone') and m.is_deleted():
-            return Done({'skipped': 'the instance has been deleted, and its guest with it'})
+            return Done({'skipped': 'the instance and its guest were deleted'})
         if facts.get('gone'):
-            return _stuck(m, wait, f'{host} was to do {step}, but the guest is not there: look which host has it.')
+            return _stuck(m, wait, f'Host {host} refused {step}: the guest is not there. Look which host has it.')
         reason = outcome.reason or 'no reason given'
     elif isinstance(outcome, Failed):
         reason = outcome.reason
@@ -143,12 +149,12 @@ def retry(
         m.defer(host, step, f'{host} is down', _for_cleanup(m))
         return Done({'owed': f'{host} is down'})
     else:
-        # Asked once more it is as stuck as it was, until there is an answer.
+        # A stuck step stays stuck until the host answers the next try.
         return wait.stuck or outcome
     wait.tries += 1
     if wait.tries >= m.tools.options.post_max_attempts:
         if step == 'rollback_live_migration_at_source':
-            return Stuck(f'{host} is up and cannot restore the guest ({reason}): look at its hypervisor.')
+            return Stuck(f'Host {host} is up and cannot restore the guest ({reason}): look at its hypervisor.')
         m.defer(host, step, reason, _for_cleanup(m))
         return Done({'owed': reason})
     m.note_try(record, reason)
@@ -161,68 +167,68 @@ def _next_try(host: str, wait: waiting.Wait) -> Parked:
     return Parked(f'the next try of {wait.what} at {host}, which has failed ({wait.reason})')
 
 
-def _in_line(host: str) -> Parked:
-    return Parked(f'a free place among the calls to {host}', patient=True, whom=())
+def _wait_for_call_slot(host: str) -> Parked:
+    return Parked(f'a free call slot of {host}', patient=True, hosts=())
 
 
 def back_off(m: context.MigrationContext, wait: waiting.Wait) -> None:
-    """Let be what has failed: twice as long each time, up to a minute, jittered."""
+    """Delay the next try of a failed step, twice as long each time, up to a minute, with jitter."""
     first, last = _BACKOFF
-    # What is never given up may fail more often than a float has room for.
+    # The exponent is limited because a step that is always retried could overflow a float.
     doubled = min(wait.tries - 1, 10)
     pause = float(min(last, first * 2**doubled) * (0.5 + m.tools.threads.random() / 2))
-    _let_be(m, wait, pause)
+    _delay(m, wait, pause)
 
 
-def _let_be(m: context.MigrationContext, wait: waiting.Wait, seconds: float) -> None:
+def _delay(m: context.MigrationContext, wait: waiting.Wait, seconds: float) -> None:
     wait.next_try = m.tools.threads.clock.monotonic() + seconds
     m.wake_by(wait.next_try)
 
 
 def _stuck(m: context.MigrationContext, wait: waiting.Wait, reason: str) -> Stuck:
-    """Have a step asked for again after a while, and not as fast as its host can answer."""
-    _let_be(m, wait, LOOK_AGAIN)
+    """Return Stuck, and try the step again after a pause instead of as fast as its host answers."""
+    _delay(m, wait, LOOK_AGAIN)
     wait.stuck = Stuck(reason)
     return wait.stuck
 
 
 def _for_cleanup(m: context.MigrationContext) -> dict[str, Any]:
-    """Return what paying a debt of this migration will need: the frozen data of the preparation."""
+    """Return what a deferred cleanup of this migration needs: the data that the preparation fixed."""
     return {'migrate_data': m.result('pre_live_migration').get('migrate_data')}
 
 
-def tell(m: context.MigrationContext, wait: waiting.Wait, request: str, **payload: Any) -> None:
-    """Tell the source of a wish now, unless it has taken it lately; and have this migration woken for the next time."""
+def send_request(m: context.MigrationContext, wait: waiting.Wait, request: str, **payload: Any) -> None:
+    """Send a request to the source, unless it has accepted it lately, and wake the run for the next time."""
     now = m.tools.threads.clock.monotonic()
-    if wait.next_try <= now and ask_once(m, m.source, request, **payload):
-        wait.next_try = now + TELL_AGAIN
-    m.wake_by(wait.next_try if wait.next_try > now else now + TELL_AGAIN)
+    if wait.next_try <= now and send_request_once(m, m.source, request, **payload):
+        wait.next_try = now + SEND_AGAIN
+    m.wake_by(wait.next_try if wait.next_try > now else now + SEND_AGAIN)
 
 
-def ask_once(m: context.MigrationContext, host: str, step: str, **payload: Any) -> bool:
-    """Pass a wish on to a host that answers at once; return whether it has taken it."""
+def send_request_once(m: context.MigrationContext, host: str, step: str, **payload: Any) -> bool:
+    """Send a request to a host that replies at once, and return whether the host has accepted it."""
     answer = _send(m, host, step, payload)
     return isinstance(answer, protocol.Answer)
 
 
 def look_at(m: context.MigrationContext, host: str) -> settle.Host:
-    """Ask a host, now and in the present epoch, and return its word for the table."""
-    word = _asked(m, host)
-    (m.unheard.add if word.observed is settle.Observed.MISSING else m.unheard.discard)(host)
-    return word
+    """Poll a host in the present epoch, and return what it reports of the guest, for the table."""
+    found = _poll(m, host)
+    (m.unheard.add if found.observed is settle.Observed.MISSING else m.unheard.discard)(host)
+    return found
 
 
-def _asked(m: context.MigrationContext, host: str) -> settle.Host:
-    # What it said before no longer counts. Should it say the same again, that is news to whoever waits for an answer.
+def _poll(m: context.MigrationContext, host: str) -> settle.Host:
+    # The earlier observation no longer counts. A later poll with the same content is news then, and wakes the run.
     m.seen.pop(host, None)
     if m.tools.hosts.was_silent(host, m.tools.options.poll_interval):
-        # Another migration has just asked, and may have waited long for no answer: it need not be waited for again.
+        # Another migration has just polled the host in vain. Waiting for a second time-out would add nothing.
         m.waits_on.add(host)
-        return _silent(m, host)
+        return _unreachable(m, host)
     try:
         found = m.tools.hosts.ask(host, [m.order(host, 'poll')], in_line=True)
     except HostBusy:
-        # It was not asked, and so has not been silent either, for however long it was not heard.
+        # The host was not polled, so a missing answer says nothing about it.
         m.unasked.add(host)
         return settle.Host(settle.Observed.MISSING)
     observation = next((one for one in found or [] if one.migration_uuid == m.row.uuid), None)
@@ -230,12 +236,12 @@ def _asked(m: context.MigrationContext, host: str) -> settle.Host:
         if found is not None:
             m.note_unresponsive(host)
         m.waits_on.add(host)
-        return _silent(m, host)
+        return _unreachable(m, host)
     m.take_observation(observation)
     if observation.refusal == protocol.Refusal.EPOCH:
         m.raise_epoch(observation.epoch)
     if observation.refusal == protocol.Refusal.TENURE:
-        # It is the only migration of the instance in progress: a cleanup was there, or the database has forgotten.
+        # No other migration of the instance is in progress: a cleanup was there, or the database was restored.
         m.raise_epoch(observation.epoch, observation.tenure)
     if observation.refusal == protocol.Refusal.BOOT:
         m.reread_boots()
@@ -247,9 +253,9 @@ def _asked(m: context.MigrationContext, host: str) -> settle.Host:
 
 
 def ask_first(m: context.MigrationContext) -> Parked | Stuck | None:
-    """Ask every host that has to answer in the present epoch before anything else is done.
+    """Poll every host that must answer in the present epoch before anything else is done.
 
-    :returns: what it waits for, if one is silent without being down.
+    :returns: what the migration waits for, if a host that is not down does not answer.
     """
     while m.must_ask:
         epoch = m.row.epoch
@@ -257,31 +263,32 @@ def ask_first(m: context.MigrationContext) -> Parked | Stuck | None:
         if m.row.epoch != epoch:
             m.must_ask = set(m.hosts)
             continue
-        m.must_ask = {host for host, word in answers.items() if word.observed is settle.Observed.MISSING}
+        m.must_ask = {host for host, answer in answers.items() if answer.observed is settle.Observed.MISSING}
         if m.must_ask:
             m.waits_on |= m.must_ask
-            return not_told(m, *sorted(m.must_ask))
+            return wait_for_observation(m, *sorted(m.must_ask))
     return None
 
 
-def not_told(m: context.MigrationContext, *hosts: str) -> Parked | Stuck:
-    """Return how it waits for hosts that have not said where the guest is: for a person, where one answers and for long
-    has not told of this guest.
+def wait_for_observation(m: context.MigrationContext, *hosts: str) -> Parked | Stuck:
+    """Return that the migration waits for hosts to report where the guest is.
+
+    It is stuck if a host has answered for a long time without reporting this guest.
     """
     for host in hosts:
         if m.unresponsive_for(host) >= m.tools.options.service_down_time:
             return Stuck(
-                f'{host} answers, but its hypervisor has long not told of the guest: look at it, and at the log of its '
-                'compute service. It goes on by itself when that tells; or stop that service, and declare the host '
-                'forced down once it is fenced.'
+                f'Host {host} answers, but its hypervisor has not reported the guest for a long time: look at the '
+                'hypervisor, and at the log of the compute service there. The migration goes on once the host reports '
+                'the guest. Otherwise stop that service, fence the host, and declare it forced down.'
             )
     if m.unasked.issuperset(hosts):
-        return _in_line(' and '.join(hosts))
-    return Parked(f'{", ".join(sorted(hosts))} to say where the guest is', whom=hosts)
+        return _wait_for_call_slot(' and '.join(hosts))
+    return Parked(f'{", ".join(sorted(hosts))} to report where the guest is', hosts=hosts)
 
 
 def observed_in(m: context.MigrationContext, observation: protocol.Observation) -> settle.Host:
-    """Return the row of the table for what a host said."""
+    """Return the row of the table for an observation."""
     guest = observation.guest
     if observation.host == m.source:
         entry = protocol.Entry.RETURNED if _has_ended(m, observation) else observation.entry
@@ -295,9 +302,9 @@ def observed_in(m: context.MigrationContext, observation: protocol.Observation) 
 
 
 def _has_ended(m: context.MigrationContext, observation: protocol.Observation) -> bool:
-    """Whether this boot of the source has ended its part: it was cancelled in the queue, or the call has returned.
+    """Return whether this boot of the source has ended its part: it cancelled the entry, or the call has returned.
 
-    A host makes a live migration at most once in its life, so it will not be made any more either.
+    A boot makes the driver call of a migration at most once, so it will not make it later either.
     """
     if observation.entry in (protocol.Entry.QUEUED, protocol.Entry.STARTED):
         return False
@@ -305,14 +312,14 @@ def _has_ended(m: context.MigrationContext, observation: protocol.Observation) -
     return report is not None and report.boot_id == observation.boot_id and report.state != protocol.WorkState.RUNNING
 
 
-def _silent(m: context.MigrationContext, host: str) -> settle.Host:
+def _unreachable(m: context.MigrationContext, host: str) -> settle.Host:
     if not m.is_down(host):
         return settle.Host(settle.Observed.MISSING)
     forced = m.tools.database.services.get_compute(host).forced_down
     return settle.Host(settle.Observed.DOWN, forced_down=forced)
 
 
-def _heard(m: context.MigrationContext, host: str, step: str, record: log.StepRecord) -> protocol.Report | None:
+def _known_report(m: context.MigrationContext, host: str, step: str, record: log.StepRecord) -> protocol.Report | None:
     found = m.reports.get((host, step))
     return found if found is not None and found.epoch >= record.epoch else None
 
@@ -320,18 +327,18 @@ def _heard(m: context.MigrationContext, host: str, step: str, record: log.StepRe
 def _send(
     m: context.MigrationContext, host: str, step: str, payload: dict[str, Any]
 ) -> protocol.Answer | Failed | Parked | exception.MigratorException:
-    """Send an order, a second time if the host has been restarted and its new boot is known by now."""
-    order = m.order(host, step)
+    """Send a command, and send it again if the host has restarted and its new boot_id is known."""
+    command = m.order(host, step)
     answer = protocol.Answer()
     if step in _ADVANCING:
-        # Also where no answer comes: it may be on its way yet.
+        # Without a reply the command may still be on its way.
         m.settling = False
     for _ in range(2):
         try:
-            answer = m.tools.hosts.tell(host, step, order, **payload)
+            answer = m.tools.hosts.tell(host, step, command, **payload)
         except HostBusy:
             m.note_unsent(step)
-            return _in_line(host)
+            return _wait_for_call_slot(host)
         except (exception.ServiceUnreachable, exception.RemoteError) as error:
             m.note_sent(step)
             m.waits_on.add(host)
@@ -340,16 +347,16 @@ def _send(
         if answer.refusal != protocol.Refusal.BOOT:
             break
         m.reread_boots()
-        if m.order(host, step).boot_id == order.boot_id:
+        if m.order(host, step).boot_id == command.boot_id:
             break
-        order = m.order(host, step)
+        command = m.order(host, step)
     if answer.refusal is None:
         return answer
     if answer.refusal in (protocol.Refusal.EPOCH, protocol.Refusal.TENURE):
         m.raise_epoch(answer.seen, answer.seen_tenure if answer.refusal == protocol.Refusal.TENURE else None)
         m.wake_at = m.tools.threads.clock.monotonic()
-        return Parked('to look at the hosts anew, in a new epoch')
+        return Parked('a poll of the hosts in a new epoch')
     if answer.refusal == protocol.Refusal.STOPPING:
-        return Failed(f'{host} is stopping and takes nothing new')
+        return Failed(f'Host {host} is stopping and accepts no new work.')
     m.waits_on.add(host)
     return Parked(f'{host} to be ready after its start')

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Settling: from what both hosts say, the journal and the wish, to what is to be done. One pure function.
+"""Settling: a pure function from the observations of both hosts to the next act.
 
-The table is that of the protocol, a row for what a host says, a column for where the migration stands. Nothing here
-asks or writes; the caller has asked the source first, and the destination after the source's answer had arrived.
+The tables have a row for each observation of a host, and a column for the state of the migration. Nothing here polls or
+writes. The caller polls the source first, and the destination once the source has answered.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from migrator.objects.protocol import Entry, GuestState
 
 
 class Observed(enum.StrEnum):
-    """What a host says of the guest: a row of the table; and the words in which a person is told, after its name."""
+    """The observation of a host, which is a row of the table. Its value follows the host's name in a sentence."""
 
-    #: No job, and the driver call was never made.
+    #: There is no job, and the driver call was never made.
     HERE = 'has the guest, and has not begun to move it'
-    #: No job, and the driver call has returned.
+    #: There is no job, and the driver call has returned.
     RETURNED = 'has the guest, and no longer moves it'
-    #: The entry waits.
+    #: The entry waits in the queue.
     WAITS = 'has the guest waiting in its queue'
-    #: The entry has started, and there is no job yet.
+    #: The entry has left the queue, and there is no job yet.
     STARTED = 'is about to move the guest'
     JOB = 'is moving the guest'
-    CUTOVER_JOB = 'is moving the guest, and has paused it to switch over'
-    CUTOVER = 'has the guest paused to switch over, and no longer moves it'
+    CUTOVER_JOB = 'is moving the guest, and has paused it for the switchover'
+    CUTOVER = 'has the guest paused for the switchover, and no longer moves it'
     SHUT_OFF = 'has the guest shut off'
     ABSENT = 'does not have the guest'
     WAITING = 'is ready for the guest, and does not run it'
@@ -40,18 +40,18 @@ class Observed(enum.StrEnum):
 
 
 class Column(enum.StrEnum):
-    """Where the migration stands: a column of the table; and the words in which a person is told."""
+    """The state of the migration, which is a column of the table. Its value ends the sentence for an operator."""
 
-    #: Step 5 was not sent.
-    NOT_SENT = 'it was not to be moved yet'
-    QUEUED = 'it was last known to be queued'
-    RUNNING = 'it was last known to be moving'
-    FORWARD = 'it had moved'
-    BACK = 'its move was being undone'
+    #: The pivot was not sent.
+    NOT_SENT = 'the migration had not begun'
+    QUEUED = 'the migration was last known to be queued'
+    RUNNING = 'the migration was last known to be running'
+    FORWARD = 'the guest had moved'
+    BACK = 'the migration was being undone'
 
 
 class Act(enum.StrEnum):
-    """What is to be done: a cell of the table."""
+    """The next act, which is a cell of the table."""
 
     GO_ON = 'go on'
     QUEUE = 'queue it again'
@@ -74,7 +74,7 @@ _A = Act
 _ORDER = (Column.NOT_SENT, Column.QUEUED, Column.RUNNING, Column.FORWARD, Column.BACK)
 _STUCK = (_A.STUCK,) * 5
 
-#: What the source says -> what that asks for, by column.
+#: Observation of the source -> the act, by column.
 SOURCE = MappingProxyType(
     {
         Observed.HERE: (_A.GO_ON, _A.QUEUE, _A.BACK, _A.STUCK, _A.RESTORE),
@@ -90,7 +90,7 @@ SOURCE = MappingProxyType(
     }
 )
 
-#: What the destination says -> what that asks for, by column.
+#: Observation of the destination -> the act, by column.
 DESTINATION = MappingProxyType(
     {
         Observed.WAITING: (_A.GO_ON, _A.GO_ON, _A.ASK, _A.STUCK, _A.CLEAN),
@@ -101,11 +101,11 @@ DESTINATION = MappingProxyType(
     }
 )
 
-#: The source has a job: only "runs" at the destination overrules its row.
+#: The source has a job. Only RUNS at the destination overrules its row.
 _JOB = frozenset({Observed.JOB, Observed.CUTOVER_JOB})
 #: The guest could run at the source at any moment.
 _HERE = frozenset({Observed.HERE, Observed.RETURNED})
-#: Which of two cells comes first, as the protocol has it.
+#: The acts by precedence: the act of the source and that of the destination are reduced to the earlier one.
 _PRECEDENCE = (
     _A.STUCK,
     _A.WAIT,
@@ -126,10 +126,10 @@ _PRECEDENCE = (
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """One host's word.
+    """The observation of one host.
 
-    :ivar verdict: what the driver call returned, where it has: completed, failed, aborted; '' otherwise.
-    :ivar forced_down: the operator's word that the host is fenced; only with DOWN.
+    :ivar verdict: the result of the driver call: completed, failed or aborted; '' if it has not returned.
+    :ivar forced_down: whether an operator has declared that the host is fenced; only with DOWN.
     """
 
     observed: Observed
@@ -140,18 +140,18 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What is to be done, and why, for a person."""
+    """The next act, and its reason for an operator."""
 
     act: Act
     reason: str
 
 
-def _word(host: Host) -> str:
+def _describe(host: Host) -> str:
     return f'{host.observed}, as an operator has declared' if host.forced_down else str(host.observed)
 
 
 def source_observed(state: str, job: bool, entry: str) -> Observed:
-    """Return the row for what a poll of the source told."""
+    """Return the row for a poll of the source."""
     if state == GuestState.POSTCOPY_BROKEN:
         return Observed.BROKEN
     if state == GuestState.CUTOVER:
@@ -166,12 +166,12 @@ def source_observed(state: str, job: bool, entry: str) -> Observed:
         return Observed.RETURNED if entry == Entry.RETURNED else Observed.HERE
     if state == GuestState.SHUTDOWN:
         return Observed.SHUT_OFF
-    # What merely waits for a guest at the source is not the guest.
+    # A process at the source that only waits to receive a guest is not the guest.
     return Observed.ABSENT
 
 
 def destination_observed(state: str, preparing: bool) -> Observed:
-    """Return the row for what a poll of the destination told."""
+    """Return the row for a poll of the destination."""
     if state == GuestState.POSTCOPY_BROKEN:
         return Observed.BROKEN
     if state in (GuestState.RUNNING, GuestState.PAUSED, GuestState.SHUTDOWN):
@@ -185,63 +185,63 @@ def decide(
     source: Host,
     destination: Host,
     column: Column,
-    against: bool,
+    abort: bool,
     asked_again: bool = False,
     names: tuple[str, str] = ('', ''),
     late: bool = False,
 ) -> Decision:
-    """Return what is to be done.
+    """Return the next act and its reason.
 
-    :param against: whether somebody or something wishes to turn back: an abort, a failure, a time-out.
-    :param asked_again: whether both have repeated what they said.
-    :param names: of the source and of the destination, for the reason.
-    :param late: whether a copy that has begun then would have ended by now.
+    :param abort: whether there is an abort reason: a request, a failure or a time-out.
+    :param asked_again: whether both hosts have repeated their observations.
+    :param names: the names of the source and of the destination, for the reason.
+    :param late: whether the copy has lasted longer than the default time-out allows.
     """
-    act = _decide(source, destination, column, against, asked_again, late)
+    act = _decide(source, destination, column, abort, asked_again, late)
     return Decision(act, _reason(act, source, destination, column, names))
 
 
 def _reason(act: Act, source: Host, destination: Host, column: Column, names: tuple[str, str]) -> str:
-    """Return what was seen, in a sentence; and what helps, where a person has to."""
+    """Return the observations in a sentence, followed by what an operator can do if the migration is stuck."""
     ours, theirs = (
         ' '.join(filter(None, words)) for words in zip(('The source', 'the destination'), names, strict=True)
     )
-    ours, theirs = f'{ours} {_word(source)}', f'{theirs} {_word(destination)}'
+    ours, theirs = f'{ours} {_describe(source)}', f'{theirs} {_describe(destination)}'
     seen = f'{ours}; {theirs}; {column}.'
     if act is not Act.STUCK:
         return seen
     if column is Column.QUEUED and source.observed is Observed.ABSENT and destination.observed is Observed.DOWN:
         helps = (
             'No migration job of the guest was seen, and no host that answers has it: start the compute service of '
-            'the destination; or look which host has the guest, and abandon the migration with --guest-on that host.'
+            'the destination. Or look which host has the guest, and abandon the migration with --guest-on that host.'
         )
     elif Observed.DOWN in (source.observed, destination.observed):
-        helps = 'Start the compute service of what is down; or, where that host is fenced, declare it forced down.'
+        helps = 'Start the compute service that is down. Or, if its host is fenced, declare the host forced down.'
     elif Observed.BROKEN in (source.observed, destination.observed):
-        helps = 'No host can run the guest as it is: it has to be started anew from its disk.'
+        helps = 'No host can run the guest as it is: start it again from its disk.'
     elif source.observed in _HERE and destination.observed is Observed.RUNS:
-        helps = 'Both hosts have it, running or shut off: look which is the right one, and undefine the other.'
+        helps = 'Both hosts have the guest, running or shut off: look which copy is right, and undefine the other.'
     else:
-        helps = 'That fits no known case: look which host has the guest.'
+        helps = 'This fits no known case: look which host has the guest.'
     return f'{seen} {helps}'
 
 
-def _decide(source: Host, destination: Host, column: Column, against: bool, asked_again: bool, late: bool) -> Act:
+def _decide(source: Host, destination: Host, column: Column, abort: bool, asked_again: bool, late: bool) -> Act:
     if Observed.MISSING in (source.observed, destination.observed):
         return _A.WAIT
     if Observed.DOWN in (source.observed, destination.observed):
-        return _with_a_host_down(source, destination, column, against, late)
+        return _with_a_host_down(source, destination, column, abort, late)
     if source.observed in _HERE and destination.observed is Observed.RUNS:
-        # The two answers are of two moments, and the guest may have moved between them.
+        # The two polls were not at the same time, and the guest may have moved between them.
         return _A.STUCK if asked_again else _A.ASK
     theirs = _cell(SOURCE, source.observed, column)
     others = _cell(DESTINATION, destination.observed, column)
-    if against and column in (Column.NOT_SENT, Column.QUEUED, Column.RUNNING):
+    if abort and column in (Column.NOT_SENT, Column.QUEUED, Column.RUNNING):
         theirs = _requested(theirs, source.observed)
-        # What is there, or is still being made there, is of no use any more.
+        # The preparation of the destination no longer matters.
         others = _A.ASK if others in (_A.PREPARE, _A.GO_ON, _A.WAIT) else others
     if source.observed in _JOB:
-        # After forward the post step waits for the job's end, as in post-copy.
+        # After the outcome forward the post step waits for the end of the job, as in post-copy.
         overruled = destination.observed is Observed.RUNS and column is not Column.FORWARD
         return others if overruled else theirs
     if (
@@ -251,7 +251,7 @@ def _decide(source: Host, destination: Host, column: Column, against: bool, aske
     ):
         return _A.ERROR
     if source.observed is Observed.WAITS and others is _A.PREPARE:
-        # It would only start to fail: what it waits for can be made ready meanwhile.
+        # A start without a prepared destination would fail. It can be prepared while the guest waits.
         return _A.PREPARE
     if {theirs, others} == {_A.ASK}:
         return _A.STUCK
@@ -267,17 +267,17 @@ def _cell(table: MappingProxyType[Observed, tuple[Act, ...]], observed: Observed
 
 
 def _requested(act: Act, observed: Observed) -> Act:
-    """Return what a wish to turn back makes of a cell of the source."""
+    """Return the act that replaces a cell of the source if there is an abort reason."""
     if act in (_A.GO_ON, _A.QUEUE):
         return _A.BACK
     if observed in (Observed.WAITS, Observed.JOB, Observed.CUTOVER_JOB) and act in (_A.WAIT, _A.SEE_RUNNING):
-        # Paused with a job, too: to complete by force pauses a guest long before it moves, and whether an abort still
-        # comes in time is for the driver to say.
+        # A paused guest with a job is included. Force completion pauses a guest long before it moves, and the driver
+        # decides whether an abort still comes in time.
         return _A.ABORT
     return act
 
 
-def _with_a_host_down(source: Host, destination: Host, column: Column, against: bool, late: bool) -> Act:
+def _with_a_host_down(source: Host, destination: Host, column: Column, abort: bool, late: bool) -> Act:
     if source.observed is destination.observed:
         return _A.STUCK
     if column in (Column.FORWARD, Column.BACK):
@@ -292,26 +292,26 @@ def _with_a_host_down(source: Host, destination: Host, column: Column, against: 
             return _A.FORWARD
         if source.forced_down:
             return _A.ERROR
-        # What receives the copy is there: the hypervisor of the source goes on without its compute service.
+        # The destination still receives the copy, so the source's hypervisor goes on without its compute service.
         copies = column is Column.RUNNING and destination.observed is Observed.WAITING
-        return _A.WAIT if copies and not against and not late else _A.STUCK
-    return _with_the_destination_down(source, destination, column, against)
+        return _A.WAIT if copies and not abort and not late else _A.STUCK
+    return _with_the_destination_down(source, destination, column, abort)
 
 
-def _with_the_destination_down(source: Host, destination: Host, column: Column, against: bool) -> Act:
+def _with_the_destination_down(source: Host, destination: Host, column: Column, abort: bool) -> Act:
     if source.post_copy and destination.forced_down:
         return _A.ERROR
     if source.verdict == 'completed':
         return _A.FORWARD
     if source.observed is Observed.ABSENT:
-        # A guest whose job was never seen has not left by migration: it may exist nowhere.
+        # A guest whose job was never seen has not left by migration, and may exist on no host.
         return _A.FORWARD if column is Column.RUNNING else _A.STUCK
     if source.observed in _HERE:
         return _A.BACK
     if source.observed is Observed.WAITS:
-        return _A.ABORT if against or destination.forced_down else _A.WAIT
+        return _A.ABORT if abort or destination.forced_down else _A.WAIT
     if source.observed is Observed.JOB:
-        return _A.ABORT if against or destination.forced_down else _A.WAIT
+        return _A.ABORT if abort or destination.forced_down else _A.WAIT
     if source.observed in (Observed.CUTOVER, Observed.SHUT_OFF) and source.verdict in ('failed', 'aborted'):
         return _A.BACK
     if source.observed in (Observed.STARTED, Observed.CUTOVER_JOB):

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The stories, one file each."""
+"""The sagas, one module each."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The story of a live migration: the steps, each with its undo beside it, and below their bodies in the same order.
+"""The saga of a live migration: the table of steps, each with its undo, and their functions in the same order.
 
-The table by which :func:`settle` decides is in :mod:`migrator.conductor.migration.settle`. What an operator may decide
-is in :mod:`migrator.conductor.migration.abandon`.
+The table by which :func:`settle` decides is in :mod:`migrator.conductor.migration.settle`. An operator's decision is
+carried out in :mod:`migrator.conductor.migration.abandon`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from migrator.saga.step import Back, Done, Failed, Forward, GoOn, Kind, Lost, Pa
 
 
 def story() -> Saga[MigrationContext]:
-    """Return the story. A new step is one line here, and its bodies below."""
+    """Return the saga of a live migration.
+
+    A new step is one entry here, and its functions below.
+    """
     compensatable, pivot, retriable = Kind.COMPENSATABLE, Kind.PIVOT, Kind.RETRIABLE
-    # A step reads: name and kind; what it intends and does; how that is undone.
+    # Each step gives its name and kind, then its intent and do, then its undo.
     # fmt: off
     return Saga(
-        # The books first: what is prepared at the destination is covered by an allocation there from the beginning.
+        # The allocation moves first, so that it covers from the beginning what is prepared at the destination.
         Step('move_allocation', compensatable, status=Status.PREPARING,
              intent=choose_destination, do=move_allocation,
              undo=return_allocation),
-        # The checks only look; what the destination's leaves behind, the rollback there removes.
+        # The checks change nothing, except that the destination may keep some data, which the rollback removes.
         Step('check_can_live_migrate_destination', compensatable,
              do=check_can_live_migrate_destination,
              undo=rollback_live_migration_at_destination),
@@ -41,19 +44,19 @@ def story() -> Saga[MigrationContext]:
         Step('pre_live_migration', compensatable,
              intent=may_prepare, do=pre_live_migration,
              undo=rollback_live_migration_at_destination),
-        # The guest moves, and only both hosts together can say whether it has: settle asks them. The destination is
-        # cleaned before the source is restored: a guest paused for cut-over resumes when nothing else can run it.
+        # Only both hosts together can report whether the guest has moved, so settle polls them. The destination is
+        # cleaned before the source is restored, so that a guest paused for the switchover resumes on one host only.
         Step('live_migration', pivot, status=Status.QUEUED,
              intent=may_move, do=live_migration,
              undo=rollback_live_migration_at_source, undo_after='pre_live_migration'),
-        # From here on only forward; the outcome and the new host are one commit.
+        # The outcome and the new host are one commit. From here on nothing is undone.
         Step('update_instance_host', retriable, status=has_moved,
              do=update_instance_host),
         (Step('post_live_migration_at_source', retriable, status=Status.POST_MIGRATING,
               intent=job_has_ended, do=post_live_migration_at_source),
          Step('post_live_migration_at_destination', retriable, status=Status.POST_MIGRATING,
               intent=job_has_ended, do=post_live_migration_at_destination)),
-        # The source stays covered until nothing of the guest is left there.
+        # The allocation covers the source until nothing of the guest is left there.
         Step('release_source_allocation', retriable,
              intent=may_release, do=release_source_allocation),
         Step('complete', retriable, status=Status.COMPLETED,
@@ -67,16 +70,19 @@ def story() -> Saga[MigrationContext]:
 
 
 def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
-    """Find the next candidate; the intent fixes both allocations, and the generation that the move is bound to."""
+    """Choose the next candidate.
+
+    The intent fixes both allocations, and the generation of the instance's allocation.
+    """
     if m.instance is None:
-        return Failed(f'Instance {m.row.instance_uuid} has been deleted.')
+        return Failed(f'Instance {m.row.instance_uuid} was deleted.')
     pause = cleanups.run_at_source(m)
     if pause is not None:
         return pause
     tools = m.tools
-    listened = tools.broker.unbroken_for() >= tools.options.service_down_time
+    reachable = tools.broker.unbroken_for() >= tools.options.service_down_time
     try:
-        chosen = destinations.choose(tools.database, tools.placement, m.row, m.instance, m.tried(), listened)
+        chosen = destinations.choose(tools.database, tools.placement, m.row, m.instance, m.tried(), reachable)
     except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
         m.note_waiting(str(error))
         return Parked(f'Placement: {error}')
@@ -93,14 +99,14 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
 
 
 def move_allocation(m: MigrationContext) -> Verdict:
-    """One atomic POST: the migration takes the source's allocation, the instance the destination's."""
+    """Give the source's allocation to the migration and the destination's to the instance, in one write."""
     verdict = allocations.move(m)
     m.will_call()
     return verdict
 
 
 def return_allocation(m: MigrationContext) -> Verdict:
-    """One atomic POST back; or one rewrite of the source, so that no move still on its way can succeed."""
+    """Return the source's allocation to the instance, or rewrite it so that a late move cannot succeed."""
     return allocations.give_back(m)
 
 
@@ -108,7 +114,7 @@ def return_allocation(m: MigrationContext) -> Verdict:
 
 
 def check_can_live_migrate_destination(m: MigrationContext) -> Verdict:
-    """Ask the destination; no answer counts as failing, since the next candidate may be better."""
+    """Run the check at the destination. Without a reply it fails, since the next candidate may be better."""
     assert m.destination is not None
     found = hosts.check(
         m,
@@ -122,7 +128,7 @@ def check_can_live_migrate_destination(m: MigrationContext) -> Verdict:
 
 
 def check_can_live_migrate_source(m: MigrationContext) -> Verdict:
-    """Ask the source, with the destination's answer."""
+    """Run the check at the source, with the destination's reply."""
     data = _migrate_data(m, 'check_can_live_migrate_destination')
     found = hosts.check(m, m.source, 'check_can_live_migrate_source', instance=m.instance, migrate_data=data)
     return _migrate_data_of(found) if isinstance(found, protocol.Report) else found
@@ -132,19 +138,19 @@ def check_can_live_migrate_source(m: MigrationContext) -> Verdict:
 
 
 def may_prepare(m: MigrationContext) -> Mapping[str, Any]:
-    """The checks are done: whoever waits for them may be answered."""
+    """Record that the checks are done, so that the API can answer a client that waits for them."""
     m.will(checked_at=types.now())
     m.will_call()
     return {}
 
 
 def pre_live_migration(m: MigrationContext) -> Verdict:
-    """Prepare the destination; what it answers is frozen in the journal and sent to the source."""
+    """Prepare the destination. The journal keeps its reply, which the source receives."""
     found = _prepare(m)
     if not isinstance(found, protocol.Report):
         return found
     if found.state != protocol.WorkState.DONE:
-        return Failed(f'{m.destination} could not prepare for the guest: {found.reason}')
+        return Failed(f'Host {m.destination} could not prepare for the guest: {found.reason}')
     return _migrate_data_of(found)
 
 
@@ -155,12 +161,12 @@ def _prepare(m: MigrationContext) -> protocol.Report | Failed | Parked:
     data = _migrate_data(m, 'check_can_live_migrate_source')
     found = hosts.carry_out(m, m.destination, 'pre_live_migration', record, instance=m.instance, migrate_data=data)
     if isinstance(found, Parked) and m.is_down(m.destination):
-        return Failed(f'{m.destination} is down.')
+        return Failed(f'Host {m.destination} is down.')
     return found
 
 
 def rollback_live_migration_at_destination(m: MigrationContext) -> Verdict:
-    """Remove what the checks and the preparation have left."""
+    """Remove what the checks and the preparation have left at the destination."""
     return _undo(m, m.destination, 'rollback_live_migration_at_destination', 'pre_live_migration')
 
 
@@ -168,15 +174,19 @@ def rollback_live_migration_at_destination(m: MigrationContext) -> Verdict:
 
 
 def may_move(m: MigrationContext) -> Mapping[str, Any]:
-    """From this commit on the guest may move at any moment, and only the hosts know whether it has."""
+    """Record when the migration is queued, and in which boot of the source.
+
+    From this commit on the guest may move at any moment, and only the hosts know whether it has moved.
+    """
     m.will(queued_at=types.now())
     m.will_call()
-    # A planned stop has the last word on what its own life was told; of a later one's it is but a wish.
+    # A planned stop is authoritative for commands received by the same boot. For a later boot it only requests an
+    # abort.
     return {'source_boot_id': m.boots.get(m.source)}
 
 
 def live_migration(m: MigrationContext) -> Verdict:
-    """Have the source queue it."""
+    """Queue the guest at the source."""
     record = m.record('live_migration')
     assert record is not None
     found = hosts.carry_out(
@@ -189,9 +199,9 @@ def live_migration(m: MigrationContext) -> Verdict:
         migrate_data=_migrate_data(m, 'pre_live_migration'),
     )
     if isinstance(found, protocol.Report):
-        # It has ended before it was first looked at: settle says how.
+        # The job has ended before the first poll. Settling finds out how.
         m.wake_at = m.tools.threads.clock.monotonic()
-        return Parked(f'{m.source} to be asked how it ended')
+        return Parked(f'a poll of {m.source} for how the job ended')
     return found
 
 
@@ -205,8 +215,8 @@ def rollback_live_migration_at_source(m: MigrationContext) -> Verdict:
 
 
 def settle(m: MigrationContext) -> Settlement:
-    """Ask both hosts where the guest is, and decide; never by a time-out, and never from the journal alone."""
-    known = _without_asking(m)
+    """Poll both hosts for the guest, and decide; never by a time-out, and never from the journal alone."""
+    known = _settle_without_poll(m)
     if known is not None:
         return known
     asked_again = False
@@ -214,38 +224,41 @@ def settle(m: MigrationContext) -> Settlement:
         source = _observe_source(m)
         if source.observed is settling.Observed.MISSING:
             m.waits_on = {m.source}
-            return hosts.not_told(m, m.source)
-        # The destination is asked after the source has answered: the guest may have moved between the two.
+            return hosts.wait_for_observation(m, m.source)
+        # The destination is polled after the source has answered, since the guest may move between the two polls.
         destination = hosts.look_at(m, m.destination) if m.destination else settling.Host(settling.Observed.ABSENT)
         moved = destination.observed in (settling.Observed.RUNS, settling.Observed.BROKEN)
         if source.observed is settling.Observed.ABSENT and not moved and m.is_deleted():
-            # Not lost, but deleted with its instance: there is nothing to move any more, and nothing to restore.
+            # The guest is not lost, but was deleted with its instance. There is nothing to move or to restore.
             source = settling.Host(settling.Observed.RETURNED)
         names = (m.source, m.destination or '')
-        against, late = m.against is not None, _would_have_ended(m)
-        decision = settling.decide(source, destination, _column(m), against, asked_again, names, late)
+        abort, late = m.abort_reason is not None, _would_have_ended(m)
+        decision = settling.decide(source, destination, _column(m), abort, asked_again, names, late)
         if decision.act is settling.Act.ASK:
             asked_again = True
             continue
-        turns = decision.act in (settling.Act.BACK, settling.Act.ABORT, settling.Act.ERROR)
-        if turns and not m.settling:
-            # Nothing is decided against what was sent before it is refused everywhere: raise the epoch, ask anew.
+        undoes = decision.act in (settling.Act.BACK, settling.Act.ABORT, settling.Act.ERROR)
+        if undoes and not m.settling:
+            # A sent step is undone only once every host refuses it: raise the epoch, and poll again.
             m.raise_epoch()
             asked_again = False
             continue
         return _settled(m, decision, source, destination)
 
 
-def _without_asking(m: MigrationContext) -> Settlement | None:
-    """Return what needs no question: nothing was ever sent, or the source's events tell of a job on its way."""
+def _settle_without_poll(m: MigrationContext) -> Settlement | None:
+    """Return the settlement if it needs no poll, or None.
+
+    It needs none if no step was ever sent, or if the source's events report a job in progress.
+    """
     sent = m.record('live_migration') is not None
     if not sent:
-        # The row may name a destination that was only wished for; the intent says whether it was chosen.
+        # The row may name a destination that was only requested. The intent shows whether it was chosen.
         chosen = m.record('move_allocation')
         asked = chosen is not None and chosen.input
-        return Back(m.against) if m.against is not None and not asked else None
+        return Back(m.abort_reason) if m.abort_reason is not None and not asked else None
     report = m.reports.get((m.source, 'live_migration'))
-    if m.against is not None or report is None or report.epoch < m.row.epoch or m.settling:
+    if m.abort_reason is not None or report is None or report.epoch < m.row.epoch or m.settling:
         return None
     if report.state != protocol.WorkState.RUNNING or any(m.is_down(host) for host in m.hosts):
         return None
@@ -253,7 +266,7 @@ def _without_asking(m: MigrationContext) -> Settlement | None:
         return None
     seen = m.seen.get(m.source)
     if seen is not None and hosts.observed_in(m, seen).observed not in _ON_ITS_WAY:
-        # Events tell of a job's begin and end, and not of post-copy.
+        # Events report the begin and the end of a job, but not post-copy.
         return None
     started = bool((report.result or {}).get('started'))
     if started and m.row.status == Status.QUEUED:
@@ -262,28 +275,30 @@ def _without_asking(m: MigrationContext) -> Settlement | None:
         _force_complete(m)
     m.waits_on = {m.source}
     if started:
-        return Parked(f'{m.source} to copy the guest', patient=True, told=True)
+        return Parked(f'{m.source} to copy the guest', patient=True, in_status=True)
     if seen is not None and seen.entry == protocol.Entry.STARTED:
-        # Its turn has come, and the driver may hang.
-        return Parked(f'{m.source} to begin the move')
-    return Parked(f'its turn in the queue of {m.source}', patient=True, told=True)
+        # The migration has its slot, and the driver may hang.
+        return Parked(f'{m.source} to begin the copy')
+    return Parked(f'a slot in the queue of {m.source}', patient=True, in_status=True)
 
 
-#: What the source says as long as nothing has happened that its events do not tell.
+#: The observations of the source under which its events report every further change.
 _ON_ITS_WAY = frozenset({settling.Observed.WAITS, settling.Observed.STARTED, settling.Observed.JOB})
 
 
 def _observe_source(m: MigrationContext) -> settling.Host:
-    """Return the source's word: what its planned stop has left, its final event if it says completed, else its answer
-    to a question."""
+    """Return the observation of the source.
+
+    It comes from the source's planned stop, or from its final event if that reports ``completed``, or else from a poll.
+    """
     if _cancelled_by_stop(m):
-        # Its queue was closed before it said so: nothing that is still on its way to that boot is taken, and to none
-        # after it is sent what was wished aborted. There may be nobody to ask.
+        # The source closed its queue before it reported the stop. That boot accepts no late command, and no later boot
+        # is sent a migration with an abort request. The source may be unreachable for ever.
         return settling.Host(settling.Observed.RETURNED)
     report = m.reports.get((m.source, 'live_migration'))
     if report is not None and report.epoch >= m.row.epoch and report.state == protocol.WorkState.DONE:
         if (report.result or {}).get('verdict') == 'completed':
-            # The driver's promise: the source's copy can never run again.
+            # The driver guarantees that the source's copy can never run again.
             return settling.Host(settling.Observed.CUTOVER, verdict='completed')
     return hosts.look_at(m, m.source)
 
@@ -304,7 +319,7 @@ def _column(m: MigrationContext) -> settling.Column:
 
 
 def _would_have_ended(m: MigrationContext) -> bool:
-    """Whether a copy takes longer than a source that lives would let it take, by default."""
+    """Return whether the copy has lasted longer than the default time-out of a running source allows."""
     began, flavor = m.row.running_at, m.guest.flavor
     if began is None:
         return False
@@ -317,7 +332,7 @@ def _settled(
     m: MigrationContext, decision: settling.Decision, source: settling.Host, destination: settling.Host
 ) -> Settlement:
     act = decision.act
-    reason = m.against or _verdict_of(m) or decision.reason
+    reason = m.abort_reason or _verdict_of(m) or decision.reason
     if act is settling.Act.GO_ON:
         return GoOn() if m.record('live_migration') is None else _queue_again(m)
     if act is settling.Act.FORWARD:
@@ -325,15 +340,15 @@ def _settled(
         return Forward({'verdict': source.verdict or 'completed', 'post_copy': destination.post_copy, 'job': job})
     if act is settling.Act.BACK:
         if m.row.abort_requested_at is not None and source.verdict == 'failed':
-            # The driver's word decides what an abort has come to.
+            # The driver's verdict decides the result of an abort.
             failure = _verdict_of(m) or decision.reason
             m.will(failure=failure, abort_verdict=f'{Status.FAILED}: {failure}')
         return Back(reason)
     if act is settling.Act.ERROR:
         if m.record('live_migration') is None:
-            # It may never have been there.
-            where = f'{m.source} has no guest {m.row.instance_uuid}, and it was not to be moved yet'
-            return Lost(f'{where}: look whether another host has it, and whether the books name the right one.')
+            # The guest may never have been there.
+            where = f'Host {m.source} has no guest {m.row.instance_uuid}, and its migration had not begun'
+            return Lost(f'{where}: look whether another host has it, and whether the allocations name that host.')
         return Lost(f'The guest is lost. {decision.reason}')
     if act is settling.Act.STUCK:
         return Stuck(decision.reason)
@@ -347,30 +362,30 @@ def _settled(
         if m.row.status == Status.QUEUED:
             _note_running(m)
         _force_complete(m)
-    # Whoever has not given an answer that counts is asked again; otherwise the source is listened to.
+    # A host without a valid answer is polled again. Otherwise the migration waits for an event of the source.
     m.waits_on = {m.source}
     if m.destination and destination.observed is settling.Observed.MISSING:
         m.waits_on = set(m.hosts)
-        found = hosts.not_told(m, m.destination)
+        found = hosts.wait_for_observation(m, m.destination)
         if isinstance(found, Stuck):
             return found
-    # Of both that is only waited for where a copy may go on.
+    # The migration waits with the source down only while its hypervisor may still copy.
     alone = source.observed is settling.Observed.DOWN and destination.observed is settling.Observed.WAITING
     if alone:
         m.note_silence(m.source, m.tools.hosts.silent_for(m.source), answers=False, helps=_COPIES)
-    # To complete by force pauses a guest long before it moves.
+    # Force completion pauses a guest long before it moves.
     forced = source.observed is settling.Observed.CUTOVER_JOB and m.row.force_complete_requested_at is not None
-    goes_on = (source.observed in _MAY_LAST or forced or alone) and m.outcome is None and m.against is None
-    why = f'the move to get on ({decision.reason})'
-    whom = (m.destination,) if m.destination and destination.observed is settling.Observed.MISSING else None
-    return Parked(why, patient=goes_on, told=goes_on, whom=whom)
+    goes_on = (source.observed in _MAY_LAST or forced or alone) and m.outcome is None and m.abort_reason is None
+    why = f'progress of the migration ({decision.reason})'
+    waited = (m.destination,) if m.destination and destination.observed is settling.Observed.MISSING else None
+    return Parked(why, patient=goes_on, in_status=goes_on, hosts=waited)
 
 
-#: How long a copy may take by the default of live_migration_completion_timeout.
+#: The default of live_migration_completion_timeout.
 SECONDS_PER_GIB = 800
-#: What the source says in its queue and in its copy, which may last.
+#: The observations of the source under which a wait may last any time: in the queue, and during the copy.
 _MAY_LAST = frozenset({settling.Observed.WAITS, settling.Observed.JOB})
-#: What helps a copy under a compute service that has been killed.
+#: What an operator can do about a copy whose compute service was killed.
 _COPIES = (
     ', and its hypervisor may go on copying: start its compute service; or, once the host is fenced, declare it forced '
     'down'
@@ -390,9 +405,9 @@ def _prepare_again(m: MigrationContext) -> Settlement:
     found = _prepare(m)
     if isinstance(found, protocol.Report):
         if found.state != protocol.WorkState.DONE:
-            return Failed(f'{m.destination} could not prepare for the guest again: {found.reason}')
+            return Failed(f'Host {m.destination} could not prepare for the guest again: {found.reason}')
         m.wake_at = m.tools.threads.clock.monotonic()
-        return Parked('to look at both hosts again')
+        return Parked('another poll of both hosts')
     return found
 
 
@@ -401,30 +416,34 @@ def _queue_again(m: MigrationContext) -> Settlement:
     verdict = live_migration(m)
     report = m.reports.get((m.source, 'live_migration'))
     if report is not None and (report.result or {}).get('gone'):
-        return Stuck(f'{m.source} no longer has the guest, and {m.destination} only waits for it: look who has it.')
-    turn = Parked(f'its turn in the queue of {m.source}', patient=True, told=True)
-    return verdict if not isinstance(verdict, Done) else turn
+        return Stuck(
+            f'Source {m.source} no longer has the guest, and destination {m.destination} only waits for it: look which '
+            'host has it.'
+        )
+    slot = Parked(f'a slot in the queue of {m.source}', patient=True, in_status=True)
+    return verdict if not isinstance(verdict, Done) else slot
 
 
 def _force_complete(m: MigrationContext) -> None:
-    """Pass the wish on that the guest is to move now; told twice, it is done once."""
+    """Send a force-complete request to the source, which carries it out once, however often it receives it."""
     request = 'live_migration_force_complete'
     if m.row.force_complete_requested_at is not None:
-        hosts.tell(m, m.ledger.of(request, m.source), request, instance=m.instance)
+        hosts.send_request(m, m.ledger.of(request, m.source), request, instance=m.instance)
 
 
 def _abort(m: MigrationContext, runs: bool) -> Settlement:
-    """Have it cancelled in the queue, or aborted by the driver; told twice, it is done once."""
+    """Cancel the migration in the source's queue, or abort its job. The source carries out a repeated request once."""
     request = 'live_migration_abort'
     if runs and m.row.status == Status.QUEUED:
-        # What may be asked of a host depends on it: one that cannot let go of what waits can abort what runs.
+        # An old host cannot cancel a queued migration, but can abort a running one.
         _note_running(m)
     pause = Parked(f'{m.source} to abort the job')
+    # The wait includes the status, so that a request sent while queued is sent again for the job.
+    wait = m.ledger.of(f'{request} {m.row.status}', m.source)
     try:
-        # What was told while there was no job yet is no longer known for certain to count for the job.
-        hosts.tell(m, m.ledger.of(f'{request} {m.row.status}', m.source), request, instance=m.guest, migration=m.row)
+        hosts.send_request(m, wait, request, instance=m.guest, migration=m.row)
     except exception.ServiceTooOld as error:
-        pause = Parked(f'it to run, to be aborted then: {error}', patient=True)
+        pause = Parked(f'the copy to begin, since only then it can be aborted: {error}', patient=True)
     m.waits_on = {m.source}
     return pause
 
@@ -433,13 +452,13 @@ def _abort(m: MigrationContext, runs: bool) -> Settlement:
 
 
 def update_instance_host(m: MigrationContext) -> Verdict:
-    """The guest is the destination's from now on, whatever the clean-up takes; committed with the outcome."""
+    """Set the instance's host to the destination, in the commit of the outcome."""
     m.change_instance(host=m.row.dest_compute, node=m.row.dest_node)
     return Done()
 
 
 def has_moved(m: MigrationContext) -> str:
-    """Return the status of a guest that the destination runs: in post-copy its memory still follows."""
+    """Return the status after the pivot. In post-copy the guest's memory is still being copied."""
     return Status.RUNNING_POST_COPY if m.result('live_migration').get('post_copy') else Status.POST_MIGRATING
 
 
@@ -447,27 +466,27 @@ def has_moved(m: MigrationContext) -> str:
 
 
 def job_has_ended(m: MigrationContext) -> Mapping[str, Any] | Verdict:
-    """Hold the post steps back while the source still has a job, as in post-copy."""
+    """Delay the post steps while the source still has a job, as in post-copy."""
     settled = m.result('live_migration')
     if settled.get('post_copy') or settled.get('job'):
-        word = hosts.look_at(m, m.source)
-        if word.observed is settling.Observed.MISSING:
+        source = hosts.look_at(m, m.source)
+        if source.observed is settling.Observed.MISSING:
             m.waits_on = {m.source}
-            return hosts.not_told(m, m.source)
-        if word.observed in (settling.Observed.JOB, settling.Observed.CUTOVER_JOB):
+            return hosts.wait_for_observation(m, m.source)
+        if source.observed in (settling.Observed.JOB, settling.Observed.CUTOVER_JOB):
             m.waits_on = {m.source}
             return Parked(f'the last pages to leave {m.source}')
-        broken = word.observed is settling.Observed.BROKEN
-        if word.observed is settling.Observed.DOWN and m.destination:
-            # What the source still has to send the destination lacks.
-            there = hosts.look_at(m, m.destination)
-            if there.observed is settling.Observed.MISSING:
+        broken = source.observed is settling.Observed.BROKEN
+        if source.observed is settling.Observed.DOWN and m.destination:
+            # The destination lacks the pages that the source still has to send.
+            destination = hosts.look_at(m, m.destination)
+            if destination.observed is settling.Observed.MISSING:
                 m.waits_on = {m.destination}
-                return hosts.not_told(m, m.destination)
-            broken = there.observed is settling.Observed.BROKEN
-            if there.post_copy and not broken:
+                return hosts.wait_for_observation(m, m.destination)
+            broken = destination.observed is settling.Observed.BROKEN
+            if destination.post_copy and not broken:
                 m.waits_on = set(m.hosts)
-                return Parked(f'the last pages to leave {m.source}, which is down', whom=(m.source,))
+                return Parked(f'the last pages to leave {m.source}, which is down', hosts=(m.source,))
         if broken:
             return Stuck(f'Post-copy broke off: neither {m.source} nor {m.destination} has all of the memory.')
     m.will_call()
@@ -480,7 +499,7 @@ def post_live_migration_at_source(m: MigrationContext) -> Verdict:
 
 
 def post_live_migration_at_destination(m: MigrationContext) -> Verdict:
-    """Make the guest the destination's own."""
+    """Finish the migration at the destination."""
     return _post(m, m.destination, 'post_live_migration_at_destination')
 
 
@@ -488,17 +507,20 @@ def post_live_migration_at_destination(m: MigrationContext) -> Verdict:
 
 
 def may_release(_m: MigrationContext) -> Mapping[str, Any]:
-    """Fix nothing: the step stands behind both post steps, so nothing is left at the source, or a debt says so."""
+    """Return an empty intent.
+
+    Both post steps are done before, so nothing is left at the source except for a deferred cleanup.
+    """
     return {}
 
 
 def release_source_allocation(m: MigrationContext) -> Verdict:
-    """The source's allocation goes, by generation."""
+    """Remove the migration's allocation at the source, guarded by its generation."""
     return allocations.release(m)
 
 
 def complete(m: MigrationContext) -> Verdict:
-    """The end, with the instance free for the next task."""
+    """End the migration, which frees the instance for the next task."""
     verdict = 'completed: the guest had moved before the abort could be done' if m.row.abort_requested_at else None
     if verdict is not None:
         m.will(abort_verdict=verdict)
@@ -517,7 +539,7 @@ def _post(m: MigrationContext, host: str | None, step: str) -> Verdict:
 
 
 def _undo(m: MigrationContext, host: str | None, step: str, undone: str) -> Verdict:
-    # What is undone is undone one after the other, so the newest record of an undo is this one's; two steps share one.
+    # Undos run one after the other, so the newest undo record belongs to this one. Two steps share an undo.
     record = next(record for record in reversed(m.journal.of_attempt(m.attempt)) if record.direction == 'undo')
     assert host is not None
     result = m.result(undone) or m.result('check_can_live_migrate_source')

@@ -160,7 +160,9 @@ def test_a_failed_attempt_and_its_undo_are_in_the_timeline(operator):
     operator.cloud.wait()
     found = sections(operator.observed('migration', 'show', migration.uuid))
     told = [row['WHAT'] for row in found['Timeline (UTC)']]
-    why = 'host2 could not prepare for the guest: The hypervisor of host2 failed in pre_live_migration: no such bridge'
+    why = (
+        'Host host2 could not prepare for the guest: The hypervisor of host2 failed in pre_live_migration: no such bridge'
+    )
     first = told.index('pre_live_migration at host2: begun')
     assert told[first + 1 : first + 5] == [
         f'pre_live_migration at host2: not done; {why}',

@@ -282,8 +282,8 @@ class TestItsEnd:
             'It ended failed 2 min ago, unwound: the cable',
             'The guest is at src, and nothing of the migration is left.',
         ]
-        assert self.ended('cancelled', abort_requested_at=back(130), failure='Aborted: asked for by ada.') == [
-            'It ended cancelled 2 min ago, unwound: Aborted: asked for by ada.',
+        assert self.ended('cancelled', abort_requested_at=back(130), failure='Aborted: requested by ada.') == [
+            'It ended cancelled 2 min ago, unwound: Aborted: requested by ada.',
             'The guest is at src, and nothing of the migration is left.',
             'An abort was asked for 2 min 10 s ago by somebody, and was done.',
         ]
@@ -309,7 +309,7 @@ class TestItsEnd:
         assert 'look for it' in second
 
     def test_one_that_was_abandoned_says_by_whom(self):
-        why = 'Abandoned by ada, who says that the guest is on src.'
+        why = 'Abandoned by ada with the guest on src.'
         assert self.ended('error', failure=why, abandon_guest_on='src') == [f'It ended in error 2 min ago: {why}']
 
     def test_an_abort_that_came_too_late_says_so(self):

@@ -111,7 +111,7 @@ def test_a_retry_waits_for_its_result(operator, stuck):
 def test_without_a_broker_the_sweep_finds_the_request(operator, stuck, unheard):
     status, out = operator.status('migration', 'abandon', stuck.uuid, '--guest-on', 'host1', '--yes')
     assert status == 0
-    assert out.splitlines()[-1] == ('It has ended error: Abandoned by ada, who says that the guest is on host1.')
+    assert out.splitlines()[-1] == ('It has ended error: Abandoned by ada with the guest on host1.')
     assert 'no conductor was woken, its sweep finds the request' in operator.err
     assert operator.err.count('\n') == 1
 

@@ -27,7 +27,7 @@ def test_source_that_does_not_report_the_guest_makes_it_stuck(build: Callable[..
     if aborted:
         stage.abort(migration)
     why = stage.until_stuck(migration, 100)
-    assert 'host1 answers, but its hypervisor has long not told of the guest' in why
+    assert 'host1 answers, but its hypervisor has not reported the guest for a long time' in why
     for phase in SLOW:
         stage.host('host1').faults.clear(phase)
     for stall in stalls:
@@ -50,7 +50,7 @@ def test_retriable_step_that_does_not_end_makes_it_stuck(build: Callable[..., St
     stage.until(stall.reached.is_set)
     stage.until(lambda: stage.row(migration).waits_for, 70)
     assert f'for {host} to end {step}, since ' in str(stage.row(migration).waits_for)
-    assert f'has long waited for {host} to end {step}: look at the hypervisor of {host}' in stage.until_stuck(
+    assert f'has waited too long for {host} to end {step}: look at the hypervisor of {host}' in stage.until_stuck(
         migration, 300
     )
     stall.release()
@@ -64,7 +64,7 @@ def post_hangs(build: Callable[..., Stage], **options: Any) -> tuple[Stage, Any,
     stall = stage.host('host1').faults.stall('post_live_migration_at_source')
     migration = stage.begin('host2')
     stage.until(stall.reached.is_set)
-    assert 'has long waited for host1 to end post_live_migration_at_source' in stage.until_stuck(migration, 400)
+    assert 'has waited too long for host1 to end post_live_migration_at_source' in stage.until_stuck(migration, 400)
     return stage, stall, migration
 
 
@@ -177,7 +177,7 @@ def test_hypervisor_that_reports_again_clears_the_reason(build: Callable[..., St
     stage.until_status(migration, 'running')
     stalls = [stage.host('host1').faults.stall(phase, sticky=True) for phase in SLOW]
     stage.until_stuck(migration, 100)
-    stage.until(lambda: 'has not told of the guest since' in (stage.row(migration).waits_for or ''))
+    stage.until(lambda: 'has not reported the guest since' in (stage.row(migration).waits_for or ''))
     conductors = stage.cloud.conductors
     if adopted:
         stage.kill(holder(stage, migration))
@@ -211,7 +211,7 @@ def test_migration_without_a_step_can_be_abandoned(build: Callable[..., Stage]) 
     stall = stage.host('host1').faults.stall('get_guest', sticky=True)
     migration = stage.accept()
     assert stage.database.migrations.adopt(migration.uuid, 0, 'a dead incarnation') is not None
-    assert 'its hypervisor has long not told' in stage.until_stuck(migration, 150)
+    assert 'its hypervisor has not reported the guest' in stage.until_stuck(migration, 150)
     assert stage.row(migration).status == 'accepted'
     stage.database.requests.request_abandon(stage.row(migration), 'host1', 'an operator')
     stall.release()

@@ -196,8 +196,8 @@ def test_reason_ends_when_the_wait_ends(build, where):
         stage.until(lambda: stage.row(migration).waits_for, 120)
     stage.simulation.advance(120)
     why = stage.row(migration).waits_for or ''
-    assert 'a free place' not in why
-    assert 'to say where the guest is' not in why
+    assert 'a free call slot' not in why
+    assert 'to report where the guest is' not in why
 
 
 def test_reason_stays_the_same_across_retries(build):

@@ -63,4 +63,4 @@ def test_a_copy_that_is_shut_off_stays_where_no_host_runs_the_guest(still: Stage
     assert still.host('host1').describe(m.row.instance_uuid).state == GuestState.SHUTDOWN
     (cleanup,) = still.database.cleanups.list()
     assert (cleanup.host, cleanup.step) == ('host1', LEAVES_SOURCE)
-    assert 'host1 has a copy of the guest, and no host says that it runs it' in str(cleanup.alarm)
+    assert 'host1 has a copy of the guest, and no host reports that it runs it' in str(cleanup.alarm)

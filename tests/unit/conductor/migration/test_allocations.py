@@ -173,7 +173,7 @@ class TestMove:
         before = held(still, m)
         assert isinstance(still.do(lambda: books.move(m)), Failed)
         assert still.do(lambda: books.give_back(m)) == Done(
-            {'skipped': 'what the instance holds was changed before it had moved'}
+            {'skipped': 'the allocation of the instance was changed before it was moved'}
         )
         assert held(still, m) == before == (['host1'], [])
 

@@ -21,7 +21,7 @@ Stage = stages.Stage
 
 
 def choose(
-    stage: Stage, tried: dict[str, str] | None = None, listened: bool = True, **fields: Any
+    stage: Stage, tried: dict[str, str] | None = None, reachable: bool = True, **fields: Any
 ) -> destinations.Destination:
     migration = stages.Migration(
         uuid='m',
@@ -33,7 +33,7 @@ def choose(
         **fields,
     )
     client = stage.cloud.placement_client
-    return destinations.choose(stage.database, client, migration, stage.instance, tried or {}, listened)
+    return destinations.choose(stage.database, client, migration, stage.instance, tried or {}, reachable)
 
 
 def why_not(stage: Stage, error: type[Exception], *args: Any, **fields: Any) -> str:
@@ -97,15 +97,15 @@ class TestOfItsOwnChoice:
             long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
             known = still.database.services.get_compute(host).id
             still.database.services.update(known, last_seen_up=long_ago, down_since=long_ago)
-        assert 'host2: it is down, and was last heard of at 2020-01-01 00:00:00 UTC' in why_not(
+        assert 'host2: it is down, and last reported at 2020-01-01 00:00:00 UTC' in why_not(
             still, exception.NoValidHost
         )
-        assert choose(still, listened=False).host == 'host2'
+        assert choose(still, reachable=False).host == 'host2'
         for host in ('host2', 'host3'):
             still.database.services.update(still.database.services.get_compute(host).id, last_seen_up=None)
-        assert choose(still, listened=False).host == 'host2', 'it may be back, and nobody has heard it'
+        assert choose(still, reachable=False).host == 'host2', 'it may be back, and nobody has heard it'
         still.database.services.update(still.database.services.get_compute('host2').id, forced_down=True)
-        assert choose(still, listened=False).host == 'host3', 'forced down is down for everybody'
+        assert choose(still, reachable=False).host == 'host3', 'forced down is down for everybody'
 
     def test_a_host_with_another_or_an_older_hypervisor_is_passed_over(self, still: Stage) -> None:
         still.cloud.simulation.run_ready()

@@ -111,12 +111,12 @@ def decide(
     source: Observed | Host,
     destination: Observed | Host,
     column: Column,
-    against: bool = False,
+    abort: bool = False,
     asked_again: bool = False,
     late: bool = False,
 ) -> Act:
     hosts = [one if isinstance(one, Host) else Host(one) for one in (source, destination)]
-    return settle.decide(*hosts, column, against, asked_again, late=late).act
+    return settle.decide(*hosts, column, abort, asked_again, late=late).act
 
 
 class TestTable:
@@ -139,36 +139,36 @@ class TestTable:
 class TestJoins:
     @pytest.mark.parametrize('column', COLUMNS)
     @pytest.mark.parametrize('here', [Observed.HERE, Observed.RETURNED])
-    @pytest.mark.parametrize('against', [False, True])
+    @pytest.mark.parametrize('abort', [False, True])
     def test_1_here_and_running_there_is_asked_once_more_and_then_stuck(
-        self, here: Observed, column: Column, against: bool
+        self, here: Observed, column: Column, abort: bool
     ) -> None:
-        assert decide(here, Observed.RUNS, column, against) == ASK
-        assert decide(here, Observed.RUNS, column, against, asked_again=True) == STUCK
+        assert decide(here, Observed.RUNS, column, abort) == ASK
+        assert decide(here, Observed.RUNS, column, abort, asked_again=True) == STUCK
 
     @pytest.mark.parametrize('column', COLUMNS)
-    @pytest.mark.parametrize('against', [False, True])
-    def test_2_an_answer_that_is_missing_is_waited_for(self, column: Column, against: bool) -> None:
+    @pytest.mark.parametrize('abort', [False, True])
+    def test_2_an_answer_that_is_missing_is_waited_for(self, column: Column, abort: bool) -> None:
         for source in (*SOURCE_OBSERVED, Observed.MISSING, Observed.DOWN):
-            assert decide(source, Observed.MISSING, column, against) == WAIT
+            assert decide(source, Observed.MISSING, column, abort) == WAIT
         for destination in (*DESTINATION_OBSERVED, Observed.MISSING, Observed.DOWN):
-            assert decide(Observed.MISSING, destination, column, against) == WAIT
+            assert decide(Observed.MISSING, destination, column, abort) == WAIT
 
-    @pytest.mark.parametrize('against', [False, True])
-    def test_3_two_asks_are_stuck(self, against: bool) -> None:
-        assert decide(Observed.ABSENT, Observed.WAITING, Column.RUNNING, against) == STUCK
+    @pytest.mark.parametrize('abort', [False, True])
+    def test_3_two_asks_are_stuck(self, abort: bool) -> None:
+        assert decide(Observed.ABSENT, Observed.WAITING, Column.RUNNING, abort) == STUCK
 
-    @pytest.mark.parametrize('against', [False, True])
+    @pytest.mark.parametrize('abort', [False, True])
     @pytest.mark.parametrize('source', [Observed.JOB, Observed.CUTOVER_JOB])
     @pytest.mark.parametrize('column', SENT)
     def test_4_while_the_source_has_a_job_running_there_overrules_and_is_forward_whatever_is_wished(
-        self, source: Observed, column: Column, against: bool
+        self, source: Observed, column: Column, abort: bool
     ) -> None:
-        assert decide(source, Observed.RUNS, column, against) == FORWARD
+        assert decide(source, Observed.RUNS, column, abort) == FORWARD
 
     def test_4_a_guest_that_runs_there_is_forward_whatever_is_wished(self) -> None:
         for source, column in itertools.product((Observed.ABSENT, Observed.CUTOVER, Observed.SHUT_OFF), SENT):
-            assert decide(source, Observed.RUNS, column, against=True) == FORWARD
+            assert decide(source, Observed.RUNS, column, abort=True) == FORWARD
 
 
 class TestWishes:
@@ -178,30 +178,30 @@ class TestWishes:
     def test_a_guest_that_is_here_and_nothing_under_way_is_unwound(
         self, source: Observed, destination: Observed, column: Column
     ) -> None:
-        assert decide(source, destination, column, against=True) == BACK
+        assert decide(source, destination, column, abort=True) == BACK
 
     @pytest.mark.parametrize('destination', [Observed.WAITING, Observed.PREPARING, Observed.ABSENT])
     def test_an_entry_that_waits_is_cancelled_and_a_job_aborted(self, destination: Observed) -> None:
-        assert decide(Observed.WAITS, destination, Column.QUEUED, against=True) == ABORT
-        assert decide(Observed.JOB, destination, Column.QUEUED, against=True) == ABORT
-        assert decide(Observed.JOB, destination, Column.RUNNING, against=True) == ABORT
+        assert decide(Observed.WAITS, destination, Column.QUEUED, abort=True) == ABORT
+        assert decide(Observed.JOB, destination, Column.QUEUED, abort=True) == ABORT
+        assert decide(Observed.JOB, destination, Column.RUNNING, abort=True) == ABORT
 
     def test_a_cut_over_under_way_is_waited_for_unless_an_abort_was_asked_for_which_the_driver_answers(self) -> None:
         for column in SENT:
             assert decide(Observed.CUTOVER_JOB, Observed.WAITING, column) == WAIT
-            assert decide(Observed.CUTOVER_JOB, Observed.WAITING, column, against=True) == ABORT
-            assert decide(Observed.CUTOVER_JOB, Observed.RUNS, column, against=True) == FORWARD
+            assert decide(Observed.CUTOVER_JOB, Observed.WAITING, column, abort=True) == ABORT
+            assert decide(Observed.CUTOVER_JOB, Observed.RUNS, column, abort=True) == FORWARD
 
     def test_what_is_stuck_or_lost_stays_so(self) -> None:
-        assert decide(Observed.BROKEN, Observed.BROKEN, Column.RUNNING, against=True) == STUCK
-        assert decide(Observed.ABSENT, Observed.ABSENT, Column.RUNNING, against=True) == ERROR
-        assert decide(Observed.ABSENT, Observed.WAITING, Column.NOT_SENT, against=True) == ERROR
-        assert decide(Observed.JOB, Observed.WAITING, Column.NOT_SENT, against=True) == STUCK
+        assert decide(Observed.BROKEN, Observed.BROKEN, Column.RUNNING, abort=True) == STUCK
+        assert decide(Observed.ABSENT, Observed.ABSENT, Column.RUNNING, abort=True) == ERROR
+        assert decide(Observed.ABSENT, Observed.WAITING, Column.NOT_SENT, abort=True) == ERROR
+        assert decide(Observed.JOB, Observed.WAITING, Column.NOT_SENT, abort=True) == STUCK
 
     def test_a_wish_changes_nothing_once_it_is_settled(self) -> None:
         for source, destination in itertools.product(SOURCE_OBSERVED, DESTINATION_OBSERVED):
             for column in (Column.FORWARD, Column.BACK):
-                assert decide(source, destination, column) == decide(source, destination, column, against=True)
+                assert decide(source, destination, column) == decide(source, destination, column, abort=True)
 
 
 FENCED = Host(Observed.DOWN, forced_down=True)
@@ -219,7 +219,7 @@ class TestSourceDown:
 
     def test_what_was_moving_may_go_on_as_long_as_the_destination_is_ready_for_it(self) -> None:
         assert decide(Observed.DOWN, Observed.WAITING, Column.RUNNING) == WAIT
-        assert decide(Observed.DOWN, Observed.WAITING, Column.RUNNING, against=True) == STUCK
+        assert decide(Observed.DOWN, Observed.WAITING, Column.RUNNING, abort=True) == STUCK
         assert decide(Observed.DOWN, Observed.WAITING, Column.QUEUED) == STUCK
         assert decide(Observed.DOWN, Observed.WAITING, Column.RUNNING, late=True) == STUCK
         assert decide(FENCED, Observed.WAITING, Column.RUNNING) == ERROR
@@ -258,7 +258,7 @@ class TestDestinationDown:
     def test_absent_is_forward_only_where_its_job_was_seen(self, destination: Host) -> None:
         assert decide(Observed.ABSENT, destination, Column.RUNNING) == FORWARD
         assert decide(Observed.ABSENT, destination, Column.QUEUED) == STUCK
-        assert decide(Observed.ABSENT, destination, Column.QUEUED, against=True) == STUCK
+        assert decide(Observed.ABSENT, destination, Column.QUEUED, abort=True) == STUCK
 
     @pytest.mark.parametrize('column', SENT)
     def test_completed_is_forward_with_debts(self, column: Column) -> None:
@@ -275,7 +275,7 @@ class TestDestinationDown:
 
     def test_an_entry_that_waits_is_cancelled_if_that_is_wished(self) -> None:
         assert decide(Observed.WAITS, Observed.DOWN, Column.QUEUED) == WAIT
-        assert decide(Observed.WAITS, Observed.DOWN, Column.QUEUED, against=True) == ABORT
+        assert decide(Observed.WAITS, Observed.DOWN, Column.QUEUED, abort=True) == ABORT
 
 
 @pytest.mark.parametrize('column', COLUMNS)
@@ -297,27 +297,27 @@ def every_case() -> list:
 
 class TestTotality:
     def test_every_case_has_an_answer_with_a_reason_that_names_both_hosts(self) -> None:
-        for source, destination, column, against, again in every_case():
-            decision = settle.decide(source, destination, column, against, again)
+        for source, destination, column, abort, again in every_case():
+            decision = settle.decide(source, destination, column, abort, again)
             assert decision.act in Act
             assert source.observed in decision.reason
             assert destination.observed in decision.reason
 
     def test_both_having_repeated_themselves_nobody_is_asked_again(self) -> None:
-        for source, destination, column, against, _ in every_case():
-            assert decide(source, destination, column, against, True) != ASK
+        for source, destination, column, abort, _ in every_case():
+            assert decide(source, destination, column, abort, True) != ASK
 
     def test_back_is_never_decided_while_the_destination_may_run_the_guest(self) -> None:
-        for source, destination, column, against, again in every_case():
-            if decide(source, destination, column, against, again) in (BACK, ERROR):
+        for source, destination, column, abort, again in every_case():
+            if decide(source, destination, column, abort, again) in (BACK, ERROR):
                 assert destination.observed is not Observed.RUNS
                 assert (
                     source.observed not in (Observed.JOB, Observed.WAITS, Observed.STARTED) or column is Column.NOT_SENT
                 )
 
     def test_forward_is_decided_only_for_a_guest_that_runs_there_or_has_left_for_a_host_that_is_down(self) -> None:
-        for source, destination, column, against, again in every_case():
-            if decide(source, destination, column, against, again) == FORWARD:
+        for source, destination, column, abort, again in every_case():
+            if decide(source, destination, column, abort, again) == FORWARD:
                 assert column in SENT
                 left = source.observed is Observed.ABSENT and column is Column.RUNNING
                 gone = left or source.verdict == 'completed'

@@ -163,7 +163,7 @@ def test_a_place_among_the_calls_to_a_host_may_be_waited_for_and_is_named(build:
             slots.enter_context(stage.tools.hosts._slot('host2', None))
         migration = stage.begin('host2')
         stage.until(lambda: stage.row(migration).waits_for, OBSERVED)
-        assert 'for a free place among the calls to host2, since ' in str(stage.row(migration).waits_for)
+        assert 'for a free call slot of host2, since ' in str(stage.row(migration).waits_for)
         stage.simulation.advance(400)
         assert stage.row(migration).stuck_reason is None
     assert stage.end(migration).status == 'completed'
