@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The story of a migration line by line, from its journal; and what happens next.
+"""The events of a migration line by line, from its log, and what happens next.
 
-Nothing here asks a host: it is told from what the database has.
+Nothing here calls a host. Everything comes from the database.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from migrator.saga.saga import Saga
 
 Status = MigrationStatus
 
-_STORY: Saga[Any] = live_migrate.story()
-#: What a row of the journal is that is no declared step.
+_SAGA: Saga[Any] = live_migrate.story()
+#: The descriptions of the journal's records that no declared step has made.
 _NO_STEPS = {
-    abandon.ABANDON: 'abandon: what was sent before is refused from now on',
+    abandon.ABANDON: 'abandon: hosts refuse from now on what was sent before',
     abandon.CLEAN: 'abandon: clean {host}',
     abandon.ALLOCATIONS: 'abandon: write the allocations',
 }
@@ -33,10 +33,10 @@ _NO_STEPS = {
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One thing that happened.
+    """One event of a migration.
 
-    :ivar at: by the database's clock, or the conductor's for a status.
-    :ivar server: the conductor that wrote it; None: it was not one.
+    :ivar at: the time by the database's clock, or by the conductor's for a status.
+    :ivar server: the conductor that wrote the event; None: no conductor did.
     """
 
     at: datetime.datetime
@@ -49,7 +49,7 @@ class Line:
 
 
 def lines(story: Story) -> list[Line]:
-    """Return everything that the log has of a migration, in its order, and the requests between by their times."""
+    """Return the events of a migration in the order of its log, with the requests inserted by their times."""
     found: list[Line] = []
     requests = sorted(_of_requests(story), key=lambda line: line.at)
     for entry in story.entries:
@@ -60,19 +60,19 @@ def lines(story: Story) -> list[Line]:
     return [*_with_takeovers([*found, *requests])]
 
 
-def _with_takeovers(told: Iterable[Line]) -> Iterator[Line]:
-    """Yield the lines, and between them that another conductor goes on; nothing of that is in the journal itself."""
+def _with_takeovers(events: Iterable[Line]) -> Iterator[Line]:
+    """Yield the events, and a line where another conductor goes on, since the log has no entry of a takeover."""
     before: str | None = None
-    for line in told:
+    for line in events:
         if line.server is not None:
             if before not in (None, line.server):
-                what = f'{line.server} has taken it over from {before}, and asked the hosts'
+                what = f'{line.server} has taken it over from {before}, and polled the hosts'
                 yield Line(line.at, line.server, line.epoch, what)
             before = line.server
         yield line
 
 
-#: From when on a step has two lines: that it was begun, and what came of it.
+#: A step that lasts this long has two lines: one for its beginning and one for its result.
 _LONG = datetime.timedelta(seconds=1)
 
 
@@ -86,7 +86,7 @@ def _of_entry(story: Story, entry: log.Entry) -> Iterator[Line]:
         yield Line(at, server, entry.epoch, f'status {status}{asked}')
     elif entry.kind == log.EntryKind.RETRY:
         asked_at = datetime.datetime.fromisoformat(entry.payload['requested_at'])
-        yield Line(asked_at, None, None, f'{entry.payload["by"] or "somebody"} asked for a retry')
+        yield Line(asked_at, None, None, f'{entry.payload["by"] or "an unknown user"} requested a retry')
     elif entry.kind == log.EntryKind.STUCK:
         yield Line(at, server, entry.epoch, f'stuck: {entry.payload["reason"]}')
     else:
@@ -95,7 +95,7 @@ def _of_entry(story: Story, entry: log.Entry) -> Iterator[Line]:
 
 def _of_step(story: Story, entry: log.Entry) -> Iterator[str]:
     step = log.Journal(story.steps).find(entry.attempt, entry.step or '', entry.direction or log.DO)
-    assert step is not None, 'the records are what the log adds up to'
+    assert step is not None, 'each entry of a step has a record'
     same = [one for one in story.entries if (one.attempt, one.step, one.direction) == step.key]
     first, last = entry is same[0], entry is same[-1]
     if first and step.attempt > 1 and (step.step, step.direction) == ('move_allocation', log.DO):
@@ -111,7 +111,7 @@ def _of_step(story: Story, entry: log.Entry) -> Iterator[str]:
 
 
 def _took_time(step: log.StepRecord, same: Sequence[log.Entry]) -> bool:
-    """Whether anything can have happened between the beginning of a step and what came of it."""
+    """Return whether other events may lie between the beginning of a step and its result."""
     if step.state == log.StepState.INTENT or (step.step, step.direction) == ('live_migration', log.DO):
         return True
     if same[0].epoch != same[-1].epoch:
@@ -120,24 +120,24 @@ def _took_time(step: log.StepRecord, same: Sequence[log.Entry]) -> bool:
 
 
 def name_of(step: log.StepRecord, host: str | None = None) -> str:
-    """Return a row of the journal in words.
+    """Return a record of the journal in words.
 
-    :param host: at which it is done.
+    :param host: the host that runs the step.
     """
     where = f' at {host}' if host and step.step != 'move_allocation' else ''
     if step.step in _NO_STEPS:
         return _NO_STEPS[step.step].format(host=(step.input or {}).get('host'))
     if step.direction == log.DO:
         return f'{step.step}{where}'
-    undo = _STORY.step(step.step).undo
-    assert undo is not None, 'what has no undo is not undone'
+    undo = _SAGA.step(step.step).undo
+    assert undo is not None, 'a step without an undo is not undone'
     return f'{undo.__name__}{where}'
 
 
 def result_of(step: log.StepRecord) -> str:
-    """Return in words what a step came to: how long it took, where that is worth a word, and how often it was tried."""
+    """Return the result of a step in words, with its duration if it is a second or more, and its tries."""
     if step.state == log.StepState.INTENT and step.tries > 1:
-        return f'failed so far; {_said(step)}' if _said(step) else 'begun again'
+        return f'failed so far; {_details(step)}' if _details(step) else 'begun again'
     words = _state_of(step)
     if step.started_at and step.ended_at:
         seconds = (step.ended_at - step.started_at).total_seconds()
@@ -145,9 +145,9 @@ def result_of(step: log.StepRecord) -> str:
     if step.tries > 1:
         words += f', tried {step.tries} times'
     if 'owed' in (step.result or {}):
-        words += ', and owed'
-    said = _said(step)
-    return f'{words}; {said}' if said else words
+        words += ', and deferred'
+    details = _details(step)
+    return f'{words}; {details}' if details else words
 
 
 def _state_of(step: log.StepRecord) -> str:
@@ -158,7 +158,7 @@ def _state_of(step: log.StepRecord) -> str:
     return 'not done' if 'owed' in (step.result or {}) else 'done'
 
 
-def _said(step: log.StepRecord) -> str:
+def _details(step: log.StepRecord) -> str:
     result: Mapping[str, Any] = step.result or {}
     for key in ('reason', 'owed', 'skipped'):
         if result.get(key):
@@ -172,34 +172,34 @@ def _said(step: log.StepRecord) -> str:
     if step.step == 'live_migration':
         return 'the destination runs the guest' + (', and its memory follows' if result.get('post_copy') else '')
     if step.step == abandon.ALLOCATIONS and result.get('host'):
-        return f'the instance holds its allocation at {result["host"]}, and the migration none'
+        return f'the instance holds its allocation at {result["host"]}, and the migration holds nothing'
     return ''
 
 
 def _asked(story: Story) -> str:
     migration = story.migration
     to = f'to {migration.requested_host}' if migration.requested_host else 'to any host that can take it'
-    return f'{_user(story, "live-migration")} asked for it, {to}'
+    return f'{_user(story, "live-migration")} requested it, {to}'
 
 
 def _user(story: Story, action: str) -> str:
     found = next((one.user_id for one in story.requests if one.action == action), None)
-    return found or 'somebody'
+    return found or 'an unknown user'
 
 
 def _of_requests(story: Story) -> Iterator[Line]:
     migration = story.migration
-    who = migration.abort_requested_by or 'somebody'
-    who = f'the planned stop of {migration.source_compute}' if who == 'host stop' else who
+    user = migration.abort_requested_by or 'an unknown user'
+    user = f'the planned stop of {migration.source_compute}' if user == 'host stop' else user
     found = (
-        (migration.abort_requested_at, f'{who} asked for an abort'),
+        (migration.abort_requested_at, f'{user} requested an abort'),
         (
             migration.force_complete_requested_at,
-            f'{_user(story, "live_migration_force_complete")} asked to force it on',
+            f'{_user(story, "live_migration_force_complete")} requested a forced completion',
         ),
         (
             migration.abandon_requested_at,
-            f'{migration.abandon_requested_by or "somebody"} asked to abandon it: the guest is on '
+            f'{migration.abandon_requested_by or "an unknown user"} requested to abandon it: the guest is on '
             f'{migration.abandon_guest_on}',
         ),
     )
@@ -212,9 +212,9 @@ def _of_requests(story: Story) -> Iterator[Line]:
 
 
 def next_(story: Story, command: str = manage_command.PROG) -> list[str]:
-    """Return in sentences what happens next, and what a person has to do for it, if that is so.
+    """Return sentences on what happens next, and on what an operator has to do for it.
 
-    :param command: what the commands in it begin with: the program, with the configuration that it is to read.
+    :param command: the beginning of the commands in them: the program with its configuration option.
     """
     migration = story.migration
     if migration.ended:
@@ -234,7 +234,7 @@ def _after_the_end(story: Story) -> Iterator[str]:
     if migration.status != Status.ERROR and story.is_in_doubt(
         migration.dest_compute if completed else migration.source_compute
     ):
-        return  # What is owed tells what is to be done.
+        return  # The lines on the blocked cleanup tell the operator what to do.
     if completed:
         yield f'Nothing: the guest runs at {migration.dest_compute}.'
     elif migration.status != Status.ERROR:
@@ -242,19 +242,19 @@ def _after_the_end(story: Story) -> Iterator[str]:
     elif migration.abandon_guest_on is not None:
         yield (
             f'Nothing by itself. The instance is in vm_state error at {migration.abandon_guest_on}: look whether its '
-            'guest runs there; if it runs nowhere, what has made it has to make it anew.'
+            'guest runs there. If it runs on no host, the instance must be created again.'
         )
     else:
         yield (
-            'Nothing by itself. The instance is in vm_state error: look for its guest at both hosts; if it is at '
-            'neither, what has made it has to make it anew.'
+            'Nothing by itself. The instance is in vm_state error: look for its guest on both hosts. If it is on '
+            'neither, the instance must be created again.'
         )
 
 
 def _cleanups(story: Story, command: str) -> Iterator[str]:
     if any(cleanup.alarm for cleanup in story.cleanups):
         yield (
-            'What is owed with an alarm is not touched until somebody has looked. Then, to have the host told again: '
+            'A blocked cleanup does not run until an operator has looked. Then, to run it again: '
             f'{command} migration retry {story.migration.uuid}'
         )
     for cleanup in story.cleanups:
@@ -267,7 +267,9 @@ def _owner(story: Story) -> Iterator[str]:
     if story.owner is None or story.owner.lease_until <= story.now:
         living = ' or '.join(story.living)
         yield (
-            f'{living} takes it up, and asks both hosts first.' if living else 'Nothing, until a conductor is started.'
+            f'{living} takes it over, and polls both hosts first.'
+            if living
+            else 'Nothing, until a conductor is started.'
         )
 
 
@@ -275,16 +277,16 @@ def _stuck(story: Story, command: str) -> Iterator[str]:
     migration = story.migration
     uuid = migration.uuid
     yield (
-        'Nothing, until what it is stuck for is mended. Then it goes on by itself, with the next sweep. At once, and '
-        'with all tries forgotten:'
+        'Nothing, until the cause is fixed. Then it goes on with the next sweep. To retry at once, with all earlier '
+        'tries forgotten:'
     )
     yield f'  {command} migration retry {uuid}'
     hosts = ' or '.join(host for _, host in story.hosts)
     yield (
-        f'If that cannot be mended: look yourself on which host the guest is ({hosts}), and end the migration in error '
-        'with the books saying so. The first of these only tells what would be done:'
+        f'If the cause cannot be fixed: look on which host the guest is ({hosts}), and end the migration in error with '
+        'the allocation at that host. The first of these commands only shows what would happen:'
     )
-    # Where the hosts have not told, whoever pastes this must have looked.
+    # Without an outcome the command has a placeholder, so that the operator must look before pasting it.
     guest_on = {'forward': migration.dest_compute, 'back': migration.source_compute}.get(
         migration.outcome or '', 'HOST'
     )
@@ -324,11 +326,11 @@ def _steps(story: Story) -> Iterator[str]:
         return
     sent = journal.find(attempt, 'live_migration') is not None
     if migration.abort_requested_at is not None:
-        yield 'It is aborted: both hosts are asked where the guest is, and unless it has moved, everything is undone.'
+        yield 'It is aborted: both hosts are polled, and unless the guest has moved, everything is undone.'
     elif sent:
         source, destination = migration.source_compute, migration.dest_compute
         yield (
-            f'When the move has ended, {source} says so, and {destination} is asked whether it runs the guest. If so: '
+            f'When the copy has ended, {source} reports it, and {destination} is polled. If it runs the guest: '
             f'{_list(story, _after_the_pivot())} If not: everything is undone.'
         )
     else:
@@ -337,11 +339,11 @@ def _steps(story: Story) -> Iterator[str]:
 
 
 def _before_the_pivot() -> list[Any]:
-    return _STORY.steps[: _STORY.steps.index(_STORY.pivot) + 1]
+    return _SAGA.steps[: _SAGA.steps.index(_SAGA.pivot) + 1]
 
 
 def _after_the_pivot() -> list[str]:
-    return [step.name for step in _STORY.steps[_STORY.steps.index(_STORY.pivot) + 1 :]]
+    return [step.name for step in _SAGA.steps[_SAGA.steps.index(_SAGA.pivot) + 1 :]]
 
 
 def _done(journal: log.Journal, attempt: int, name: str) -> bool:
@@ -354,16 +356,16 @@ def _left_after(journal: log.Journal, attempt: int) -> Iterator[str]:
 
 
 def _left_to_undo(journal: log.Journal, attempt: int) -> Iterator[str]:
-    """Yield the steps whose undo is left, in the order in which the saga comes to them."""
+    """Yield the undos that are left, in the order of the saga."""
     imagined = log.Journal(journal.all())
-    while (step := _STORY.next_undo(imagined, attempt)) is not None:
+    while (step := _SAGA.next_undo(imagined, attempt)) is not None:
         assert step.undo is not None
         yield step.undo.__name__
         imagined.put([log.StepRecord(step.name, log.UNDO, log.StepState.DONE.value, attempt)])
 
 
 def _list(story: Story, names: Sequence[str]) -> str:
-    """Return steps in the order in which they follow, each with its host where it has one."""
+    """Return the names of steps in a sentence, each with its host if it has one."""
     migration = story.migration
     words = []
     for name in names:

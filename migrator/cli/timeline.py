@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""All there is to know of one migration, read from the database at once, and what it waits for in words.
+"""The timeline of one migration, read from the database at once, and what the migration waits for in words.
 
-Nothing here asks a host: what is not in the database is not known here. So it also answers while every service is down.
+Nothing here calls a host, so the commands also work while every service is down. They show only what the database has.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from migrator.saga import log
 
 Status = MigrationStatus
 
-#: Where a step is done, as far as it is done on a host.
+#: The steps that a host runs, by the role of that host.
 _AT_SOURCE = frozenset({'check_can_live_migrate_source', 'live_migration', 'post_live_migration_at_source'})
 _AT_DESTINATION = frozenset(
     {'check_can_live_migrate_destination', 'pre_live_migration', 'post_live_migration_at_destination'}
 )
-#: Entries of the log that no declared step has made.
-_TOLD = frozenset({'abandon', 'abandon_clean', 'abandon_allocations'})
-#: What the column holds; a database has its own error for more.
+#: Steps in the log that the saga does not declare.
+_UNDECLARED = frozenset({'abandon', 'abandon_clean', 'abandon_allocations'})
+#: The largest id that the column holds. For a larger one each database has its own error.
 _LARGEST_ID = 2**31 - 1
 _RUNNING = (Status.RUNNING.value, Status.RUNNING_POST_COPY.value)
 
 
 @dataclasses.dataclass(frozen=True)
 class Story:
-    """What the database says of one migration.
+    """Everything that the database has of one migration.
 
-    :ivar now: the database's time of all this.
-    :ivar instance: None: it was deleted meanwhile.
-    :ivar entries: its log, oldest first.
-    :ivar steps: the records that the log adds up to, oldest first.
-    :ivar lives: every life of a conductor.
-    :ivar before: how many wait at the source before this one, where it waits too.
-    :ivar running: how many run at the source.
+    :ivar now: the database's time of the reading.
+    :ivar instance: None: the instance was deleted.
+    :ivar entries: the log, oldest first.
+    :ivar steps: the records that result from the log, oldest first.
+    :ivar lives: every incarnation of every conductor.
+    :ivar before: the number of migrations before this one in the queue of the source.
+    :ivar running: the number of running migrations at the source.
     """
 
     now: datetime.datetime
@@ -61,31 +61,32 @@ class Story:
     running: int = 0
 
     def server_of(self, owner: str | None) -> str | None:
-        """Return the name of the conductor that an owner's id is a life of."""
+        """Return the name of the conductor of which an owner's id is an incarnation."""
         return next((life.server for life in self.lives if life.id == owner), owner)
 
     @property
     def owner(self) -> conductors.Life | None:
-        """The life of a conductor that has it, or had it at its end; None if none ever had."""
+        """The conductor's incarnation that owns the migration, or owned it at its end; None: it never had an owner."""
         return next((life for life in self.lives if life.id == self.migration.owner), None)
 
     @property
     def living(self) -> list[str]:
-        """The conductors whose lease has not run out, by name."""
+        """The names of the conductors whose lease has not expired, in order."""
         return sorted({life.server for life in self.lives if life.lease_until > self.now})
 
     @property
     def unheard(self) -> list[str]:
-        """Why nothing can be heard of any host, in a sentence; empty: a conductor listens."""
+        """Why no host can report, in one sentence; empty: a conductor receives reports."""
         why = command.why_unheard(self.lives, self.now)
         if why is None:
             return []
         helps = 'Look at the broker' if self.living else 'Start a conductor'
-        shown = 'each host is shown as it was then, and nothing is known of any'
-        return [f'{why[0].upper() if not self.living else why[0]}{why[1:]}: {shown}. {helps}; fence no host for this.']
+        shown = 'each host is shown in its state at that time'
+        sentence = f'{why[0].upper() if not self.living else why[0]}{why[1:]}: {shown}.'
+        return [f'{sentence} {helps}. Do not fence a host for this.']
 
     def host_of(self, step: log.StepRecord) -> str | None:
-        """Return the host at which a step is done; None if it is done at none."""
+        """Return the host that runs a step, or None if no host does."""
         if step.step in _AT_SOURCE:
             return self.migration.source_compute
         if step.step in _AT_DESTINATION or step.step == 'move_allocation':
@@ -99,32 +100,32 @@ class Story:
         return self.migration.dest_compute if attempt == self.migration.attempt else None
 
     def service_of(self, host: str) -> Service | None:
-        """Return a host's compute service."""
+        """Return a host's compute service, or None if it has none."""
         binary = COMPUTE_BINARY
         return next((one for one in self.services if (one.host, one.binary) == (host, binary)), None)
 
     def is_up(self, host: str) -> bool:
-        """Whether a host's compute service counts as up."""
+        """Return whether a host's compute service is up."""
         service = self.service_of(host)
         return service is not None and service.is_up(self.now, self.lease)
 
     def is_in_doubt(self, host: str | None) -> bool:
-        """Whether a host has an alarm, and so may not have the guest that it is to have by the migration's end."""
+        """Return whether a host has a blocked cleanup, so that the location of the guest is uncertain."""
         return any(cleanup.alarm is not None and cleanup.host == host for cleanup in self.cleanups)
 
     @property
     def hosts(self) -> list[tuple[str, str]]:
-        """(role, host) of the hosts that take part, as far as they are chosen."""
+        """The (role, host) pairs of the migration. The destination is missing until it is chosen."""
         migration = self.migration
         both = (('source', migration.source_compute), ('destination', migration.dest_compute))
         return [(role, host) for role, host in both if host]
 
 
 def gather(database: Database, migration_id: str, lease: float) -> Story:
-    """Read all there is to know of a migration.
+    """Read everything that the database has of a migration.
 
-    :param migration_id: its uuid, or its integer id.
-    :raises migrator.exception.MigrationNotFound: there is none.
+    :param migration_id: the uuid or the integer id.
+    :raises migrator.exception.MigrationNotFound: the database has no such migration.
     """
     migration = find(database, migration_id)
     try:
@@ -160,9 +161,10 @@ def gather(database: Database, migration_id: str, lease: float) -> Story:
 
 
 def find(database: Database, migration_id: str) -> Migration:
-    """Return a migration by its uuid, or by its integer id.
+    """Return a migration by its uuid or its integer id.
 
-    :raises migrator.exception.MigrationNotFound: there is none; if it is an instance's uuid, the text says so.
+    :raises migrator.exception.MigrationNotFound: the database has no such migration. If the id is an instance's uuid,
+        the text says so.
     """
     if migration_id.isdecimal():
         if int(migration_id) > _LARGEST_ID:
@@ -175,7 +177,7 @@ def find(database: Database, migration_id: str) -> Migration:
         if not newest:
             raise
     raise exception.MigrationNotFound(
-        f'Migration {migration_id} could not be found: that is an instance, whose newest migration is {newest[0].uuid}.'
+        f'Migration {migration_id} could not be found: it is an instance, whose newest migration is {newest[0].uuid}.'
     )
 
 
@@ -183,16 +185,16 @@ def find(database: Database, migration_id: str) -> Migration:
 
 
 def waits(story: Story) -> list[str]:
-    """Return in sentences what a migration waits for, what came of it, and what is owed for it; the gravest first."""
+    """Return sentences on what a migration waits for, how it ended, and its deferred cleanups; the gravest first."""
     migration = story.migration
     if migration.ended:
         lines = [*_end(story)]
     else:
         lines = [*_owner(story), *story.unheard, *_stuck(story), *_hosts(story), *_requests(story)]
-        # From that wish on nothing is done of what was begun.
+        # After a request to abandon, no step that was begun is continued.
         lines += [] if migration.abandon_requested_at is not None else _open(story)
     lines += _cleanups(story)
-    return lines or ['Nothing holds it up: it goes on.']
+    return lines or ['No problem is known: the migration goes on.']
 
 
 def _end(story: Story) -> Iterator[str]:
@@ -215,43 +217,43 @@ def _end(story: Story) -> Iterator[str]:
             yield f'The guest is at {source}{"" if story.cleanups else ", and nothing of the migration is left"}.'
     if migration.abort_requested_at is not None:
         done = migration.status == Status.CANCELLED
-        came = 'was done' if done else f'came to nothing: {migration.abort_verdict or "it was too late"}'
-        yield f'{_abort(story)}, and {came}.'
+        result = 'was done' if done else f'was not done: {migration.abort_verdict or "it was too late"}'
+        yield f'{_abort(story)}, and {result}.'
 
 
 def _stuck(story: Story) -> Iterator[str]:
     migration = story.migration
     if migration.abandon_requested_at is not None:
         yield f'It is being abandoned, {abandoned_by(story)}.'
-        if migration.stuck_reason and _is_stuck_in_that(story):
-            yield f'It is stuck in that, and somebody is needed: {migration.stuck_reason}'
-            yield 'It is tried again with each sweep, and ends as soon as that is mended.'
+        if migration.stuck_reason and _is_abandonment_stuck(story):
+            yield f'The abandonment is stuck and needs an operator: {migration.stuck_reason}'
+            yield 'It is tried again with each sweep, and ends once that is fixed.'
         elif migration.stuck_reason and not _is_begun(story):
             yield f'That has not begun yet. It is stuck: {migration.stuck_reason}'
         elif migration.stuck_reason:
             yield f'It was stuck: {migration.stuck_reason}'
     elif migration.stuck_reason:
-        yield f'It is stuck, and somebody is needed: {migration.stuck_reason}'
-        yield 'It is looked at again with each sweep, and goes on by itself as soon as that is mended.'
+        yield f'It is stuck and needs an operator: {migration.stuck_reason}'
+        yield 'It is observed again with each sweep, and goes on once that is fixed.'
     if migration.waits_for:
         yield f'It waits: {migration.waits_for.rstrip(".")}.'
 
 
 def abandoned_by(story: Story) -> str:
-    """Return in words who has asked for a migration to be abandoned, when, and what they say."""
+    """Return in words when and by which user a migration was requested to be abandoned, and the guest's host."""
     migration = story.migration
     when = command.ago(migration.abandon_requested_at, story.now)
-    who = migration.abandon_requested_by or 'somebody'
-    return f'as was asked for {when} by {who}: the guest is on {migration.abandon_guest_on}'
+    user = migration.abandon_requested_by or 'an unknown user'
+    return f'as requested {when} by {user}: the guest is on {migration.abandon_guest_on}'
 
 
 def _is_begun(story: Story) -> bool:
-    """Whether a conductor has begun to abandon it."""
+    """Return whether a conductor has begun to abandon the migration."""
     return log.Journal(story.steps).find(story.migration.attempt, 'abandon') is not None
 
 
-def _is_stuck_in_that(story: Story) -> bool:
-    """Whether it has become stuck while it is abandoned, and not only before."""
+def _is_abandonment_stuck(story: Story) -> bool:
+    """Return whether the migration became stuck after the abandonment had begun, and not only before."""
     stuck = [one.seq for one in story.entries if one.kind == log.EntryKind.STUCK]
     abandoned = [one.seq for one in story.entries if one.step == 'abandon' and one.attempt == story.migration.attempt]
     return bool(stuck and abandoned) and stuck[-1] > abandoned[0]
@@ -261,15 +263,15 @@ def _hosts(story: Story) -> Iterator[str]:
     for role, host in story.hosts:
         service = story.service_of(host)
         if service is None:
-            yield f'The {role} {host} has no compute service: none of that name has ever reported.'
+            yield f'The {role} {host} has no compute service: no service of that name has ever reported.'
         elif service.forced_down:
             yield f'The {role} {host} is forced down: an operator has declared that nothing runs there.'
         elif not story.unheard and not story.is_up(host):
             seen = command.ago(service.last_seen_up, story.now)
-            why = 'was stopped' if seen is None else f'is down: it was last heard of {seen}'
+            why = 'was stopped' if seen is None else f'is down: it last reported {seen}'
             yield (
-                f'The compute service of the {role} {host} {why}. Start it; '
-                'or, where the host is fenced and nothing can run there, declare that: '
+                f'The compute service of the {role} {host} {why}. Start it. '
+                'Or, if the host is fenced and nothing can run there, declare that: '
                 f'openstack compute service set --down {host} {COMPUTE_BINARY}'
             )
 
@@ -284,13 +286,13 @@ def _owner(story: Story) -> Iterator[str]:
     elif story.migration.owner is not None:
         what = f'Its conductor {story.migration.owner} is gone.'
     else:
-        what = 'No conductor has taken it up yet.'
-    yield f'{what} The next sweep of {" or ".join(living)} takes it up.' if living else what
+        what = 'No conductor owns it yet.'
+    yield f'{what} The next sweep of {" or ".join(living)} takes it over.' if living else what
 
 
 def _abort(story: Story) -> str:
     when = command.ago(story.migration.abort_requested_at, story.now)
-    return f'An abort was asked for {when} by {story.migration.abort_requested_by or "somebody"}'
+    return f'An abort was requested {when} by {story.migration.abort_requested_by or "an unknown user"}'
 
 
 def _requests(story: Story) -> Iterator[str]:
@@ -299,31 +301,31 @@ def _requests(story: Story) -> Iterator[str]:
         yield f'{_abort(story)}.'
     if migration.force_complete_requested_at is not None:
         when = command.ago(migration.force_complete_requested_at, story.now)
-        yield f'To complete by force was asked for {when}.'
+        yield f'A forced completion was requested {when}.'
     if migration.outcome == Outcome.BACK:
-        yield f'It is being unwound: {migration.failure or "somebody asked for it"}'
+        yield f'It is being unwound: {migration.failure or "an abort was requested"}'
 
 
 def _open(story: Story) -> Iterator[str]:
-    """What has been asked for, and is not done yet."""
+    """Yield sentences on the steps that were begun and are not done yet."""
     migration = story.migration
-    # Its job has ended, or is to end without it: its row of the journal and its figures are of what was.
+    # The job of a stuck or abandoned migration may have ended, so its step and its figures are out of date.
     given_up = migration.stuck_reason is not None or migration.abandon_requested_at is not None
     for step in story.steps:
         moves = (step.step, step.direction) == ('live_migration', log.DO)
-        if step.attempt != migration.attempt or step.state != log.StepState.INTENT or step.step in _TOLD:
+        if step.attempt != migration.attempt or step.state != log.StepState.INTENT or step.step in _UNDECLARED:
             continue
         if moves and given_up:
             continue
         if moves and migration.status == Status.QUEUED:
-            run = {0: 'none runs', 1: '1 runs'}.get(story.running, f'{story.running} run')
+            run = {0: 'no migration runs', 1: '1 runs'}.get(story.running, f'{story.running} run')
             yield f'It is number {story.before + 1} in the queue of {migration.source_compute}, where {run} now.'
             continue
-        who = story.host_of(step) or 'The conductor'
-        verb = 'is to do' if step.direction == log.DO else 'is to undo'
+        actor = story.host_of(step) or 'The conductor'
+        verb = 'does' if step.direction == log.DO else 'undoes'
         failed = (step.result or {}).get('reason')
         last = f'; the last time it failed: {failed}' if failed else '.'
-        yield f'{who} {verb} {step.step}: begun{_since(story, step.started_at)}{last}'
+        yield f'{actor} {verb} {step.step}: begun{_since(story, step.started_at)}{last}'
     if given_up or migration.status not in _RUNNING:
         return
     if migration.memory_total and migration.memory_remaining is not None:
@@ -333,11 +335,12 @@ def _open(story: Story) -> Iterator[str]:
 
 def _cleanups(story: Story) -> Iterator[str]:
     for cleanup in story.cleanups:
-        yield f'{cleanup.host} owes {cleanup.step}, since{_since(story, cleanup.created_at)}: {cleanup.reason}'
+        since = _since(story, cleanup.created_at)
+        yield f'{cleanup.host} has the deferred cleanup {cleanup.step}, since{since}: {cleanup.reason}'
         if cleanup.alarm:
-            yield f'That cannot be paid without a person: {cleanup.alarm}'
+            yield f'The cleanup is blocked and needs an operator: {cleanup.alarm}'
         elif not story.is_up(cleanup.host):
-            yield f'{cleanup.host} pays it when its compute service is back.'
+            yield f'{cleanup.host} runs it when its compute service is back.'
 
 
 def _since(story: Story, at: datetime.datetime | str | None) -> str:
@@ -354,7 +357,7 @@ def _gib(amount: int) -> str:
 
 
 def document(story: Story) -> dict[str, Any]:
-    """Return a story as one JSON object."""
+    """Return a timeline as one JSON object."""
     migration, owner = story.migration, story.owner
     return {
         'now': story.now,
@@ -383,7 +386,7 @@ def document(story: Story) -> dict[str, Any]:
 
 
 def migration_document(migration: Migration, entries: Sequence[log.Entry]) -> dict[str, Any]:
-    """Return a migration as JSON, with the statuses that it has had."""
+    """Return a migration as JSON, with the history of its statuses."""
     found = dataclasses.asdict(migration) | {'history': saga_log.history(entries)}
     del found['log_seq']
     return found
@@ -406,7 +409,7 @@ def _host(story: Story, role: str, host: str) -> dict[str, Any]:
 
 
 def statuses(story: Story) -> list[dict[str, Any]]:
-    """Return each status that a migration has had: since when, for how many seconds, and by which conductor."""
+    """Return each status of a migration with its time, its duration in seconds, and the conductor that wrote it."""
     found = []
     history = saga_log.history(story.entries)
     for number, entry in enumerate(history):

@@ -152,7 +152,7 @@ def test_a_source_that_could_not_be_restored_is_tried_again_from_the_start(cloud
     seen.failed(cloud, instance, before, '')
     assert row(cloud, instance).retry_requested_at is None
     told = operator.tells(instance)
-    assert 'ada asked for a retry' in told
+    assert 'ada requested a retry' in told
     assert 'rollback_live_migration_at_source at host1: done' in told
 
 

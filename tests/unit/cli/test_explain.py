@@ -39,7 +39,7 @@ MOVED = {'host': 'dst', 'source': {}, 'destination': {'p': {'VCPU': 2}}}
         (done('pre_live_migration', seconds=7), 'done after 7 s'),
         (
             done('post_live_migration_at_source', result={'owed': 'src is down'}),
-            'not done, and owed; src is down',
+            'not done, and deferred; src is down',
         ),
         (done('complete'), 'done'),
         (done('post_live_migration_at_source', tries=3), 'done, tried 3 times'),
@@ -70,7 +70,7 @@ class TestTheLines:
         assert [(line.server, line.epoch, line.what) for line in lines][-4:] == [
             ('conductor1', 1, 'pre_live_migration at dst: done'),
             ('conductor1', 1, 'live_migration at src: begun'),
-            ('conductor2', 2, 'conductor2 has taken it over from conductor1, and asked the hosts'),
+            ('conductor2', 2, 'conductor2 has taken it over from conductor1, and polled the hosts'),
             ('conductor2', 2, 'live_migration at src: done after 9 s; the destination runs the guest'),
         ]
 
@@ -81,7 +81,7 @@ class TestTheLines:
             log.Entry('unstuck', conductor='life-1', epoch=2, at=back(19)),
         ]
         lines = told(entries=entries)
-        assert lines[-3:] == ['stuck: split brain', 'ada asked for a retry', 'no longer stuck']
+        assert lines[-3:] == ['stuck: split brain', 'ada requested a retry', 'no longer stuck']
 
     def test_the_lines_stand_in_the_order_of_the_log_whatever_the_times_say(self):
         found = story(steps=[done('move_allocation', input=MOVED), step('live_migration')])
@@ -95,7 +95,7 @@ class TestTheLines:
 
     def test_the_stop_of_a_host_is_named_as_who_wished(self):
         lines = told(abort_requested_at=back(5), abort_requested_by='host stop')
-        assert lines[-1] == 'the planned stop of src asked for an abort'
+        assert lines[-1] == 'the planned stop of src requested an abort'
 
 
 class TestWhatHappensNext:
@@ -144,7 +144,7 @@ class TestWhatHappensNext:
                 host=host, migration_uuid='m', instance_uuid='i', step='s', reason='it failed', epoch=1, alarm='look',
             )  # fmt: skip
             (line,) = self.next_(status=status, cleanups=[owed])
-            assert line.startswith('What is owed with an alarm is not touched until somebody has looked.')
+            assert line.startswith('A blocked cleanup does not run until an operator has looked.')
 
     def test_one_that_is_abandoned_tells_what_is_left_of_that(self):
         steps = [step('abandon', input={'guest_on': 'src'}), done('abandon_clean', input={'host': 'dst'})]

@@ -115,7 +115,7 @@ def test_show_begins_with_what_the_migration_waits_for(operator, three):
         ('destination', 'host3', 'up'),
     ]
     assert [(row['WHAT'], row['CONDUCTOR'], row['EPOCH']) for row in found['Timeline (UTC)']] == [
-        ('status accepted: admin asked for it, to host3', '-', '0'),
+        ('status accepted: admin requested it, to host3', '-', '0'),
         ('status preparing', 'conductor1', '1'),
         (
             'move_allocation: done; the instance holds its allocation (VCPU 1, MEMORY_MB 8192, DISK_GB 1) at host3, '
@@ -130,7 +130,7 @@ def test_show_begins_with_what_the_migration_waits_for(operator, three):
         ('live_migration at host1: begun', 'conductor1', '1'),
     ]
     assert text.splitlines()[-2] == 'What happens next'
-    assert text.splitlines()[-1].startswith('When the move has ended, host1 says so, and host3 is asked')
+    assert text.splitlines()[-1].startswith('When the copy has ended, host1 reports it, and host3 is polled')
     (request,) = found['Requests']
     assert (request['ACTION'], request['REQUEST']) == ('live-migration', migration.request_id)
     assert 'Deferred cleanups' not in found
@@ -149,7 +149,7 @@ def test_show_in_json_has_the_same_timeline(operator, three):
     prepared = next(step for step in found['steps'] if step['step'] == 'pre_live_migration')
     assert prepared['result']['migrate_data']['data']['destination']['ready'] is True
     assert [line['what'] for line in found['story']][-1] == 'status running'
-    assert found['next'][0].startswith('When the move has ended')
+    assert found['next'][0].startswith('When the copy has ended')
     assert found['waits'] == [line.removeprefix('* ') for line in operator.observed(
         'migration', 'show', migration.uuid).splitlines() if line.startswith('* ')]  # fmt: skip
 
@@ -160,9 +160,8 @@ def test_a_failed_attempt_and_its_undo_are_in_the_timeline(operator):
     operator.cloud.wait()
     found = sections(operator.observed('migration', 'show', migration.uuid))
     told = [row['WHAT'] for row in found['Timeline (UTC)']]
-    why = (
-        'Host host2 could not prepare for the guest: The hypervisor of host2 failed in pre_live_migration: no such bridge'
-    )
+    failed = 'The hypervisor of host2 failed in pre_live_migration: no such bridge'
+    why = f'Host host2 could not prepare for the guest: {failed}'
     first = told.index('pre_live_migration at host2: begun')
     assert told[first + 1 : first + 5] == [
         f'pre_live_migration at host2: not done; {why}',
@@ -180,16 +179,16 @@ def test_a_deferred_cleanup_is_in_the_timeline(operator):
     text = operator.observed('migration', 'show', migration.uuid)
     (cleanup,) = sections(text)['Deferred cleanups']
     assert (cleanup['HOST'], cleanup['STEP'], cleanup['BLOCKED']) == ('host1', 'post_live_migration_at_source', '-')
-    (line,) = [line for line in text.splitlines() if line.startswith('* host1 owes')]
+    (line,) = [line for line in text.splitlines() if line.startswith('* host1 has the deferred cleanup')]
     assert 'post_live_migration_at_source' in line
-    assert '* host1 pays it when its compute service is back.' in text
+    assert '* host1 runs it when its compute service is back.' in text
 
 
 def test_the_error_for_an_instance_uuid_names_its_newest_migration(operator, three):
     instance, migration = three[1]
     status, out = operator.status('migration', 'show', instance.uuid)
     assert (status, out) == (1, '')
-    assert f'that is an instance, whose newest migration is {migration.uuid}' in operator.err
+    assert f'it is an instance, whose newest migration is {migration.uuid}' in operator.err
 
 
 @pytest.mark.parametrize('words', [('999',), ('99999999999999999999',), ('00000000-0000-4000-8000-000000000000',)])

@@ -98,24 +98,24 @@ def waits(**fields):
 
 
 def test_one_that_nothing_holds_up_goes_on():
-    assert waits(status='preparing') == ['Nothing holds it up: it goes on.']
+    assert waits(status='preparing') == ['No problem is known: the migration goes on.']
 
 
 NOBODY = (
-    'No conductor has listened since 2026-01-01 02:59:10 UTC: each host is shown as it was then, and nothing is known '
-    'of any. Start a conductor; fence no host for this.'
+    'No conductor has listened since 2026-01-01 02:59:10 UTC: each host is shown in its state at that time. '
+    'Start a conductor. Do not fence a host for this.'
 )
 
 
 class TestItsConductor:
     def test_none_has_it_yet_and_one_lives(self):
         assert waits(status='accepted', owner=None) == [
-            'No conductor has taken it up yet. The next sweep of conductor1 takes it up.'
+            'No conductor owns it yet. The next sweep of conductor1 takes it over.'
         ]
 
     def test_none_has_it_and_none_lives(self):
         assert waits(status='accepted', owner=None, lives=[OVER]) == [
-            'No conductor has taken it up yet.',
+            'No conductor owns it yet.',
             NOBODY,
         ]
 
@@ -123,7 +123,7 @@ class TestItsConductor:
         other = dataclasses.replace(LIFE, id='life-2', server='conductor2')
         assert waits(status='preparing', owner='life-0', lives=[LIFE, other, OVER]) == [
             'Its conductor conductor0 is gone: its lease ended 50 s ago. '
-            'The next sweep of conductor1 or conductor2 takes it up.'
+            'The next sweep of conductor1 or conductor2 takes it over.'
         ]
 
     def test_while_none_lives_no_host_is_blamed_for_its_silence(self):
@@ -137,8 +137,8 @@ class TestItsConductor:
         silent = [service('src', seen=500), service('dst', seen=500)]
         away = dataclasses.replace(LIFE, broker_away_since=back(70))
         assert waits(status='preparing', lives=[away], services=silent) == [
-            'conductor1 cannot reach the message broker since 2026-01-01 02:58:50 UTC: each host is shown as it was '
-            'then, and nothing is known of any. Look at the broker; fence no host for this.'
+            'conductor1 cannot reach the message broker since 2026-01-01 02:58:50 UTC: each host is shown in its '
+            'state at that time. Look at the broker. Do not fence a host for this.'
         ]
         other = dataclasses.replace(LIFE, id='life-2', server='conductor2')
         (line, *_) = waits(status='preparing', lives=[away, other], services=silent)
@@ -149,7 +149,7 @@ class TestItsHosts:
     def test_one_that_is_silent_is_named_with_what_helps(self):
         lines = waits(status='preparing', services=[service('src', seen=600), service('dst')])
         assert lines == [
-            'The compute service of the source src is down: it was last heard of 10 min ago. Start it; or, where the '
+            'The compute service of the source src is down: it last reported 10 min ago. Start it. Or, if the '
             'host is fenced and nothing can run there, declare that: '
             'openstack compute service set --down src nova-compute'
         ]
@@ -158,7 +158,7 @@ class TestItsHosts:
         (line,) = waits(
             status='preparing', services=[dataclasses.replace(service('src'), last_seen_up=None), service('dst')]
         )
-        assert line.startswith('The compute service of the source src was stopped. Start it; or, where the host is')
+        assert line.startswith('The compute service of the source src was stopped. Start it. Or, if the host is fenced')
 
     def test_one_that_is_forced_down_is_named_as_what_it_is(self):
         lines = waits(status='preparing', services=[service('src'), service('dst', forced_down=True)])
@@ -166,15 +166,15 @@ class TestItsHosts:
 
     def test_one_that_has_never_reported(self):
         lines = waits(status='preparing', services=[service('src')])
-        assert lines == ['The destination dst has no compute service: none of that name has ever reported.']
+        assert lines == ['The destination dst has no compute service: no service of that name has ever reported.']
 
 
 class TestWhatItWaitsFor:
     def test_one_that_is_stuck_says_so_first_and_that_it_goes_on_by_itself(self):
         lines = waits(stuck_reason='split brain.', waits_for='src has not answered for 61 s')
         assert lines[:3] == [
-            'It is stuck, and somebody is needed: split brain.',
-            'It is looked at again with each sweep, and goes on by itself as soon as that is mended.',
+            'It is stuck and needs an operator: split brain.',
+            'It is observed again with each sweep, and goes on once that is fixed.',
             'It waits: src has not answered for 61 s.',
         ]
 
@@ -183,20 +183,20 @@ class TestWhatItWaitsFor:
         entries = [log.Entry('stuck', payload={'reason': 'split brain.'}, conductor='life-1', epoch=1, at=back(40))]
         steps = [step('live_migration')]
         assert waits(stuck_reason='split brain.', steps=steps, entries=entries, **request) == [
-            'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
+            'It is being abandoned, as requested 5 s ago by ada: the guest is on src.',
             'That has not begun yet. It is stuck: split brain.',
         ]
         entries.append(log.Entry('intent', step='abandon', conductor='life-1', epoch=2, at=back(4)))
         assert waits(stuck_reason='split brain.', steps=steps, entries=entries, **request) == [
-            'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
+            'It is being abandoned, as requested 5 s ago by ada: the guest is on src.',
             'It was stuck: split brain.',
         ]
         # By its place in the log: conductors need not have one clock.
         entries.append(log.Entry('stuck', payload={'reason': 'no room.'}, conductor='life-1', epoch=2, at=back(6)))
         assert waits(stuck_reason='no room.', steps=steps, entries=entries, **request) == [
-            'It is being abandoned, as was asked for 5 s ago by ada: the guest is on src.',
-            'It is stuck in that, and somebody is needed: no room.',
-            'It is tried again with each sweep, and ends as soon as that is mended.',
+            'It is being abandoned, as requested 5 s ago by ada: the guest is on src.',
+            'The abandonment is stuck and needs an operator: no room.',
+            'It is tried again with each sweep, and ends once that is fixed.',
         ]
 
     @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ class TestWhatItWaitsFor:
         [
             (0, 1, 'It is number 1 in the queue of src, where 1 runs now.'),
             (6, 2, 'It is number 7 in the queue of src, where 2 run now.'),
-            (0, 0, 'It is number 1 in the queue of src, where none runs now.'),
+            (0, 0, 'It is number 1 in the queue of src, where no migration runs now.'),
         ],
     )
     def test_one_in_the_queue_says_its_place(self, before, running, words):
@@ -212,20 +212,20 @@ class TestWhatItWaitsFor:
 
     def test_a_step_that_is_not_done_says_where_and_since_when(self):
         assert waits(steps=[step('pre_live_migration')], status='preparing') == [
-            'dst is to do pre_live_migration: begun 30 s ago.'
+            'dst does pre_live_migration: begun 30 s ago.'
         ]
         assert waits(steps=[step('post_live_migration_at_source', tries=4)], status='post-migrating') == [
-            'src is to do post_live_migration_at_source: begun 30 s ago.'
+            'src does post_live_migration_at_source: begun 30 s ago.'
         ]
         assert waits(steps=[step('release_source_allocation')], status='post-migrating') == [
-            'The conductor is to do release_source_allocation: begun 30 s ago.'
+            'The conductor does release_source_allocation: begun 30 s ago.'
         ]
 
     def test_what_is_done_and_what_an_earlier_attempt_has_left_is_not_waited_for(self):
         done = step('pre_live_migration', state='done')
-        assert waits(steps=[done], status='preparing') == ['Nothing holds it up: it goes on.']
+        assert waits(steps=[done], status='preparing') == ['No problem is known: the migration goes on.']
         assert waits(steps=[step('pre_live_migration')], attempt=2, status='preparing') == [
-            'Nothing holds it up: it goes on.'
+            'No problem is known: the migration goes on.'
         ]
 
     def test_one_that_is_unwound_says_why_and_what_is_to_be_undone(self):
@@ -234,7 +234,7 @@ class TestWhatItWaitsFor:
         )
         assert lines == [
             'It is being unwound: the cable',
-            'dst is to undo pre_live_migration: begun 30 s ago.',
+            'dst undoes pre_live_migration: begun 30 s ago.',
         ]
 
     def test_one_that_runs_says_how_far_it_is(self):
@@ -246,8 +246,8 @@ class TestWhatItWaitsFor:
             abort_requested_at=back(7), abort_requested_by='ada', force_complete_requested_at=back(9), status='queued'
         )
         assert lines == [
-            'An abort was asked for 7 s ago by ada.',
-            'To complete by force was asked for 9 s ago.',
+            'An abort was requested 7 s ago by ada.',
+            'A forced completion was requested 9 s ago.',
         ]
 
     @pytest.mark.parametrize('status', ['queued', 'running', 'running (post-copy)'])
@@ -260,15 +260,13 @@ class TestWhatItWaitsFor:
         """Beside "no longer moves it" stood how much of the guest's memory was still to be copied."""
         memory = {'memory_total': 4 * 2**30, 'memory_remaining': 2**29}
         lines = '\n'.join(waits(steps=[step('live_migration')], status=status, **memory, **fields))
-        for words in ('is to do live_migration', 'to be copied', 'in the queue'):
+        for words in ('does live_migration', 'to be copied', 'in the queue'):
             assert words not in lines
 
     def test_a_step_that_it_is_stuck_at_for_its_failures_is_told_with_the_last(self):
         failing = step('post_live_migration_at_source', tries=10, result={'reason': 'busy'})
         lines = waits(steps=[failing], status='post-migrating', outcome='forward', stuck_reason='10 failures')
-        assert lines[-1] == (
-            'src is to do post_live_migration_at_source: begun 30 s ago; the last time it failed: busy'
-        )
+        assert lines[-1] == ('src does post_live_migration_at_source: begun 30 s ago; the last time it failed: busy')
 
 
 class TestItsEnd:
@@ -285,7 +283,7 @@ class TestItsEnd:
         assert self.ended('cancelled', abort_requested_at=back(130), failure='Aborted: requested by ada.') == [
             'It ended cancelled 2 min ago, unwound: Aborted: requested by ada.',
             'The guest is at src, and nothing of the migration is left.',
-            'An abort was asked for 2 min 10 s ago by somebody, and was done.',
+            'An abort was requested 2 min 10 s ago by an unknown user, and was done.',
         ]
 
     def test_where_a_host_that_is_to_have_the_guest_has_an_alarm_nobody_says_that_the_guest_is_there(self):
@@ -303,7 +301,7 @@ class TestItsEnd:
         )
         assert self.ended('failed', cleanups=[owes('src')])[1:2] == ['The guest was at src then.']
 
-    def test_one_in_error_says_that_somebody_is_needed(self):
+    def test_migration_in_error_needs_an_operator(self):
         first, second = self.ended('error', failure='the guest is gone')
         assert first == 'It ended in error 2 min ago: the guest is gone'
         assert 'look for it' in second
@@ -316,19 +314,19 @@ class TestItsEnd:
         asked = {'abort_requested_at': back(130), 'abort_requested_by': 'ada'}
         lines = self.ended('completed', **asked, abort_verdict='completed before the abort')
         assert lines[1] == (
-            'An abort was asked for 2 min 10 s ago by ada, and came to nothing: completed before the abort.'
+            'An abort was requested 2 min 10 s ago by ada, and was not done: completed before the abort.'
         )
 
     def test_what_is_owed_for_it_is_said_after_its_end(self):
         cleanup = Cleanup('src', 'm', 'i', 'post_live_migration_at_source', 'src is down', 1, created_at=back(90))
         down = [service('src', seen=500), service('dst')]
         assert self.ended('completed', cleanups=[cleanup], services=down)[1:] == [
-            'src owes post_live_migration_at_source, since 90 s ago: src is down',
-            'src pays it when its compute service is back.',
+            'src has the deferred cleanup post_live_migration_at_source, since 90 s ago: src is down',
+            'src runs it when its compute service is back.',
         ]
         alarm = dataclasses.replace(cleanup, alarm='the guest is there')
         assert self.ended('completed', cleanups=[alarm])[2:] == [
-            'That cannot be paid without a person: the guest is there'
+            'The cleanup is blocked and needs an operator: the guest is there'
         ]
 
 
