@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Migrations and their logs: accepted by the API, adopted by a conductor, written by their owner alone."""
+"""Migrations and their logs: the API accepts them, a conductor takes them, and only their owner writes them."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ from migrator.saga import log
 _T = models.MIGRATIONS
 _I = models.INSTANCES
 _L = models.SAGA_LOG
-#: Before the names of an instance's columns, in a row that is its migration's too.
+#: The prefix of an instance's columns in a row that also has the columns of its migration.
 _OF_INSTANCE = 'of_instance_'
-#: The mark is written and taken away with the status, and there is an index of it.
+#: The column is set and cleared together with the status, and it has an index.
 _IN_PROGRESS = _T.c.in_progress_instance_uuid.is_not(None)
 _ENDS = [status.value for status in migration_objects.ENDS]
 
-#: The columns by which others tell an owner what they wish.
+#: The columns of the requests to an owner.
 REQUESTS = ('abort_requested_at', 'force_complete_requested_at', 'retry_requested_at', 'abandon_requested_at')
 
 
 @dataclasses.dataclass(frozen=True)
 class Write:
-    """What one guarded transaction of an owner writes, beside the guard itself.
+    """The contents of one guarded transaction of an owner.
 
-    :ivar fields: columns of the migration. A ``status`` must be a legal move; an end clears what an end clears.
-    :ivar records: steps whose new state the log gets.
-    :ivar events: what the log gets besides, before these.
+    :ivar fields: columns of the migration. A ``status`` must be a legal move. An end also frees the instance and clears
+        ``stuck_reason`` and ``waits_for``.
+    :ivar records: steps whose new state is appended to the log.
+    :ivar events: other entries of the log, which come before the records.
     :ivar instance: columns of the instance.
-    :ivar debts: what hosts owe from now on; each takes the place of an older one of the same host and step.
-    :ivar debts_held: why nothing that hosts owe for the instance is to be paid without a person any more.
-    :ivar debts_paid: migrations, hosts and steps that are not owed any more; None: every step.
-    :ivar raise_epoch: whether the epoch goes up by one, or to a given number.
-    :ivar raise_tenure: above which the tenure of the instance is raised, for this migration; None: it stays.
-    :ivar boots_of: hosts whose boot_id is to be read in this transaction.
+    :ivar cleanups: new deferred cleanups; each replaces an older one of the same host and step.
+    :ivar cleanups_held: why every deferred cleanup of the instance is blocked until an operator looks; None: it is not.
+    :ivar cleanups_run: migration, host and step of cleanups to remove, since they were run; None as step: every step.
+    :ivar raise_epoch: the new epoch; None: the epoch stays.
+    :ivar raise_tenure: the tenure above which the instance's tenure is raised for this migration; None: it stays.
+    :ivar boots_of: the hosts whose boot_id this transaction reads.
     """
 
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -66,18 +67,18 @@ class Write:
 
 @dataclasses.dataclass(frozen=True)
 class Owned:
-    """What an owner knows of a migration when it takes it up."""
+    """A migration as a conductor reads it when it becomes the owner."""
 
     migration: Migration
     instance: Instance | None
     entries: builtins.list[log.Entry]
-    #: Whether earlier migrations of the instance have left a cleanup at its source. None comes later.
+    #: Whether earlier migrations of the instance have left a cleanup at its source. No later one can leave any.
     has_source_cleanup: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """A migration in progress that names a host which has just started, and the server of its living owner."""
+    """A migration in progress that names a host which has just started, with the server of its owner."""
 
     owned: Owned
     owner_server: str | None
@@ -100,12 +101,12 @@ class Migrations:
         task_state: str = 'migrating',
         vm_states: Sequence[str] = MIGRATABLE_VM_STATES,
     ) -> None:
-        """Insert a migration and set its instance's task_state, in one transaction: the promise behind a 202.
+        """Insert a migration and set its instance's task_state, in one transaction before the 202.
 
-        :param vm_states: what the instance's vm_state must be one of.
-        :raises migrator.exception.MigrationInProgress: the instance has one in progress.
-        :raises migrator.exception.InstanceInvalidState: its task_state or vm_state forbids it.
-        :raises migrator.exception.InstanceNotFound: it is gone.
+        :param vm_states: the allowed values of the instance's vm_state.
+        :raises migrator.exception.MigrationInProgress: the instance has a migration in progress.
+        :raises migrator.exception.InstanceInvalidState: the instance's task_state or vm_state forbids it.
+        :raises migrator.exception.InstanceNotFound: the instance was deleted.
         """
         values = {field.name: getattr(migration, field.name) for field in dataclasses.fields(migration)}
         for automatic in ('id', 'created_at', 'updated_at'):
@@ -141,14 +142,14 @@ class Migrations:
                 .values(task_state=task_state, tenure=_I.c.tenure + 1)
             )
             if not taken.rowcount:
-                self._say_why_not(session, migration, action, vm_states)
+                self._raise_refusal(session, migration, action, vm_states)
             session.execute(sa.insert(_T).values(in_progress_instance_uuid=migration.instance_uuid, **values))
             accepted = log.Entry(log.EntryKind.STATUS, payload={'status': migration.status})
             saga_log.append(session, migration.replace(epoch=0, owner=None, log_seq=0), [accepted])
             actions.start(session, context, action, migration.instance_uuid, migration.uuid)
 
     @staticmethod
-    def _say_why_not(session: Any, migration: Migration, action: str, vm_states: Sequence[str]) -> None:
+    def _raise_refusal(session: Any, migration: Migration, action: str, vm_states: Sequence[str]) -> None:
         row = session.execute(sa.select(_I).where(_I.c.uuid == migration.instance_uuid)).one_or_none()
         if row is None:
             raise exception.InstanceNotFound(instance_uuid=migration.instance_uuid)
@@ -163,15 +164,15 @@ class Migrations:
     def get(self, uuid: str) -> Migration:
         """Return one migration by its uuid.
 
-        :raises migrator.exception.MigrationNotFound: there is none.
+        :raises migrator.exception.MigrationNotFound: no migration has this uuid.
         """
         return self._get(sa.select(_T).where(_T.c.uuid == uuid), migration_id=uuid)
 
     def get_by_id(self, migration_id: int, instance_uuid: str | None = None) -> Migration:
         """Return one migration by its integer id.
 
-        :param instance_uuid: whose it must be.
-        :raises migrator.exception.MigrationNotFound: there is none.
+        :param instance_uuid: the instance that the migration must belong to; None: any.
+        :raises migrator.exception.MigrationNotFound: no migration of that instance has this id.
         """
         query = sa.select(_T).where(_T.c.id == migration_id)
         if instance_uuid is not None:
@@ -198,8 +199,8 @@ class Migrations:
         """Return migrations, the newest first (created_at, then id, both descending).
 
         :param filters: column -> value, or list of values; ``host`` means source or destination.
-        :param marker: the uuid of the last one of the page before.
-        :param marker_project: whose that has to be; None: anybody's.
+        :param marker: the uuid of the last migration of the previous page.
+        :param marker_project: the project that the marker must belong to; None: any.
         :raises migrator.exception.MarkerNotFound: no migration of that project has the marker's uuid.
         """
         query = sa.select(_T).order_by(_T.c.created_at.desc(), _T.c.id.desc())
@@ -230,7 +231,7 @@ class Migrations:
         return self._objects(found)
 
     def _objects(self, found: Sequence[Any]) -> builtins.list[Migration]:
-        """Return the objects of rows; those from before migrations had a uuid get theirs now."""
+        """Return the objects of rows, after giving a uuid to rows without one."""
         bare = [row.id for row in found if row.uuid is None]
         if not bare or self._engine.reads_only:
             return [rows.migration(row) for row in found]
@@ -250,11 +251,11 @@ class Migrations:
             return saga_log.read(session, uuids)
 
     def steps(self, uuid: str) -> builtins.list[log.StepRecord]:
-        """Return the records that a migration's log adds up to, oldest first."""
+        """Return the records that result from a migration's log, oldest first."""
         return log.records(self.read_log(uuid))
 
     def count_queued(self, host: str) -> int:
-        """Return how many migrations wait to leave a host."""
+        """Return the number of migrations that wait to leave a host."""
         query = sa.select(sa.func.count()).where(_T.c.source_compute == host, _T.c.status.in_(['accepted', 'queued']))
         with self._engine.reader() as session:
             return int(session.execute(query).scalar_one())
@@ -262,18 +263,18 @@ class Migrations:
     # --- rows from before migrations had a uuid ----------------------------------------------------------------------
 
     def count_without_uuid(self) -> int:
-        """Return how many migrations have no uuid."""
+        """Return the number of migrations without a uuid."""
         query = sa.select(sa.func.count()).where(_T.c.uuid.is_(None))
         with self._engine.reader() as session:
             return int(session.execute(query).scalar_one())
 
     def fill_uuids(self, count: int) -> int:
-        """Give migrations without a uuid theirs, the oldest first.
+        """Give a uuid to migrations without one, the oldest first.
 
-        Beside others that do the same, each row gets one uuid, by whoever comes first.
+        Several processes may do this at once. Each row gets one uuid, from the first of them.
 
-        :param count: how many at most.
-        :returns: how many have got theirs here; 0: none is left without, or others were faster with all of these.
+        :param count: the largest number of rows.
+        :returns: the number of rows that this call has filled; 0: no row is left, or other processes were faster.
         """
         query = sa.select(_T.c.id).where(_T.c.uuid.is_(None)).order_by(_T.c.id).limit(count)
         with self._engine.reader() as session:
@@ -284,9 +285,9 @@ class Migrations:
     def _fill(self, ids: Sequence[int]) -> int:
         filled = 0
         with self._engine.writer() as session:
-            # In one order, so that of two who fill neither waits for what the other holds.
+            # The fixed order prevents a deadlock between two processes that fill the same rows.
             for id_ in sorted(ids):
-                # That it has got a uuid is no change of the migration, as who asks for changes_since understands it.
+                # A new uuid is not a change in the sense of changes_since, so updated_at stays.
                 values = {'uuid': self._threads.new_uuid(), 'updated_at': _T.c.updated_at}
                 found: Any = session.execute(sa.update(_T).where(_T.c.id == id_, _T.c.uuid.is_(None)).values(**values))
                 filled += found.rowcount
@@ -305,7 +306,7 @@ class Migrations:
             return [(uuid, epoch) for uuid, epoch in session.execute(query) if uuid is not None]
 
     def owned_by(self, owner: str) -> builtins.list[tuple[str, int, tuple[bool, ...]]]:
-        """Return (uuid, epoch, which of :data:`WISHES` are in the row) of a conductor's in progress."""
+        """Return (uuid, epoch, whether each of :data:`REQUESTS` is set) of an owner's migrations in progress."""
         query = sa.select(_T.c.uuid, _T.c.epoch, *(_T.c[name] for name in REQUESTS))
         query = query.where(_IN_PROGRESS, _T.c.owner == owner)
         with self._engine.reader() as session:
@@ -317,10 +318,10 @@ class Migrations:
 
     @engines.retried
     def adopt(self, uuid: str, epoch: int, owner: str) -> Owned | None:
-        """Take a migration that no living conductor owns; its epoch goes up by one.
+        """Take a migration that no living conductor owns, and raise its epoch by one.
 
-        :param epoch: the epoch seen.
-        :returns: what there is to know of it, or None: another was faster, or it has ended.
+        :param epoch: the epoch that the caller has read.
+        :returns: the migration, or None if another conductor was faster or the migration has ended.
         """
         with self._engine.writer() as session:
             taken: Any = session.execute(
@@ -338,7 +339,7 @@ class Migrations:
             return self._owned(session, uuid, with_log=epoch > 0)
 
     def load(self, uuid: str, owner: str) -> Owned | None:
-        """Return what there is to know of a migration in progress that this conductor owns, or None: it does not."""
+        """Return a migration in progress, or None if this conductor does not own it."""
         with self._engine.reader() as session:
             owned = self._owned(session, uuid)
             return owned if owned.migration.owner == owner and owned.migration.in_progress else None
@@ -347,9 +348,11 @@ class Migrations:
     def _owned(session: Any, uuid: str, with_log: bool = True) -> Owned:
         instance = (column.label(_OF_INSTANCE + column.name) for column in _I.c)
         cleanup = models.HOST_DEBTS
-        owes = sa.exists().where(cleanup.c.host == _T.c.source_compute, cleanup.c.instance_uuid == _T.c.instance_uuid)
+        pending = sa.exists().where(
+            cleanup.c.host == _T.c.source_compute, cleanup.c.instance_uuid == _T.c.instance_uuid
+        )
         query = (
-            sa.select(_T, owes.label('has_source_cleanup'), *instance)
+            sa.select(_T, pending.label('has_source_cleanup'), *instance)
             .outerjoin(_I, _I.c.uuid == _T.c.instance_uuid)
             .where(_T.c.uuid == uuid)
         )
@@ -363,12 +366,12 @@ class Migrations:
 
     @engines.retried
     def commit(self, known: Migration, write: Write) -> tuple[Migration, dict[str, str | None]]:
-        """Write as the owner, behind the guard: nothing is written unless owner, epoch and wishes are as known.
+        """Write as the owner, guarded by owner, epoch and the known requests.
 
         :param known: the migration as its owner knows it.
-        :returns: the migration as it now is, and the boot_ids of ``write.boots_of``.
-        :raises migrator.exception.NotOwner: another owner or epoch, a wish has been added since, or an outcome is to be
-            written where there is one: read it again.
+        :returns: the migration after the write, and the boot_ids of ``write.boots_of``.
+        :raises migrator.exception.NotOwner: the owner or epoch differs, a request was added, or the migration already
+            has an outcome. Nothing was written; read the migration again.
         :raises migrator.exception.IllegalMove: the table of legal moves has no such move.
         """
         fields = dict(write.fields)
@@ -387,21 +390,22 @@ class Migrations:
         with self._engine.writer() as session:
             guard = sa.update(_T).where(_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
             guard = guard.where(_T.c.status == known.status)
-            # It is set once; who does not know that it is has missed it.
+            # The outcome is set once. An owner that would set it again has not read it.
             if fields.get('outcome') is not None:
                 guard = guard.where(_T.c.outcome.is_(None))
-            # A later one has not been heard yet.
+            # A later retry request must stay, since the owner has not read it.
             if 'retry_requested_at' in fields:
                 guard = guard.where(_T.c.retry_requested_at == known.retry_requested_at)
-            # Until it is settled a wish stops it; and whatever it ends in is the answer to a wish.
+            # Before the outcome, an unread abort request stops the write. An end must carry the verdict of each request.
             if known.abort_requested_at is None and (known.outcome is None or ends):
                 guard = guard.where(_T.c.abort_requested_at.is_(None))
             if known.force_complete_requested_at is None and ends:
                 guard = guard.where(_T.c.force_complete_requested_at.is_(None))
-            # From the commit of that wish on nothing else is done: it was stuck then, and is to be abandoned as it was.
+            # An unread request to abandon stops every write, so that the migration is abandoned in the state in which
+            # it was stuck.
             if known.abandon_requested_at is None:
                 guard = guard.where(_T.c.abandon_requested_at.is_(None))
-            # The guard is also the lock: it comes first, even where there is nothing else to change.
+            # The guard is also the lock, so it comes first even if it changes nothing.
             written: Any = session.execute(guard.values(**fields or {'epoch': known.epoch}))
             if not written.rowcount:
                 raise exception.NotOwner(migration_uuid=known.uuid, owner=known.owner, epoch=known.epoch)
@@ -430,7 +434,7 @@ class Migrations:
             if write.raise_tenure is not None:
                 fields['tenure'] = tenures.take(session, known.instance_uuid, known.uuid, write.raise_tenure)
             boots = _boots(session, write.boots_of)
-        # A time that the database has written is near enough this process's own until it is read.
+        # This process's own time is close enough to the database's until the row is read again.
         now = self._threads.clock.now()
         kept = {key: now if isinstance(value, types.later) else value for key, value in fields.items()}
         kept.pop('in_progress_instance_uuid', None)
@@ -438,9 +442,9 @@ class Migrations:
 
     @engines.retried
     def note_progress(self, known: Migration, figures: Mapping[str, Any]) -> bool:
-        """Write what a poll told of the copy, or what it waits for; only while known is still the owner.
+        """Write the progress of the copy, or what the migration waits for, as the owner.
 
-        :returns: whether it was written: not for one that has ended, which waits for nothing.
+        :returns: whether it was written. It is not if another conductor owns the migration, or if it has ended.
         """
         mine = (_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
         with self._engine.writer() as session:
@@ -451,7 +455,10 @@ class Migrations:
 
     @engines.retried
     def note_try(self, known: Migration, record: log.StepRecord) -> bool:
-        """Append to the log that a step has failed and is tried again; only while known is still the owner."""
+        """Append to the log that a step has failed and is tried again, as the owner.
+
+        :returns: whether it was written. It is not if another conductor owns the migration.
+        """
         mine = (_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
         with self._engine.writer() as session:
             locked: Any = session.execute(sa.update(_T).where(*mine).values(log_seq=known.log_seq + 1))
@@ -461,11 +468,14 @@ class Migrations:
 
     @engines.retried
     def begin_boot(self, report: protocol.HostReport, services: Services, replaces: str | None) -> builtins.list[Named]:
-        """Store a host's new boot, and raise the epoch of everything in progress that names it, its owner kept.
+        """Store a host's new boot, and raise the epoch of each migration in progress that names the host.
 
-        :param replaces: the boot_id that was known when the host called, or None; its own may be there too, by then.
+        The migrations keep their owners.
+
+        :param replaces: the boot_id that was registered when the host called, or None. The registered boot may also be
+            the new one already.
         :returns: those migrations, in queued_at order.
-        :raises migrator.exception.BootReplaced: another boot is known by now; nothing was changed.
+        :raises migrator.exception.BootReplaced: another boot is registered by now; nothing was changed.
         """
         names_it = sa.or_(_T.c.source_compute == report.host, _T.c.dest_compute == report.host)
         with self._engine.writer() as session:
@@ -475,7 +485,7 @@ class Migrations:
             services.write_report(session, report.host, COMPUTE_BINARY, report.version, report.boot_id)
             if isinstance(report.node, compute_node.ComputeNode):
                 services.write_node(session, report.node)
-            # One that nobody has owned yet has sent nothing; epoch 0 says so.
+            # A migration of epoch 0 never had an owner, so nothing was sent for it.
             session.execute(sa.update(_T).where(names_it, _IN_PROGRESS, _T.c.epoch > 0).values(epoch=_T.c.epoch + 1))
             query = (
                 sa.select(_T.c.uuid, models.CONDUCTORS.c.server)
@@ -487,27 +497,29 @@ class Migrations:
             return [Named(self._owned(session, uuid), server) for uuid, server in found if uuid is not None]
 
     def last_at(self, host: str) -> builtins.list[Migration]:
-        """Return, for each instance that is at a host or has a cleanup pending there, the migration that had it in hand
-        last, if that has ended.
+        """Return the last migration of each instance at a host, if it has ended.
+
+        An instance counts if it is at the host or has a deferred cleanup there.
         """
         cleanup = models.HOST_DEBTS
-        owed = sa.exists().where(cleanup.c.host == host, cleanup.c.instance_uuid == _I.c.uuid)
+        pending = sa.exists().where(cleanup.c.host == host, cleanup.c.instance_uuid == _I.c.uuid)
         query = (
             sa.select(_T)
             .join(_I, sa.and_(_I.c.uuid == _T.c.instance_uuid, _I.c.tenure == _T.c.tenure))
-            .where(_T.c.tenure > 0, ~_IN_PROGRESS, sa.or_(_I.c.host == host, owed))
+            .where(_T.c.tenure > 0, ~_IN_PROGRESS, sa.or_(_I.c.host == host, pending))
         )
         with self._engine.reader() as session:
             return [rows.migration(row) for row in session.execute(query)]
 
     @engines.retried
     def begin_stop(self, host: str, boot_id: str, uuids: Sequence[str], services: Services) -> builtins.list[str]:
-        """Write that a boot of a host stops as planned, and the wish to abort for what it has cancelled in its queue.
+        """Write that a boot of a host stops as planned, and request to abort what it has cancelled in its queue.
 
-        And the verdict: the source itself says so, and may never be asked again. But not of what an earlier life of it
-        was told to move: that one may have begun, and only asking tells.
+        The abort verdict is written too, since the source itself has reported it and may never answer again. A
+        migration whose command an earlier boot received gets no verdict. That boot may have begun it, so the hosts must
+        be polled.
 
-        :returns: those in which it was written: in progress, unsettled, and of that boot of that host.
+        :returns: the migrations in progress without an outcome whose source is this boot of this host.
         """
         table = models.SERVICES
         same_boot = sa.exists().where(
@@ -526,24 +538,24 @@ class Migrations:
                 .where(*open_, _T.c.abort_requested_at.is_(None), same_boot)
                 .values(abort_requested_at=types.now(), abort_requested_by='host stop')
             )
-            told = _told_in_boot(session, uuids, boot_id)
+            sent = _sent_to_boot(session, uuids, boot_id)
             session.execute(
                 sa.update(_T)
-                .where(*open_, same_boot, _T.c.uuid.in_(told))
+                .where(*open_, same_boot, _T.c.uuid.in_(sent))
                 .values(abort_verdict=migration_objects.CANCELLED_BY_STOP)
             )
             return [uuid for (uuid,) in session.execute(sa.select(_T.c.uuid).where(*open_, same_boot)) if uuid]
 
     def reread(self, known: Migration) -> tuple[Migration, dict[str, str | None]]:
-        """Return a migration and the boot_ids of its hosts as they now are."""
+        """Read a migration and the boot_ids of its hosts again."""
         with self._engine.reader() as session:
             row = session.execute(sa.select(_T).where(_T.c.uuid == known.uuid)).one()
             hosts = [host for host in (row.source_compute, row.dest_compute) if host]
             return rows.migration(row), _boots(session, hosts)
 
 
-def _told_in_boot(session: Any, uuids: Sequence[str], boot_id: str) -> list[str]:
-    """Return which migrations a boot of their source was the first to be sent."""
+def _sent_to_boot(session: Any, uuids: Sequence[str], boot_id: str) -> list[str]:
+    """Return the migrations whose command was first sent to this boot of their source."""
     query = sa.select(_L.c.migration, _L.c.payload)
     query = query.where(_L.c.migration.in_(list(uuids)), _L.c.kind == log.EntryKind.INTENT)
     found = ((uuid, payload.get('input') or {}) for uuid, payload in session.execute(query))
@@ -551,9 +563,9 @@ def _told_in_boot(session: Any, uuids: Sequence[str], boot_id: str) -> list[str]
 
 
 def _entries(write: Write, status: str | None, attempt: int) -> list[log.Entry]:
-    """Return what a write appends to the log, in order.
+    """Return the log entries of a write, in order.
 
-    An end comes last; any other status, before the first step that begins with it.
+    The status of an end comes last. Any other status comes before the first step that begins with it.
     """
     steps = [record.entry() for record in write.records]
     if status is not None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The log of each migration's saga: read in order, and appended to behind the owner's guard."""
+"""The log of each migration's saga. It is read in order, and appended to in the transaction of the owner's guard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _L = models.SAGA_LOG
 
 
 def read(session: Any, uuids: Sequence[str]) -> dict[str, list[Entry]]:
-    """Return the logs of some migrations by their uuids, each in the order of ``seq``."""
+    """Return the logs of migrations by uuid, each in the order of ``seq``."""
     found: dict[str, list[Entry]] = {uuid: [] for uuid in uuids}
     query = sa.select(_L).where(_L.c.migration.in_(list(uuids))).order_by(_L.c.migration, _L.c.seq)
     for row in session.execute(query):
@@ -28,10 +28,10 @@ def read(session: Any, uuids: Sequence[str]) -> dict[str, list[Entry]]:
 
 
 def append(session: Any, known: Migration, entries: Sequence[Entry], epoch: int | None = None) -> None:
-    """Append entries to a migration's log, in the transaction of the guard that has written its new ``log_seq``.
+    """Append entries to a migration's log, in the transaction of the guard that has written the new ``log_seq``.
 
-    :param known: the migration as its owner knows it: the entries come after its ``log_seq``.
-    :param epoch: the epoch in which they are written; None: the one that is known.
+    :param known: the migration as its owner knows it. The entries come after its ``log_seq``.
+    :param epoch: the epoch of the entries; None: the epoch of ``known``.
     :raises migrator.exception.NotOwner: the log has grown since ``known`` was read.
     """
     if not entries:
@@ -57,7 +57,7 @@ def append(session: Any, known: Migration, entries: Sequence[Entry], epoch: int 
 
 
 def history(entries: Iterable[Entry]) -> list[dict[str, Any]]:
-    """Return each status that a migration has had, as JSON: ``status``, ``at``, and the ``owner`` and ``epoch``."""
+    """Return the history of a migration's statuses as JSON: ``status``, ``at``, ``owner`` and ``epoch``."""
     return [
         {
             'status': entry.payload['status'],

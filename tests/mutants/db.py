@@ -72,7 +72,7 @@ MUTANTS = (
     Mutant(
         'planned-stop-answers-for-an-earlier-boot',
         MIGRATIONS,
-        '.where(*open_, same_boot, _T.c.uuid.in_(told))',
+        '.where(*open_, same_boot, _T.c.uuid.in_(sent))',
         '.where(*open_, same_boot)',
         'A migration that an earlier boot may have begun is undone without asking where the guest is.',
     ),
