@@ -396,7 +396,7 @@ class Migrations:
             # A later retry request must stay, since the owner has not read it.
             if 'retry_requested_at' in fields:
                 guard = guard.where(_T.c.retry_requested_at == known.retry_requested_at)
-            # Before the outcome, an unread abort request stops the write. An end must carry the verdict of each request.
+            # Before the outcome, an unread abort request stops the write. The end must carry its verdict.
             if known.abort_requested_at is None and (known.outcome is None or ends):
                 guard = guard.where(_T.c.abort_requested_at.is_(None))
             if known.force_complete_requested_at is None and ends:

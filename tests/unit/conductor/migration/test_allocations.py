@@ -143,12 +143,12 @@ class TestMove:
         assert still.do(lambda: books.move(m)) == Done()
         assert held(still, m) == MOVED
 
-    def test_who_loses_every_race_waits(self, still: Stage) -> None:
+    def test_write_that_loses_every_race_waits(self, still: Stage) -> None:
         m = intended(still)
         still.cloud.adapter.inject(Fault.CONFLICT, method='POST', times=50)
         assert isinstance(still.do(lambda: books.move(m)), Parked)
 
-    def test_one_who_no_longer_owns_it_does_not_write(self, still: Stage) -> None:
+    def test_conductor_that_is_no_longer_owner_does_not_write(self, still: Stage) -> None:
         m = again(intended(still))
         with still.cloud.engine.writer() as session:
             session.execute(sa.update(models.Migration).values(epoch=9))
@@ -165,9 +165,7 @@ class TestMove:
             assert isinstance(found, Stuck)
             assert m.row.instance_uuid in found.reason
 
-    def test_what_somebody_has_written_anew_at_the_source_fails_the_move_and_is_left_as_it_is(
-        self, still: Stage
-    ) -> None:
+    def test_allocation_changed_at_the_source_fails_the_move_and_is_left(self, still: Stage) -> None:
         m = again(intended(still))
         write(still, m.row.instance_uuid, 'host1')
         before = held(still, m)
@@ -190,7 +188,7 @@ class TestGiveBack:
             assert still.do(lambda: books.give_back(m)) == Done()
         assert held(still, m) == NOT_MOVED
 
-    def test_never_intended_there_is_nothing_to_do_and_nobody_is_asked(self, still: Stage) -> None:
+    def test_move_that_was_never_intended_sends_no_request(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         sent = len(still.cloud.adapter.sent)
         assert isinstance(still.do(lambda: books.give_back(m)), Done)
@@ -220,7 +218,7 @@ class TestGiveBack:
         assert still.do(lambda: books.give_back(m)) == Done()
         assert held(still, m) == NOT_MOVED
 
-    def test_one_who_no_longer_owns_it_does_not_write(self, still: Stage) -> None:
+    def test_conductor_that_is_no_longer_owner_does_not_write(self, still: Stage) -> None:
         m = moved(still)
         with still.cloud.engine.writer() as session:
             session.execute(sa.update(models.Migration).values(epoch=9))

@@ -45,7 +45,7 @@ class TestCommit:
         m.commit()
         assert len(still.database.cleanups.list()) == 1
 
-    def test_a_refused_one_writes_nothing_and_tells_the_journal_nothing(self, still: Stage) -> None:
+    def test_refused_commit_changes_neither_database_nor_journal(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         with still.cloud.engine.writer() as session:
             session.execute(sa.update(models.Migration).values(epoch=7))
@@ -54,7 +54,7 @@ class TestCommit:
         assert m.record('move_allocation') is None
         assert still.database.migrations.steps(m.row.uuid) == []
 
-    def test_a_wish_that_is_not_known_refuses_it(self, still: Stage) -> None:
+    def test_unread_request_refuses_the_commit(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         still.abort(m.row, wake=False)
         with pytest.raises(exception.NotOwner):
@@ -65,7 +65,7 @@ class TestCommit:
         m.commit([intent(state='failed', result={'reason': 'no room'})], outcome='back')
         assert (still.row(m.row).outcome, still.row(m.row).failure) == ('back', 'no room')
 
-    def test_a_step_that_is_done_says_that_it_is_not_stuck_any_more_and_a_guard_does_not(self, still: Stage) -> None:
+    def test_done_step_clears_stuck_and_a_guard_does_not(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         m.note_stuck('odd')
         assert still.row(m.row).stuck_reason == 'odd'
@@ -74,7 +74,7 @@ class TestCommit:
         m.commit([intent(state='done')])
         assert still.row(m.row).stuck_reason is None
 
-    def test_the_first_act_after_its_own_intent_is_told_from_every_other(self, still: Stage) -> None:
+    def test_first_act_after_its_own_intent_is_recognised(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         assert not m.first_try('move_allocation')
         m.commit([intent()])
@@ -109,9 +109,7 @@ class TestEnds:
 
 
 class TestAttempts:
-    def test_another_is_made_while_retries_are_left_and_nobody_named_a_host_or_wants_it_stopped(
-        self, still: Stage
-    ) -> None:
+    def test_next_attempt_needs_a_retry_left_no_named_host_and_no_abort(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         assert not m.has_next_attempt(), 'no candidate was chosen, so there is none left either'
         m.commit([intent(input={'host': 'host2'})])
@@ -152,7 +150,7 @@ class TestEpochs:
                 m.raise_epoch(*told)
         assert (m.row.epoch, m.row.tenure) == (still.row(m.row).epoch, still.row(m.row).tenure) == (1, 1)
 
-    def test_the_highest_that_a_host_may_tell_of_leaves_room_to_go_on(self, still: Stage) -> None:
+    def test_highest_epoch_that_a_host_may_report_leaves_room(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         m.raise_epoch(protocol.HIGHEST - 1, protocol.HIGHEST - 1)
         for _ in range(3):
@@ -238,7 +236,7 @@ class TestReports:
         assert m.unsure == {('host2', 'pre_live_migration')}
         assert m.reports['host1', 'live_migration'].state == 'running'
 
-    def test_a_refusal_says_nothing_of_the_guest(self, still: Stage) -> None:
+    def test_refusal_is_no_observation_of_the_guest(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         m.unsure = {('host1', 'live_migration')}
         m.take_observation(

@@ -91,7 +91,7 @@ class TestOfItsOwnChoice:
         stage.database.services.update(service.id, disabled=True)
         assert reason in why_not(stage, exception.NoValidHost)
 
-    def test_while_nobody_could_be_heard_of_for_long_silence_makes_no_host_down(self, still: Stage) -> None:
+    def test_unreachable_conductor_treats_no_silent_host_as_down(self, still: Stage) -> None:
         still.cloud.simulation.run_ready()
         for host in ('host2', 'host3'):
             long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -121,7 +121,7 @@ class TestOfItsOwnChoice:
         change_node(still, 'host3', hypervisor_version=1001)
         assert choose(still).host == 'host3', 'a newer one can take it'
 
-    def test_a_host_that_owes_a_cleanup_of_this_instance_is_passed_over(self, still: Stage) -> None:
+    def test_host_with_a_deferred_cleanup_of_this_instance_is_not_chosen(self, still: Stage) -> None:
         known = still.adopt(still.accept())
         known.defer('host2', 'rollback_live_migration_at_destination', 'it is down')
         known.commit()
@@ -131,7 +131,7 @@ class TestOfItsOwnChoice:
         stage.cloud.boot('giant', 'host2', memory_mb=65536)
         assert choose(stage).host == 'host3'
 
-    def test_with_room_nowhere_the_reason_says_so(self, stage: Stage) -> None:
+    def test_no_room_on_any_host_is_the_reason(self, stage: Stage) -> None:
         for host in ('host2', 'host3'):
             stage.cloud.boot('giant', host, memory_mb=65536)
         assert 'host1: it is the source' in why_not(stage, exception.NoValidHost)

@@ -54,9 +54,7 @@ def test_a_report_from_before_the_step_was_to_be_done_again_does_not_count(still
 @pytest.mark.parametrize(
     ('boot', 'observed'), [('this boot', settle.Observed.RETURNED), ('an earlier one', settle.Observed.HERE)]
 )
-def test_only_this_boot_of_the_source_can_say_that_its_call_has_returned(
-    still: Stage, boot: str, observed: settle.Observed
-) -> None:
+def test_only_a_report_of_this_boot_ends_the_call(still: Stage, boot: str, observed: settle.Observed) -> None:
     m = still.adopt(still.accept())
     m.take_report(report(m, 'host1', LIVE, boot_id=boot))
     assert hosts.observed_in(m, observation(m)).observed is observed

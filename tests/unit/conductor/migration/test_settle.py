@@ -128,7 +128,7 @@ class TestTable:
     def test_a_row_of_the_destination(self, source: Observed, destination: Observed, column: Column, act: Act) -> None:
         assert decide(source, destination, column) == act
 
-    def test_every_word_of_either_host_has_its_row(self) -> None:
+    def test_every_observation_of_either_host_has_its_row(self) -> None:
         rows = [(observed, other) for observed, other, _ in SOURCE_ROWS] + [
             (o, observed) for observed, o, _ in DESTINATION_ROWS
         ]
@@ -161,12 +161,12 @@ class TestJoins:
     @pytest.mark.parametrize('abort', [False, True])
     @pytest.mark.parametrize('source', [Observed.JOB, Observed.CUTOVER_JOB])
     @pytest.mark.parametrize('column', SENT)
-    def test_4_while_the_source_has_a_job_running_there_overrules_and_is_forward_whatever_is_wished(
+    def test_4_running_at_the_destination_is_forward_despite_a_job_and_an_abort(
         self, source: Observed, column: Column, abort: bool
     ) -> None:
         assert decide(source, Observed.RUNS, column, abort) == FORWARD
 
-    def test_4_a_guest_that_runs_there_is_forward_whatever_is_wished(self) -> None:
+    def test_4_guest_that_runs_at_the_destination_is_forward_despite_an_abort(self) -> None:
         for source, column in itertools.product((Observed.ABSENT, Observed.CUTOVER, Observed.SHUT_OFF), SENT):
             assert decide(source, Observed.RUNS, column, abort=True) == FORWARD
 
@@ -198,7 +198,7 @@ class TestWishes:
         assert decide(Observed.ABSENT, Observed.WAITING, Column.NOT_SENT, abort=True) == ERROR
         assert decide(Observed.JOB, Observed.WAITING, Column.NOT_SENT, abort=True) == STUCK
 
-    def test_a_wish_changes_nothing_once_it_is_settled(self) -> None:
+    def test_abort_after_the_outcome_changes_nothing(self) -> None:
         for source, destination in itertools.product(SOURCE_OBSERVED, DESTINATION_OBSERVED):
             for column in (Column.FORWARD, Column.BACK):
                 assert decide(source, destination, column) == decide(source, destination, column, abort=True)
@@ -214,7 +214,7 @@ class TestSourceDown:
         assert decide(source, Observed.RUNS, column) == FORWARD
 
     @pytest.mark.parametrize('destination', [Observed.WAITING, Observed.PREPARING, Observed.ABSENT])
-    def test_nothing_was_sent_back_with_debts(self, destination: Observed) -> None:
+    def test_pivot_not_sent_is_back_with_deferred_cleanups(self, destination: Observed) -> None:
         assert decide(Observed.DOWN, destination, Column.NOT_SENT) == BACK
 
     def test_what_was_moving_may_go_on_as_long_as_the_destination_is_ready_for_it(self) -> None:
@@ -238,7 +238,9 @@ class TestDestinationDown:
     @pytest.mark.parametrize('destination', [Host(Observed.DOWN), FENCED])
     @pytest.mark.parametrize('source', [Observed.HERE, Observed.RETURNED])
     @pytest.mark.parametrize('column', UNSETTLED)
-    def test_here_with_no_job_back_with_debts(self, source: Observed, destination: Host, column: Column) -> None:
+    def test_guest_at_the_source_without_a_job_is_back_with_deferred_cleanups(
+        self, source: Observed, destination: Host, column: Column
+    ) -> None:
         assert decide(source, destination, column) == BACK
 
     @pytest.mark.parametrize('column', SENT)
@@ -261,7 +263,7 @@ class TestDestinationDown:
         assert decide(Observed.ABSENT, destination, Column.QUEUED, abort=True) == STUCK
 
     @pytest.mark.parametrize('column', SENT)
-    def test_completed_is_forward_with_debts(self, column: Column) -> None:
+    def test_completed_is_forward_with_deferred_cleanups(self, column: Column) -> None:
         assert decide(Host(Observed.CUTOVER, verdict='completed'), Observed.DOWN, column) == FORWARD
 
     @pytest.mark.parametrize('column', SENT)
@@ -273,7 +275,7 @@ class TestDestinationDown:
         assert decide(Observed.CUTOVER_JOB, Observed.DOWN, column) == WAIT
         assert decide(Observed.STARTED, Observed.DOWN, column) == WAIT
 
-    def test_an_entry_that_waits_is_cancelled_if_that_is_wished(self) -> None:
+    def test_waiting_entry_is_cancelled_by_an_abort(self) -> None:
         assert decide(Observed.WAITS, Observed.DOWN, Column.QUEUED) == WAIT
         assert decide(Observed.WAITS, Observed.DOWN, Column.QUEUED, abort=True) == ABORT
 
@@ -303,7 +305,7 @@ class TestTotality:
             assert source.observed in decision.reason
             assert destination.observed in decision.reason
 
-    def test_both_having_repeated_themselves_nobody_is_asked_again(self) -> None:
+    def test_repeated_observations_are_not_polled_again(self) -> None:
         for source, destination, column, abort, _ in every_case():
             assert decide(source, destination, column, abort, True) != ASK
 
@@ -327,7 +329,7 @@ class TestTotality:
         settled = [case for case in every_case() if case[2] in (Column.FORWARD, Column.BACK)]
         assert not {decide(*case) for case in settled} & {FORWARD, BACK, ERROR, QUEUE, PREPARE, GO_ON, SEE_RUNNING}
 
-    def test_what_hosts_say_always_has_a_row(self) -> None:
+    def test_every_poll_has_a_row(self) -> None:
         for state, job, entry in itertools.product(GuestState, (False, True), Entry):
             assert settle.source_observed(state, job, entry) in SOURCE_OBSERVED
         for state, preparing in itertools.product(GuestState, (False, True)):
@@ -357,7 +359,7 @@ class TestWords:
             ('absent', False, 'queued', Observed.WAITS),
         ],
     )
-    def test_what_the_source_says(self, state: str, job: bool, entry: str, observed: Observed) -> None:
+    def test_observation_of_the_source(self, state: str, job: bool, entry: str, observed: Observed) -> None:
         assert settle.source_observed(state, job, entry) == observed
 
     @pytest.mark.parametrize(
@@ -372,5 +374,5 @@ class TestWords:
             ('post-copy broken off', False, Observed.BROKEN),
         ],
     )
-    def test_what_the_destination_says(self, state: str, preparing: bool, observed: Observed) -> None:
+    def test_observation_of_the_destination(self, state: str, preparing: bool, observed: Observed) -> None:
         assert settle.destination_observed(state, preparing) == observed

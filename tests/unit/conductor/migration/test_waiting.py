@@ -88,7 +88,7 @@ def test_a_copy_goes_on_under_a_compute_service_that_was_killed(build: Callable[
 
 
 @pytest.mark.parametrize('link', [10.0, 13.0, 17.0])
-def test_what_has_ended_is_not_said_to_wait(build: Callable[..., Stage], link: float) -> None:
+def test_ended_migration_has_no_waits_for(build: Callable[..., Stage], link: float) -> None:
     """Its source is killed, and the copy ends without it; a question that nobody answers is still on its way then."""
     stage = build(link=link)
     migration = stage.begin('host2')
@@ -99,7 +99,7 @@ def test_what_has_ended_is_not_said_to_wait(build: Callable[..., Stage], link: f
     assert (stage.row(migration).status, stage.row(migration).waits_for) == ('completed', None)
 
 
-def test_a_copy_that_would_have_ended_by_now_is_stuck_until_somebody_tells_of_it(build: Callable[..., Stage]) -> None:
+def test_copy_that_lasts_too_long_is_stuck_until_a_host_reports(build: Callable[..., Stage]) -> None:
     stage = build(**ENDLESS)
     migration = stage.begin('host2')
     stage.until_status(migration, 'running')
@@ -124,7 +124,7 @@ def test_a_copy_whose_compute_service_is_started_again_waits_for_nothing(build: 
     assert (stage.row(migration).status, stage.row(migration).stuck_reason) == ('running', None)
 
 
-def test_a_host_that_answers_again_and_does_not_tell_of_the_guest_is_not_said_to_be_silent(
+def test_host_that_answers_without_the_guest_is_not_shown_as_silent(
     build: Callable[..., Stage],
 ) -> None:
     stage = build(**ENDLESS)
@@ -202,7 +202,7 @@ def test_a_process_that_can_start_no_thread_for_a_while(build: Callable[..., Sta
     stage.check(migration, 'host2')
 
 
-def test_a_conductor_that_can_start_no_thread_when_it_is_told_of_a_migration(build: Callable[..., Stage]) -> None:
+def test_conductor_that_can_start_no_thread_for_a_new_migration(build: Callable[..., Stage]) -> None:
     stage = build()
     stage.cloud.processes['conductor1'].threadless = True
     migration = stage.begin('host2')
@@ -277,7 +277,7 @@ def test_an_unexpected_error_that_does_not_pass(build: Callable[..., Stage], mon
 
 @pytest.mark.parametrize('step', ['check_can_live_migrate_source', 'pre_live_migration', 'copying'])
 @pytest.mark.parametrize('text', ['a byte \udce4 of no encoding', 'zero \0', 'much ' * 100_000])
-def test_what_a_driver_says_is_stored_whatever_it_is(build: Callable[..., Stage], step: str, text: str) -> None:
+def test_any_text_of_a_driver_is_stored(build: Callable[..., Stage], step: str, text: str) -> None:
     stage = build()
     for host in ('host1', 'host2'):
         stage.host(host).faults.fail(step, text, sticky=True)
@@ -289,7 +289,7 @@ def test_what_a_driver_says_is_stored_whatever_it_is(build: Callable[..., Stage]
     stage.check(migration, 'host1')
 
 
-def test_a_host_that_tells_of_an_epoch_that_no_conductor_has_given(build: Callable[..., Stage]) -> None:
+def test_host_that_reports_an_impossible_epoch(build: Callable[..., Stage]) -> None:
     stage = build()
     migration = stage.accept('host2')
     orders = stage.cloud.computes['host2']._orders

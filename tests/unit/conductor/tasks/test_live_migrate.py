@@ -131,9 +131,7 @@ class TestBeforeTheMove:
         stage.check(migration, 'host3')
 
     @pytest.mark.parametrize('phase', [DESTINATION_CHECK, SOURCE_CHECK, 'pre_live_migration'])
-    def test_when_every_candidate_has_failed_it_is_unwound_and_says_what_each_said(
-        self, stage: Stage, phase: str
-    ) -> None:
+    def test_all_candidates_failed_unwinds_with_the_reason_of_each(self, stage: Stage, phase: str) -> None:
         for host in ('host1', 'host2', 'host3'):
             stage.host(host).faults.fail(phase, 'disk full', sticky=True)
         migration = stage.begin()
@@ -275,7 +273,7 @@ class TestAborts:
         assert 'Aborted' in (row.failure or '')
         stage.check(migration, 'host1')
 
-    def test_an_abort_that_comes_after_the_cut_over_is_too_late_and_says_so(self, stage: Stage) -> None:
+    def test_abort_after_the_switchover_is_too_late(self, stage: Stage) -> None:
         stall = stage.host('host1').faults.stall('arrived')
         migration = stage.begin()
         stage.until(stall.reached.is_set)

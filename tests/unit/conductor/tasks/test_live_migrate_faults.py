@@ -48,7 +48,7 @@ class TestPlacement:
     @pytest.mark.parametrize(
         'fault', [Fault.TIMEOUT_DONE, Fault.TIMEOUT_NOT_DONE, Fault.CONFLICT, Fault.ERROR_DONE, Fault.ERROR_NOT_DONE]
     )
-    def test_trouble_with_the_way_back_is_looked_into_and_the_books_are_right(self, stage: Stage, fault: Fault) -> None:
+    def test_fault_on_the_way_back_leaves_the_allocations_right(self, stage: Stage, fault: Fault) -> None:
         stage.host('host1').faults.fail('copying')
         stage.cloud.adapter.inject(fault, method='POST', url='^/allocations', skip=1, times=3)
         migration = stage.begin()
@@ -81,9 +81,7 @@ class TestPlacement:
         assert [response.status_code for response in stage.cloud.adapter.deliver()] == [409]
         stage.check(migration, 'host1')
 
-    def test_books_that_fit_no_known_case_are_stuck_until_a_person_mends_them(
-        self, build: Callable[..., Stage]
-    ) -> None:
+    def test_unknown_allocations_are_stuck_until_an_operator_corrects_them(self, build: Callable[..., Stage]) -> None:
         stage = build(**ENDLESS)
         migration = stage.begin()
         stage.until_status(migration, 'running')
@@ -157,7 +155,7 @@ class TestHostsThatDie:
         assert row.status in ('completed', 'failed')
         stage.check(migration, 'host2' if row.status == 'completed' else 'host1')
 
-    def test_a_destination_dead_for_ever_before_the_cut_over_is_rolled_back_with_a_debt(
+    def test_destination_lost_before_the_switchover_is_rolled_back_with_a_deferred_cleanup(
         self, build: Callable[..., Stage]
     ) -> None:
         stage = build(**ENDLESS)
@@ -168,7 +166,7 @@ class TestHostsThatDie:
         assert stage.end(migration, 900).status == 'failed'
         stage.check(migration, 'host1', debris=('host2',))
 
-    def test_a_destination_dead_for_ever_after_the_move_is_completed_with_a_debt(self, stage: Stage) -> None:
+    def test_destination_lost_after_the_switchover_completes_with_a_deferred_cleanup(self, stage: Stage) -> None:
         stall = stage.host('host2').faults.stall(POST_DESTINATION)
         migration = stage.begin('host2')
         stage.until(stall.reached.is_set)
@@ -176,7 +174,7 @@ class TestHostsThatDie:
         assert stage.end(migration, 900).status == 'completed'
         stage.check(migration, 'host2', debris=('host2',))
 
-    def test_a_source_dead_after_the_move_owes_its_clean_up_and_the_migration_ends(self, stage: Stage) -> None:
+    def test_source_lost_after_the_switchover_defers_its_cleanup(self, stage: Stage) -> None:
         stall = stage.host('host1').faults.stall(POST_SOURCE)
         migration = stage.begin('host2')
         stage.until(stall.reached.is_set)
@@ -213,7 +211,7 @@ class TestHostsThatDie:
         assert (instance.host, instance.vm_state, instance.task_state) == ('host1', 'error', None)
         assert stage.host('host2').residue(stage.instance.uuid) == []
 
-    def test_a_host_that_is_merely_silent_is_waited_for_and_that_is_said(self, build: Callable[..., Stage]) -> None:
+    def test_silent_host_is_waited_for_and_shown(self, build: Callable[..., Stage]) -> None:
         stage = build(**ENDLESS)
         migration = stage.begin('host2')
         stage.until_status(migration, 'running')
@@ -289,7 +287,7 @@ class TestConductorsThatDie:
         stage.simulation.advance(10)
         stage.check(migration, 'host2')
 
-    def test_an_adopter_asks_before_it_sends_again_what_may_have_been_heard(self, build: Callable[..., Stage]) -> None:
+    def test_new_owner_polls_before_it_sends_a_step_again(self, build: Callable[..., Stage]) -> None:
         stage = build(conductors=2)
         stall = stage.host('host2').faults.stall('pre_live_migration')
         migration = stage.begin()

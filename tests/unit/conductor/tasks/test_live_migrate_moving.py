@@ -187,9 +187,7 @@ class TestAfterTheMove:
         stage.check(migration, 'host2')
 
     @pytest.mark.parametrize(('step', 'host'), [(POST_SOURCE, 'host1'), (POST_DESTINATION, 'host2')])
-    def test_a_post_step_that_fails_for_good_is_owed_and_the_migration_ends(
-        self, stage: Stage, step: str, host: str
-    ) -> None:
+    def test_post_step_that_always_fails_is_deferred(self, stage: Stage, step: str, host: str) -> None:
         stage.host(host).faults.fail(step, 'busy', sticky=True)
         migration = stage.begin()
         assert stage.end(migration, 900).status == 'completed'
@@ -203,7 +201,7 @@ class TestAfterTheMove:
         assert 'busy' in cleanup.reason
         assert (cleanup.input or {})['migrate_data']
 
-    def test_it_is_tried_as_often_as_the_option_says(self, build: Callable[..., Stage]) -> None:
+    def test_post_step_is_tried_as_often_as_the_option_allows(self, build: Callable[..., Stage]) -> None:
         stage = build(options={'conductor.post_max_attempts': 3})
         fault = stage.host('host1').faults.fail(POST_SOURCE, 'busy', sticky=True)
         migration = stage.begin()
@@ -211,9 +209,7 @@ class TestAfterTheMove:
         assert fault.count == 3
         stage.check(migration, 'host2', debris=('host1',))
 
-    def test_a_source_that_says_the_guest_is_here_is_stuck_and_goes_on_when_it_no_longer_says_so(
-        self, stage: Stage
-    ) -> None:
+    def test_source_that_reports_the_guest_is_stuck_until_it_no_longer_does(self, stage: Stage) -> None:
         stall = stage.host('host1').faults.stall('arrived')
         migration = stage.begin()
         stage.until(stall.reached.is_set)
@@ -242,9 +238,7 @@ class TestAfterTheMove:
 
 
 class TestBack:
-    def test_a_destination_that_cannot_be_cleaned_owes_it_and_the_migration_ends(
-        self, build: Callable[..., Stage]
-    ) -> None:
+    def test_destination_that_cannot_be_cleaned_defers_its_cleanup(self, build: Callable[..., Stage]) -> None:
         stage = build(options={'conductor.post_max_attempts': 2})
         stage.host('host1').faults.fail('copying')
         stage.host('host2').faults.fail(ROLLBACK_DESTINATION, 'busy', sticky=True)
@@ -260,7 +254,7 @@ class TestBack:
         assert stage.end(migration).status == 'failed'
         stage.check(migration, 'host1')
 
-    def test_a_source_that_is_up_and_cannot_be_restored_is_stuck_and_owes_nothing(
+    def test_source_that_cannot_be_restored_is_stuck_without_a_deferred_cleanup(
         self, build: Callable[..., Stage]
     ) -> None:
         stage = build(leave_paused=True, options={'conductor.post_max_attempts': 2})
