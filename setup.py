@@ -15,7 +15,7 @@ from pbr import packaging
 UNRELEASED = '0.1.0.dev0'
 
 try:
-    known = packaging.get_version('migrator')
+    known = packaging.get_version('openstack-migrator')
 except Exception:  # noqa: BLE001 - pbr raises a bare Exception, and a stray tag a ValueError: both mean "no version"
     known = '0.0.0'
 if known.startswith('0.0.'):  # what pbr counts to in a clone without tags

@@ -69,7 +69,7 @@ def _version() -> str:
     """
     metadata = importlib.import_module('importlib.metadata')
     try:
-        found: str = metadata.version('migrator')
+        found: str = metadata.version('openstack-migrator')
     except metadata.PackageNotFoundError:
         raise AttributeError('migrator has no __version__ because it is not installed: run pip install') from None
     return found

@@ -16,7 +16,8 @@ from oslo_log import log as logging
 from migrator import context, exception, executors
 from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import hosts
-from migrator.conductor.migration.context import MigrationContext, Tools
+from migrator.conductor.migration.context import MigrationContext
+from migrator.conductor.migration.tools import Tools
 from migrator.db.cleanups import REMOVES, Cleanup
 from migrator.objects import COMPARES_TENURE, base, protocol
 from migrator.objects import instance as instance_objects

@@ -7,7 +7,8 @@ from __future__ import annotations
 from oslo_log import log as logging
 
 from migrator import context as migrator_context
-from migrator.conductor.migration.context import MigrationContext, Tools
+from migrator.conductor.migration.context import MigrationContext
+from migrator.conductor.migration.tools import Tools
 from migrator.db.migrations import Owned
 from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, base, protocol
 from migrator.saga import log

@@ -64,10 +64,10 @@ def silence_decides_back() -> Iterator[object]:
     """A host that does not answer counts as one that has nothing of the guest: a time-out decides."""
     decide = settle._decide
 
-    def impatient(source: Any, destination: Any, column: Any, against: bool, asked_again: bool) -> Any:
+    def impatient(source: Any, destination: Any, column: Any, abort: bool, asked_again: bool, late: bool) -> Any:
         if _Observed.MISSING in (source.observed, destination.observed):
             return _Act.BACK
-        return decide(source, destination, column, against, asked_again)
+        return decide(source, destination, column, abort, asked_again, late)
 
     with patched(settle, '_decide', impatient) as there:
         yield there

@@ -203,7 +203,7 @@ def test_every_public_name_has_a_test_here():
 
 
 def test_version_is_that_of_the_distribution():
-    assert migrator.__version__ == importlib.metadata.version('migrator')
+    assert migrator.__version__ == importlib.metadata.version('openstack-migrator')
 
 
 def test_version_of_a_source_tree_that_is_not_installed_is_an_attribute_error(monkeypatch):

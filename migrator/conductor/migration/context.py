@@ -16,16 +16,12 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from migrator import exception, executors
-from migrator.conductor import broker, outage
-from migrator.conductor.compute_client import Hosts
+from migrator import exception
 from migrator.conductor.migration import waiting
-from migrator.db.api import Database
+from migrator.conductor.migration.tools import Tools
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Owned, Write
 from migrator.objects import ENDS, MigrationStatus, Outcome, base, instance, protocol
-from migrator.placement_client import client as placement
-from migrator.placement_client import provider_locks
 from migrator.saga import log
 from migrator.saga.step import Parked, Stuck
 
@@ -34,43 +30,6 @@ Status = MigrationStatus
 #: Whether a host answers -> how ``waits_for`` begins while that host does not report the guest.
 _SILENCES = {False: '{} has not answered ', True: '{} answers, but its hypervisor has not reported the guest '}
 _STUCK_KINDS = (log.EntryKind.STUCK, log.EntryKind.UNSTUCK)
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """The conductor's options that a saga needs. They are read again for each run, since some may change."""
-
-    migrate_max_retries: int
-    service_down_time: float
-    poll_interval: float
-    post_max_attempts: int
-
-
-@dataclasses.dataclass
-class Tools:
-    """The services that every saga uses.
-
-    :ivar owner: the incarnation of this conductor; a new one begins after its lease has expired.
-    :ivar server: the RPC server name of this conductor, for events.
-    :ivar turns: the locks for this conductor's writes to Placement.
-    :ivar running_cleanups: the ids of the deferred cleanups that are being sent to a host.
-    :ivar asking: the hosts that are being polled about all their migrations.
-    """
-
-    owner: str
-    server: str
-    database: Database
-    placement: placement.PlacementClient
-    hosts: Hosts
-    broker: broker.Broker
-    threads: executors.Threads
-    options: Options
-
-    def __post_init__(self) -> None:
-        self.turns = provider_locks.Turns(self.threads)
-        self.running_cleanups: set[int] = set()
-        self.asking: set[str] = set()
-        self.placement.heard = outage.Outage('Placement', self.threads).heard
 
 
 class MigrationContext:

@@ -83,7 +83,7 @@ def test_poll_leaves_out_only_guests_that_the_driver_reports_wrongly(
         monkeypatch.setattr(host.driver, name, lambda uuid, n=name, f=right: wrong.get(uuid, {}).get(n, f)(uuid))
     found = host.polls([host.command('poll', number) for number in (1, 2, 3)])
     assert [observation.migration_uuid for observation in found] == [scene_module.uuid(2, 3)]
-    assert 'Guest.state. Value: active. running' in caplog.text
+    assert 'Guest.state. Value: active. Use ' in caplog.text
     text = "get_progress returned ['memory_total'] of type object: correct the driver to return serializable data"
     assert text in caplog.text
 

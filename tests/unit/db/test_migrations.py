@@ -381,12 +381,8 @@ class TestCommit:
         assert first.ended_at == conftest.START + datetime.timedelta(seconds=5)
         assert (second.step, second.state, second.stored) == ('check', 'failed', True)
         entries = scene.database.migrations.read_log(known.uuid)
-        assert [(one.seq, one.kind, one.step) for one in entries] == [
-            (1, 'status', None),
-            (2, 'intent', 'move_allocation'),
-            (3, 'done', 'move_allocation'),
-            (4, 'failed', 'check'),
-        ]
+        assert [one.seq for one in entries] == [1, 2, 3, 4]
+        assert [one.kind for one in entries] == ['status', 'intent', 'done', 'failed']
 
     def test_an_owner_who_has_missed_an_entry_is_refused_and_writes_nothing(self, scene: Scene) -> None:
         known = scene.owned()

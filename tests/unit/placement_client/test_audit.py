@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import shlex
 import uuid
 
@@ -37,7 +38,6 @@ class Cloud:
         return one
 
     def migration(self, instance, status='running', holds=None, destination='host2', **fields):
-        history = [{'status': status, 'at': ENDED_AT, 'owner': None, 'epoch': 1}]
         one = Migration(
             id=7,
             uuid=str(uuid.uuid4()),
@@ -48,7 +48,7 @@ class Cloud:
             source_compute='host1',
             source_node='host1',
             dest_compute=destination,
-            history=history,
+            updated_at=datetime.datetime.fromisoformat(ENDED_AT),
             **fields,
         )
         self.migrations.append(one)

@@ -298,6 +298,6 @@ def test_host_that_reports_an_impossible_epoch(build: Callable[..., Stage]) -> N
     stage.door.live_migrate(stages.context.admin_context(), migration.uuid)
     why = stage.until_stuck(migration, 60)
     assert str(2**40) in why
-    assert 'start the compute service there again' in why
+    assert 'restart the compute service there' in why
     orders._admit = admit
     assert stage.end(migration).status == 'completed'

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The sizes that keep the house easy to enter, and how far each part still is from them.
+
+A limit holds everywhere. Where a part is still above it, ``STILL`` has the part with its present number, which may only
+fall: lower it when the test says so, and delete it when the part is below the limit.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+#: What is counted -> the limit for each part.
+LIMITS = {
+    'modules in a folder': 12,
+    'methods of a class': 25,
+    'attributes of a class': 15,
+    'lines of a saga': 260,
+    'imports under another name': 0,
+}
+#: (what is counted, part) -> how many there still are.
+STILL: dict[tuple[str, str], int] = {
+    ('attributes of a class', 'migrator/compute/manager.py:ComputeManager'): 21,
+    ('attributes of a class', 'migrator/conductor/manager.py:ConductorManager'): 16,
+    ('attributes of a class', 'migrator/conductor/migration/context.py:MigrationContext'): 31,
+    ('attributes of a class', 'migrator/simulator/monitor.py:Monitor'): 26,
+    ('attributes of a class', 'migrator/testing/cloud.py:Cloud'): 20,
+    ('attributes of a class', 'migrator/testing/simulation/scheduler.py:Scheduler'): 19,
+    ('attributes of a class', 'migrator/testing/simulation/sim_thread.py:SimThread'): 16,
+    ('attributes of a class', 'migrator/virt/fake/hypervisor.py:FakeHypervisor'): 19,
+    ('attributes of a class', 'migrator/virt/fake/job.py:Job'): 29,
+    ('imports under another name', 'migrator'): 2,
+    ('imports under another name', 'migrator/api'): 5,
+    ('imports under another name', 'migrator/api/handlers'): 11,
+    ('imports under another name', 'migrator/api/schemas'): 1,
+    ('imports under another name', 'migrator/cli'): 11,
+    ('imports under another name', 'migrator/cmd'): 1,
+    ('imports under another name', 'migrator/compute'): 2,
+    ('imports under another name', 'migrator/conductor'): 6,
+    ('imports under another name', 'migrator/conductor/tasks'): 1,
+    ('imports under another name', 'migrator/db'): 16,
+    ('imports under another name', 'migrator/demo'): 3,
+    ('imports under another name', 'migrator/placement_client'): 1,
+    ('imports under another name', 'migrator/runtime'): 6,
+    ('imports under another name', 'migrator/testing'): 6,
+    ('imports under another name', 'migrator/testing/fake_placement'): 4,
+    ('imports under another name', 'migrator/virt'): 1,
+    ('imports under another name', 'migrator/virt/libvirt'): 6,
+    ('imports under another name', 'migrator/wsgi'): 1,
+    ('lines of a saga', 'migrator/conductor/tasks/live_migrate.py'): 555,
+    ('methods of a class', 'migrator/compute/manager.py:ComputeManager'): 34,
+    ('methods of a class', 'migrator/compute/work.py:Orders'): 27,
+    ('methods of a class', 'migrator/conductor/manager.py:ConductorManager'): 28,
+    ('methods of a class', 'migrator/conductor/migration/context.py:MigrationContext'): 55,
+    ('methods of a class', 'migrator/db/migrations.py:Migrations'): 28,
+    ('methods of a class', 'migrator/simulator/operator.py:Operator'): 41,
+    ('methods of a class', 'migrator/testing/fake_placement/service.py:FakePlacement'): 30,
+    ('methods of a class', 'migrator/virt/libvirt/driver.py:LibvirtDriver'): 26,
+    ('modules in a folder', 'migrator/api/handlers'): 13,
+    ('modules in a folder', 'migrator/conductor'): 14,
+    ('modules in a folder', 'migrator/db'): 20,
+}
+
+#: The sagas: each is to be read in one go.
+SAGAS = ('migrator/conductor/tasks/live_migrate.py',)
+#: What a library's own documentation imports under another name.
+CONVENTIONS = re.compile(r'import sqlalchemy as sa|from oslo_log import log as logging')
+
+
+def modules() -> dict[str, str]:
+    """Return the source of each module of migrator/ by its path."""
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding='utf-8')
+        for path in sorted((ROOT / 'migrator').rglob('*.py'))
+    }
+
+
+def attributes(node: ast.ClassDef) -> set[str]:
+    """Return the attributes that a class declares, or sets on self."""
+    found = {one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
+    for one in ast.walk(node):
+        targets = one.targets if isinstance(one, ast.Assign) else [one.target] if isinstance(one, ast.AnnAssign) else []
+        for target in (inner for outer in targets for inner in ast.walk(outer)):
+            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == 'self':
+                found.add(target.attr)
+    return found
+
+
+def is_plain_data(node: ast.ClassDef) -> bool:
+    """Return whether a class is a row or a message: its attributes are columns, and it does nothing."""
+    decorators = {ast.unparse(one).partition('(')[0].rpartition('.')[2] for one in node.decorator_list}
+    bases = {ast.unparse(one).rpartition('.')[2] for one in node.bases}
+    return bool({'dataclass'} & decorators or {'Base', 'NamedTuple', 'StrEnum', 'Enum', 'Protocol'} & bases)
+
+
+def counts(sources: dict[str, str]) -> collections.Counter[tuple[str, str]]:
+    """Return how many there are of each, by what is counted and the part."""
+    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    for path, source in sources.items():
+        folder = path.rpartition('/')[0]
+        if not path.endswith('/__init__.py') and '/versions/' not in path and folder != 'migrator':
+            found['modules in a folder', folder] += 1
+        if path in SAGAS:
+            found['lines of a saga', path] = source.count('\n')
+        for line in source.splitlines():
+            if re.match(r'\s*(from \S+ )?import \S+ as \w', line) and not CONVENTIONS.search(line):
+                found['imports under another name', folder] += 1
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef):
+                part = f'{path}:{node.name}'
+                methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+                found['methods of a class', part] = len(methods)
+                if not is_plain_data(node):
+                    found['attributes of a class', part] = len(attributes(node))
+    return found
+
+
+def test_no_part_grows_above_its_limit():
+    found = {key: count for key, count in counts(modules()).items() if count > LIMITS[key[0]]}
+    grown = {key: (count, STILL.get(key, LIMITS[key[0]])) for key, count in found.items() if count > STILL.get(key, 0)}
+    assert not grown, '(is, may be): ' + ', '.join(f'{part}: {what} {both}' for (what, part), both in grown.items())
+
+
+def test_what_has_come_closer_to_its_limit_is_noted():
+    found = counts(modules())
+    fallen = {key: found[key] for key, count in STILL.items() if found[key] < count}
+    assert not fallen, f'lower these in STILL, or delete them below the limit: {fallen}'
+
+
+def test_what_is_counted_is_found():
+    source = 'import a.b as c\nclass A:\n    x: int\n    def f(self):\n        self.y, self.z = 1, 2\n'
+    found = counts({'migrator/x/y.py': source})
+    assert found['imports under another name', 'migrator/x'] == 1
+    assert found['methods of a class', 'migrator/x/y.py:A'] == 1
+    assert found['attributes of a class', 'migrator/x/y.py:A'] == 3
