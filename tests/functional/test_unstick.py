@@ -383,7 +383,9 @@ def test_a_source_that_does_not_give_up_the_move_is_somebodys_to_look_at(cloud, 
     cloud.database.requests.request_abandon(row(cloud, instance), 'host1', 'ada')
     cloud.simulation.advance(30)
     assert 'It waits: for host1 to abort the job' in operator.tells(instance)
-    cloud.simulation.run_until(lambda: 'did not abort the job' in (row(cloud, instance).stuck_reason or ''), timeout=150)
+    cloud.simulation.run_until(
+        lambda: 'did not abort the job' in (row(cloud, instance).stuck_reason or ''), timeout=150
+    )
     cloud.bus.faults = lambda message: None
     cloud.simulation.run_until(lambda: row(cloud, instance).ended, timeout=90)
     ended(cloud, instance, 'host1')

@@ -108,12 +108,12 @@ class Clouds:
 
 @pytest.fixture(scope='session')
 def process_clouds(
-    backend: process.Backend,
+    workspace: process.Workspace,
     rabbitmq: rabbitmq.RabbitMQ,
     postgresql: postgresql.PostgreSQL,
     placement_http: placement.Placement,
 ) -> Iterator[Clouds]:
     """The cloud of the session."""
-    made = Clouds(backend, rabbitmq, postgresql, placement_http)
+    made = Clouds(workspace, rabbitmq, postgresql, placement_http)
     yield made
     made.end()

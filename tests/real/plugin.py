@@ -19,7 +19,7 @@ HOW = (
     "and `pip install -e '.[demo,test,postgresql,real]'`"
 )
 
-_GROUND = pytest.StashKey[process.Backend]()
+_WORKSPACE = pytest.StashKey[process.Workspace]()
 _SIZES = pytest.StashKey[dict[str, int]]()
 _SHARED = pytest.StashKey[list[process.Process]]()
 
@@ -50,18 +50,18 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    backend = item.config.stash.get(_GROUND, None)
-    if backend is not None:
-        sizes = {str(each.log): each.log.stat().st_size for each in backend.processes if each.log.exists()}
+    workspace = item.config.stash.get(_WORKSPACE, None)
+    if workspace is not None:
+        sizes = {str(each.log): each.log.stat().st_size for each in workspace.processes if each.log.exists()}
         item.stash[_SIZES] = sizes
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield
-    backend = item.config.stash.get(_GROUND, None)
-    if report.failed and backend is not None:
-        for each in backend.processes:
+    workspace = item.config.stash.get(_WORKSPACE, None)
+    if report.failed and workspace is not None:
+        for each in workspace.processes:
             text = each.tail(item.stash.get(_SIZES, {}).get(str(each.log), 0))
             if text:
                 report.sections.append((f'log of {each.name}', text))
@@ -72,11 +72,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture(scope='session')
-def backend(pytestconfig: pytest.Config) -> Iterator[process.Backend]:
+def workspace(pytestconfig: pytest.Config) -> Iterator[process.Workspace]:
     """A directory and the processes of this session; nothing of them is left when it ends, or the session fails."""
-    made = pytestconfig.stash[_GROUND] = process.Backend()
+    made = pytestconfig.stash[_WORKSPACE] = process.Workspace()
     yield made
-    del pytestconfig.stash[_GROUND]
+    del pytestconfig.stash[_WORKSPACE]
     made.close()
 
 
@@ -86,30 +86,30 @@ def _shared(config: pytest.Config, server: process.Process) -> None:
 
 
 @pytest.fixture(scope='session')
-def postgresql(pytestconfig: pytest.Config, backend: process.Backend) -> postgresqls.PostgreSQL:
+def postgresql(pytestconfig: pytest.Config, workspace: process.Workspace) -> postgresqls.PostgreSQL:
     """The session's PostgreSQL; a test makes a database of its own in it."""
     need('postgresql')
-    server = postgresqls.PostgreSQL(backend)
+    server = postgresqls.PostgreSQL(workspace)
     _shared(pytestconfig, server)
     return server
 
 
 @pytest.fixture(scope='session')
-def rabbitmq(pytestconfig: pytest.Config, backend: process.Backend) -> rabbitmqs.RabbitMQ:
+def rabbitmq(pytestconfig: pytest.Config, workspace: process.Workspace) -> rabbitmqs.RabbitMQ:
     """The session's RabbitMQ; a test makes a virtual host of its own in it."""
     need('rabbitmq')
-    server = rabbitmqs.RabbitMQ(backend)
+    server = rabbitmqs.RabbitMQ(workspace)
     _shared(pytestconfig, server)
     return server
 
 
 @pytest.fixture(scope='session')
 def placement_http(
-    pytestconfig: pytest.Config, backend: process.Backend, postgresql: postgresqls.PostgreSQL
+    pytestconfig: pytest.Config, workspace: process.Workspace, postgresql: postgresqls.PostgreSQL
 ) -> placement.Placement:
     """The session's Placement: two processes, on PostgreSQL; a test makes providers of its own in it."""
     need('placement_http')
-    server = placement.Placement(backend, postgresql.create_database('placement'), workers=2)
+    server = placement.Placement(workspace, postgresql.create_database('placement'), workers=2)
     _shared(pytestconfig, server)
     return server
 

@@ -49,8 +49,8 @@ class Service(process.Script):
     :param file: its configuration.
     """
 
-    def __init__(self, backend: process.Backend, kind: str, name: str, file: pathlib.Path) -> None:
-        super().__init__(backend, name, ['-m', MODULES[kind], '--config-file', str(file)])
+    def __init__(self, workspace: process.Workspace, kind: str, name: str, file: pathlib.Path) -> None:
+        super().__init__(workspace, name, ['-m', MODULES[kind], '--config-file', str(file)])
         self.kind = kind
         self.file = file
         self._since = 0
@@ -74,17 +74,17 @@ class Site:
 
     def __init__(
         self,
-        backend: process.Backend,
+        workspace: process.Workspace,
         shape: Shape,
         broker: rabbitmq.RabbitMQ,
         database: postgresql.PostgreSQL,
         placement_: placement.Placement,
     ) -> None:
-        self.backend = backend
+        self.workspace = workspace
         self.shape = shape
         self.broker = broker
         self.placement = placement_
-        self.directory = backend.directory('site')
+        self.directory = workspace.directory('site')
         mark = uuid.uuid4().hex[:12]
         self.vhost = f'site-{mark}'
         self._database_server = database
@@ -94,9 +94,9 @@ class Site:
         self.hosts = self.host_names()
         self.ports: dict[str, int] = {}
         # short: the path of a unix socket has its limit
-        self.world_path = str(backend.directory('w') / 's')
+        self.world_path = str(workspace.directory('w') / 's')
         self.world_process = process.Script(
-            backend,
+            workspace,
             'fake-world',
             ['-m', 'migrator.testing.fake_world.server', '--listen', self.world_path, *shape.world],
             ready=lambda script: 'The world is' in script.log.read_text(errors='replace'),
@@ -121,7 +121,7 @@ class Site:
 
     def made(self, kind: str, name: str, file: pathlib.Path) -> Service:
         """Return the process of a service."""
-        return Service(self.backend, kind, name, file)
+        return Service(self.workspace, kind, name, file)
 
     def user(self, name: str) -> str:
         """Return who a service is at the broker."""
@@ -207,7 +207,7 @@ class Site:
         for each in self.processes:
             with contextlib.suppress(process.ServerError):
                 each.kill()
-            self.backend.processes.remove(each)
+            self.workspace.processes.remove(each)
         self.broker.delete_vhost(self.vhost)
         for name in self.services:
             self.broker.delete_user(self.user(name))

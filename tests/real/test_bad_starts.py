@@ -108,9 +108,9 @@ def test_a_compute_that_no_conductor_has_answered_yet_stops_as_it_should(start, 
 
 @pytest.mark.slow
 def test_an_api_that_the_broker_refuses_says_so_once_and_its_requests_are_taken_up_by_the_sweep(
-    backend, postgresql, rabbitmq, placement_http
+    workspace, postgresql, rabbitmq, placement_http
 ):
-    with one_site(backend, postgresql, rabbitmq, placement_http, hosts=2) as cloud:
+    with one_site(workspace, postgresql, rabbitmq, placement_http, hosts=2) as cloud:
         site = cloud.site
         api = site.services['api1']
         api.stop()
@@ -277,9 +277,9 @@ SLOW_LINK = ('--link', '256')
 
 
 @contextlib.contextmanager
-def one_site(backend, postgresql, rabbitmq, placement_http, **shape):
+def one_site(workspace, postgresql, rabbitmq, placement_http, **shape):
     """A running site, and its cloud."""
-    site = Site(backend, Shape(**shape), rabbitmq, postgresql, placement_http)
+    site = Site(workspace, Shape(**shape), rabbitmq, postgresql, placement_http)
     site.start()
     cloud = ProcessCloud(site)
     try:
@@ -298,9 +298,9 @@ def wrongs(service, since):
 
 @pytest.mark.slow
 def test_a_second_compute_of_one_name_says_so_and_ends_and_the_first_goes_on_undisturbed(
-    backend, postgresql, rabbitmq, placement_http, tmp_path
+    workspace, postgresql, rabbitmq, placement_http, tmp_path
 ):
-    with one_site(backend, postgresql, rabbitmq, placement_http, hosts=2, world=SLOW_LINK) as cloud:
+    with one_site(workspace, postgresql, rabbitmq, placement_http, hosts=2, world=SLOW_LINK) as cloud:
         site = cloud.site
         sizes = {name: service.log.stat().st_size for name, service in site.services.items()}
         boot = cloud.database.services.get_compute('host1').boot_id
@@ -324,8 +324,8 @@ def test_a_second_compute_of_one_name_says_so_and_ends_and_the_first_goes_on_und
 
 
 @pytest.mark.slow
-def test_a_compute_that_was_killed_has_its_name_again_at_once(backend, postgresql, rabbitmq, placement_http):
-    with one_site(backend, postgresql, rabbitmq, placement_http, hosts=1) as cloud:
+def test_a_compute_that_was_killed_has_its_name_again_at_once(workspace, postgresql, rabbitmq, placement_http):
+    with one_site(workspace, postgresql, rabbitmq, placement_http, hosts=1) as cloud:
         first = cloud.database.services.get_compute('host1').boot_id
         cloud.site.services['host1'].kill()
         cloud.site.services['host1'].start()
@@ -385,14 +385,14 @@ runpy.run_module(module, run_name='__main__', alter_sys=True)
 
 @pytest.mark.slow
 def test_a_clock_that_jumps_in_the_middle_of_everything_disturbs_nothing(
-    backend, postgresql, rabbitmq, placement_http, tmp_path
+    workspace, postgresql, rabbitmq, placement_http, tmp_path
 ):
     script, offset = tmp_path / 'jumpy.py', tmp_path / 'offset'
     script.write_text(JUMPY)
     offset.write_text('0')
     options = (('conductor.lease', 6), ('report_interval', 2), ('service_down_time', 20))
     shape = Shape(hosts=2, options=options, world=SLOW_LINK)
-    site = Site(backend, shape, rabbitmq, postgresql, placement_http)
+    site = Site(workspace, shape, rabbitmq, postgresql, placement_http)
     for service in site.services.values():
         # ['-m', MODULE, '--config-file', FILE]
         service._arguments = [str(script), str(offset), *service._arguments[1:]]

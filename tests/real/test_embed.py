@@ -31,14 +31,14 @@ class Site(sites.Site):
     def add(self, kind, name):
         if kind != 'compute':
             return super().add(kind, name)
-        made = self.services[name] = Embedding(self.backend, kind, name, self.configure(name))
+        made = self.services[name] = Embedding(self.workspace, kind, name, self.configure(name))
         return made
 
 
 @pytest.fixture
-def cloud(backend, postgresql, rabbitmq, placement_http):
+def cloud(workspace, postgresql, rabbitmq, placement_http):
     shape = sites.Shape(hosts=2, world=('--vcpus', '64'))
-    site = Site(backend, shape, rabbitmq, postgresql, placement_http)
+    site = Site(workspace, shape, rabbitmq, postgresql, placement_http)
     site.start()
     cloud = ProcessCloud(site)
     cloud.simulation.run_until(cloud.up)

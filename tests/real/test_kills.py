@@ -33,11 +33,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
-def cloud(backend, postgresql, rabbitmq, placement_http):
+def cloud(workspace, postgresql, rabbitmq, placement_http):
     """Two computes, two conductors, two APIs."""
     options = (('max_concurrent_live_migrations', 2), ('conductor.lease', LEASE), ('conductor.sweep_interval', 2))
     shape = Shape(hosts=2, conductors=2, apis=2, options=options, world=('--vcpus', '64', '--link', str(LINK)))
-    site = Site(backend, shape, rabbitmq, postgresql, placement_http)
+    site = Site(workspace, shape, rabbitmq, postgresql, placement_http)
     site.start()
     cloud = ProcessCloud(site)
     cloud.simulation.run_until(cloud.up)

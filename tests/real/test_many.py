@@ -27,12 +27,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture
-def cloud(backend, postgresql, rabbitmq, placement_http):
+def cloud(workspace, postgresql, rabbitmq, placement_http):
     """Four computes, two conductors, two APIs, and a tap on what they say to each other."""
     shape = Shape(
         hosts=4, conductors=2, apis=2, options=(('max_concurrent_live_migrations', 4),), world=('--vcpus', '64')
     )
-    site = Site(backend, shape, rabbitmq, postgresql, placement_http)
+    site = Site(workspace, shape, rabbitmq, postgresql, placement_http)
     site.start()
     cloud = ProcessCloud(site, site.tap())
     cloud.simulation.run_until(cloud.up)

@@ -178,10 +178,10 @@ def race(writer, racers, generation):
 
 @pytest.mark.parametrize('strategy', list(Strategy))
 def test_one_on_sqlite_that_cannot_take_two_writers_is_observed_and_asked_again_until_all_have_moved(
-    backend, new_client, strategy, record_property
+    workspace, new_client, strategy, record_property
 ):
     """Placement on SQLite answers 500, "database is locked", to who comes at the same moment as another."""
-    server = Placement(backend)
+    server = Placement(workspace)
     server.start()
     try:
         client = new_client(auth_type='none', endpoint_override=server.url, timeout=60)

@@ -25,8 +25,8 @@ QUEUES = pytest.mark.parametrize('queues', ['classic', 'quorum'])
 class Wire:
     """One virtual host: services of their own process, and clients of this one."""
 
-    def __init__(self, backend, directory, url, queues):
-        self.backend = backend
+    def __init__(self, workspace, directory, url, queues):
+        self.workspace = workspace
         self.url = url
         self.file = directory / 'migrator.conf'
         self.file.write_text(
@@ -46,7 +46,7 @@ class Wire:
     def service(self, name, wait=True):
         """Start a service."""
         made = process.Script(
-            self.backend, f'echo-{name}', [SERVICE, str(self.file), name], ready=lambda each: 'serves' in each.tail()
+            self.workspace, f'echo-{name}', [SERVICE, str(self.file), name], ready=lambda each: 'serves' in each.tail()
         )
         self.opened.append(made.close)
         made.start(wait)
@@ -80,8 +80,8 @@ def queues():
 
 
 @pytest.fixture
-def wire(backend, tmp_path, rabbitmq, vhost, queues):
-    made = Wire(backend, tmp_path, rabbitmq.url(vhost), queues)
+def wire(workspace, tmp_path, rabbitmq, vhost, queues):
+    made = Wire(workspace, tmp_path, rabbitmq.url(vhost), queues)
     yield made
     made.close()
 

@@ -17,12 +17,12 @@ HERE = pathlib.Path(__file__).parent
 
 
 @pytest.fixture
-def script(backend):
+def script(workspace):
     """Start Python programs."""
     made = []
 
     def make(text, **options):
-        one = process.Script(backend, 'script', ['-c', text], **options)
+        one = process.Script(workspace, 'script', ['-c', text], **options)
         made.append(one)
         return one
 

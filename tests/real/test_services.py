@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def site(backend, postgresql, rabbitmq, placement_http):
-    made = Site(backend, Shape(hosts=2), rabbitmq, postgresql, placement_http)
+def site(workspace, postgresql, rabbitmq, placement_http):
+    made = Site(workspace, Shape(hosts=2), rabbitmq, postgresql, placement_http)
     yield made
     made.end()
 

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
-def cloud(backend, postgresql, rabbitmq, placement_http):
+def cloud(workspace, postgresql, rabbitmq, placement_http):
     """Three computes, one conductor, one API."""
     down = max(1, OUTAGE // 2)
     options = (
@@ -35,7 +35,7 @@ def cloud(backend, postgresql, rabbitmq, placement_http):
         ('compute.report_interval', max(1, down // 6)),
     )
     shape = Shape(hosts=3, conductors=1, apis=1, options=options, world=('--vcpus', '64', '--link', str(LINK)))
-    site = Site(backend, shape, rabbitmq, postgresql, placement_http)
+    site = Site(workspace, shape, rabbitmq, postgresql, placement_http)
     site.start()
     cloud = ProcessCloud(site)
     cloud.simulation.run_until(cloud.up)

@@ -33,11 +33,11 @@ def pytest_report_header() -> list[str]:
 
 
 @pytest.fixture(scope='session')
-def lab(backend: process.Backend) -> Iterator[hosts.Lab]:
+def lab(workspace: process.Workspace) -> Iterator[hosts.Lab]:
     """The session's lab, with hosts alpha and beta; a test takes them by :func:`alpha` and :func:`beta`."""
     if (what := machine.missing()) is not None:
         backends.left_out(f'left out, for there is no {what}; {HOW}')
-    with hosts.Lab(backend) as made:
+    with hosts.Lab(workspace) as made:
         made.start_host('alpha', wait=False)
         made.start_host('beta')
         made.hosts['alpha'].wait()

@@ -66,7 +66,7 @@ class LibvirtCloud(Cloud):
         self._listening: list[tuple[libvirt.virConnect, int]] = []
         #: Which guests libvirt has told to be in post-copy, and on which hosts.
         self._post_copied: set[tuple[str, str]] = set()
-        super().__init__(lab.backend.directory('cloud'), hosts=0, options=OPTIONS)
+        super().__init__(lab.workspace.directory('cloud'), hosts=0, options=OPTIONS)
 
     def driver_for(self, host: str, conf: cfg.ConfigOpts, threads: executors.Threads) -> LibvirtDriver:
         """Return the driver of a host's libvirt."""

@@ -39,7 +39,7 @@ class Compute(Service):
     """The compute service of one host of the lab: it ends when the host is switched off."""
 
     def __init__(self, host: hosts.Host, name: str, file: pathlib.Path) -> None:
-        super().__init__(host.backend, 'compute', name, file)
+        super().__init__(host.workspace, 'compute', name, file)
         self.host = host
 
     def command(self) -> Sequence[str]:
@@ -57,7 +57,7 @@ class LibvirtSite(Site):
     def __init__(self, lab: hosts.Lab, options: dict[str, Any], *servers: Any) -> None:
         self.lab = lab
         shape = Shape(hosts=len(lab.hosts), conductors=1, options=tuple(options.items()))
-        super().__init__(lab.backend, shape, *servers)
+        super().__init__(lab.workspace, shape, *servers)
 
     def host_names(self) -> list[str]:
         """Return what its hosts are called."""

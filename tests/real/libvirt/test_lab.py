@@ -128,7 +128,7 @@ def test_whatever_a_test_did_the_next_one_has_fresh_hosts(lab, alpha, beta):
 
 
 @pytest.fixture
-def service(backend):
+def service(workspace):
     """Start Python programs on hosts."""
     made = []
 

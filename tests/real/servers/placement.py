@@ -36,8 +36,8 @@ class Placement(process.Process):
     :param workers: how many processes serve it, of eight threads each.
     """
 
-    def __init__(self, backend: process.Backend, database: str | None = None, workers: int = 1) -> None:
-        super().__init__(backend, 'placement')
+    def __init__(self, workspace: process.Workspace, database: str | None = None, workers: int = 1) -> None:
+        super().__init__(workspace, 'placement')
         self.port = process.free_port()
         self._workers = workers
         self._synchronized = False

@@ -66,8 +66,8 @@ class PostgreSQL(process.Process):
     # "fast": who is connected is sent away
     stop_signal = signal.SIGINT
 
-    def __init__(self, backend: process.Backend, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__(backend, 'postgresql')
+    def __init__(self, workspace: process.Workspace, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(workspace, 'postgresql')
         self._settings = {**SETTINGS, **(settings or {})}
         found = binaries()
         assert found is not None, missing()

@@ -81,7 +81,7 @@ def free_port() -> int:
     raise ServerError('no port is free')
 
 
-class Backend:
+class Workspace:
     """One session's directory, its processes, and who ends them should the session be killed."""
 
     def __init__(self) -> None:
@@ -177,13 +177,13 @@ class Process:
     start_timeout = 60.0
     stop_timeout = 30.0
 
-    def __init__(self, backend: Backend, name: str) -> None:
-        self.backend = backend
+    def __init__(self, workspace: Workspace, name: str) -> None:
+        self.workspace = workspace
         self.name = name
-        self.directory = backend.directory(name)
+        self.directory = workspace.directory(name)
         self.log = self.directory / 'log'
         self._child: subprocess.Popen[bytes] | None = None
-        backend.processes.append(self)
+        workspace.processes.append(self)
 
     # --- what each kind says of itself -------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class Process:
                 list(self.command()), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 cwd=self.directory, env=self._environment(), start_new_session=True, **credentials(self.user()),
             )  # fmt: skip
-        self.backend.began(self)
+        self.workspace.began(self)
         if wait:
             self.wait_ready()
 
@@ -329,7 +329,7 @@ class Process:
             reaper.send(pid, signal.SIGKILL)
         self._child.wait(timeout=10)
         wait_until(lambda: not alive(), f'the processes of {self.name} to end', 10)
-        self.backend.ended(self.pid)
+        self.workspace.ended(self.pid)
 
     def _environment(self) -> dict[str, str]:
         ours = {key: os.environ[key] for key in ('PATH', 'LANG', 'PYTHONPATH', 'PYTHONWARNINGS') if key in os.environ}
@@ -337,7 +337,7 @@ class Process:
         common = {
             'HOME': str(self.directory),
             'TMPDIR': str(self.directory),
-            'MIGRATOR_TEST_ROOT': str(self.backend.root),
+            'MIGRATOR_TEST_ROOT': str(self.workspace.root),
         }
         return ours | common | dict(self.environment())
 
@@ -354,13 +354,13 @@ class Script(Process):
 
     def __init__(
         self,
-        backend: Backend,
+        workspace: Workspace,
         name: str,
         arguments: Sequence[str],
         ready: Callable[[Script], bool] = lambda script: True,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(backend, name)
+        super().__init__(workspace, name)
         self._arguments = arguments
         self._ready = ready
         self._more = dict(environment or {})

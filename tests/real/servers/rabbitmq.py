@@ -40,8 +40,8 @@ def missing() -> str | None:
 class _Epmd(process.Process):
     """The daemon that finds Erlang nodes by name. A broker would start one that nobody ends; this one is ours."""
 
-    def __init__(self, backend: process.Backend) -> None:
-        super().__init__(backend, 'epmd')
+    def __init__(self, workspace: process.Workspace) -> None:
+        super().__init__(workspace, 'epmd')
         self.port = process.free_port()
 
     def command(self) -> Sequence[str]:
@@ -59,9 +59,9 @@ class RabbitMQ(process.Process):
     # its good order takes it five seconds
     last_signal = signal.SIGKILL
 
-    def __init__(self, backend: process.Backend) -> None:
-        self.epmd = _Epmd(backend)
-        super().__init__(backend, 'rabbitmq')
+    def __init__(self, workspace: process.Workspace) -> None:
+        self.epmd = _Epmd(workspace)
+        super().__init__(workspace, 'rabbitmq')
         found = binaries()
         assert found is not None, missing()
         self._binaries = found

@@ -110,7 +110,7 @@ class Host(process.Process):
     stop_signal = last_signal = signal.SIGKILL
 
     def __init__(self, lab: Lab, name: str, delay: float = 0.5, keepalive: int = 5) -> None:
-        super().__init__(lab.backend, name)
+        super().__init__(lab.workspace, name)
         if len(str(self.directory)) > LONGEST:
             raise process.ServerError(
                 f'the path of {self.directory} is too long for the sockets in it: TMPDIR is to be a shorter one'
@@ -391,7 +391,7 @@ class Service(process.Script):
         ready: Callable[[process.Script], bool] = lambda script: True,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(host.backend, name, arguments, ready, environment)
+        super().__init__(host.workspace, name, arguments, ready, environment)
         self.host = host
 
     def command(self) -> Sequence[str]:
@@ -405,14 +405,14 @@ class Lab:
     :param ground: where it is, and who ends it if we cannot; without one it has its own, and is to be closed.
     """
 
-    def __init__(self, backend: process.Backend | None = None) -> None:
+    def __init__(self, workspace: process.Workspace | None = None) -> None:
         if (what := machine.missing()) is not None:
             raise process.ServerError(f'there is no {what}')
-        self._own = backend is None
-        self.backend = backend or process.Backend()
+        self._own = workspace is None
+        self.workspace = workspace or process.Workspace()
         self.hosts: dict[str, Host] = {}
         try:
-            self.directory = self.backend.directory('lab')
+            self.directory = self.workspace.directory('lab')
             if self.directory.is_relative_to('/run'):
                 raise process.ServerError(f'no host would see {self.directory}: TMPDIR is to be elsewhere')
             #: Seen by all hosts, under this path; to their libvirts it is on NFS.
@@ -440,7 +440,7 @@ class Lab:
     def close(self) -> None:
         """End it; nothing is left. (With a ground that was given, the directory stays until that is closed.)"""
         if self._own:
-            self.backend.close()
+            self.workspace.close()
             return
         for host in self.hosts.values():
             host.close()
