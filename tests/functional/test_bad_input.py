@@ -148,7 +148,7 @@ def test_when_every_host_is_full_no_valid_host_is_found(cloud, version):
         cloud.boot(f'big-{host}', host, memory_mb=60000)
     before = seen.everything(cloud)
     response = cloud.live_migrate(instance, version=version)
-    ends_failed(cloud, instance, before, response, version, 'No valid host was found. Placement has room on no other')
+    ends_failed(cloud, instance, before, response, version, 'No valid host was found. No host that has room in Placement')
 
 
 def test_when_no_host_at_all_has_room_that_is_said(cloud):
@@ -235,7 +235,7 @@ def test_a_server_without_an_allocation_is_told_so_and_not_moved(cloud, version)
     assert answer.status_code == 204
     before = seen.everything(cloud)
     response = cloud.live_migrate(instance, version=version)
-    ends_failed(cloud, instance, before, response, version, f'Instance {instance.uuid} holds no allocation')
+    ends_failed(cloud, instance, before, response, version, f'Instance {instance.uuid} has no allocation')
 
 
 @pytest.mark.parametrize('version', VERSIONS)

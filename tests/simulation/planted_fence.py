@@ -173,7 +173,7 @@ def event_counts_for_whoever_waits() -> Iterator[object]:
         told = [report for (_, its), report in m.reports.items() if its == step]
         return told[-1] if told else None
 
-    with patched(hosts, '_heard', heard) as there:
+    with patched(hosts, '_known_report', heard) as there:
         yield there
 
 

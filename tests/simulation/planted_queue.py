@@ -224,12 +224,12 @@ def answered_before_it_is_accepted() -> Iterator[object]:
 @SHELF.plant('nova 34', 'stop with a queue')
 def stop_tells_nobody() -> Iterator[object]:
     """What a clean stop had cancelled was left to itself; here no conductor is told that it is to be unwound."""
-    within = _Manager._within
+    within = _Manager._run_within
 
     def untold(self: Any, seconds: float, function: Any, name: str) -> bool:
         return name == 'compute-stopping' or bool(within(self, seconds, function, name))
 
-    with patched(_Manager, '_within', untold) as there:
+    with patched(_Manager, '_run_within', untold) as there:
         yield there
 
 
@@ -239,7 +239,7 @@ def stop_waits_for_what_runs() -> Iterator[object]:
     cleanup = _Manager.cleanup_host
 
     def slow(self: Any) -> None:
-        self._within(10.0, self._queue.drain, 'drain')
+        self._run_within(10.0, self._queue.drain, 'drain')
         cleanup(self)
 
     with patched(_Manager, 'cleanup_host', slow) as there:
