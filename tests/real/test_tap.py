@@ -94,7 +94,7 @@ def test_a_compute_that_calls_another_is_caught(tap, peers):
     ]
     nothing = dict.fromkeys(world.World.__dataclass_fields__, ())
     judged = list(hosts.topology(world.World(**{**nothing, 'messages': tap.messages})))
-    assert judged[0] == 'compute:host1 sent compute.host2 the call look'
+    assert judged[0] == 'compute:host1 sent the call look to compute.host2'
 
 
 def test_the_signs_of_life_of_who_is_still_at_work_are_told_from_his_answer(tap, peers, endpoint):
