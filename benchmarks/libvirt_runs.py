@@ -34,15 +34,15 @@ def missing() -> str | None:
 @contextlib.contextmanager
 def servers() -> Iterator[Bench]:
     """Start everything, give what moves guests, and end all of it."""
-    backend = process.Backend()
+    workspace = process.Workspace()
     try:
-        database = postgresql.PostgreSQL(backend)
-        broker = rabbitmq.RabbitMQ(backend)
+        database = postgresql.PostgreSQL(workspace)
+        broker = rabbitmq.RabbitMQ(workspace)
         for each in (database, broker):
             each.start()
-        store = placement.Placement(backend, database.create_database('placement'), workers=2)
+        store = placement.Placement(workspace, database.create_database('placement'), workers=2)
         store.start()
-        lab = hosts.Lab(backend)
+        lab = hosts.Lab(workspace)
         for name in ('alpha', 'beta'):
             lab.start_host(name)
         options = {'service_down_time': 60, 'libvirt.live_migration_bandwidth': BANDWIDTH, **DOWNTIME}
@@ -53,7 +53,7 @@ def servers() -> Iterator[Bench]:
         yield Bench(cloud)
         cloud.close()
     finally:
-        backend.close()
+        workspace.close()
 
 
 class Bench:

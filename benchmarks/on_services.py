@@ -153,24 +153,24 @@ def _cpu_of(pid: int) -> float:
 @contextlib.contextmanager
 def servers() -> Iterator[runs.Maker]:
     """Start the servers, give what starts the services on them, and end all of it."""
-    backend = process.Backend()
+    workspace = process.Workspace()
     try:
-        database = postgresql.PostgreSQL(backend, {'shared_preload_libraries': 'pg_stat_statements'})
+        database = postgresql.PostgreSQL(workspace, {'shared_preload_libraries': 'pg_stat_statements'})
         database.start()
         database.administer(f"CREATE ROLE {OBSERVER} SUPERUSER LOGIN PASSWORD '{postgresql.PASSWORD}'")
-        broker = rabbitmq.RabbitMQ(backend)
+        broker = rabbitmq.RabbitMQ(workspace)
         broker.start()
 
         @contextlib.contextmanager
         def make(guests: int) -> Iterator[Services]:
             # Another's providers would be candidates.
             store = placement.Placement(
-                backend, database.create_database(f'placement_{time.monotonic_ns()}'), workers=2
+                workspace, database.create_database(f'placement_{time.monotonic_ns()}'), workers=2
             )
             store.start()
             words = [word for value, option in runs.room_for(guests).values() for word in (option, str(value))]
             shape = Shape(hosts=runs.HOSTS, conductors=CONDUCTORS, world=(*words, '--link', str(runs.LINK)))
-            site = Site(backend, shape, broker, database, store)
+            site = Site(workspace, shape, broker, database, store)
             site.start()
             made = Services(site, {'rabbitmq': broker, 'postgresql': database, 'placement': store})
             try:
@@ -181,4 +181,4 @@ def servers() -> Iterator[runs.Maker]:
 
         yield make
     finally:
-        backend.close()
+        workspace.close()

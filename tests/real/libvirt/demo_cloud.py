@@ -106,7 +106,8 @@ class LibvirtCloud(Cloud):
         population = dict.fromkeys(self.lab.hosts, 0)
         for instance in self.database.instances.list():
             population[instance.host] += 1
-        return screen.Look(self.migrations(), names, population, len(names), self.world_threads.clock.now())
+        now = self.world_threads.clock.now()
+        return screen.Look(self.migrations(), self.histories(), names, population, len(names), now)
 
     def stop(self) -> None:
         """Stop every service as planned, and close what was opened."""

@@ -38,6 +38,7 @@ class Move:
 
     :ivar plan: what is to come of it: ``moved``, ``aborted`` or ``post-copy``.
     :ivar at_mib: how much had been copied when somebody intervened.
+    :ivar history: each status that the migration has had.
     :ivar checked: whether its guest was looked at afterwards.
     :ivar wrong: what is not as it should be.
     """
@@ -49,15 +50,16 @@ class Move:
     downtime: float | None = None
     at_mib: int | None = None
     checked: bool = False
+    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     wrong: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def seconds(self) -> float | None:
         """How long it ran, from the end of its wait to its own."""
-        began = next((_at(one) for one in self.migration.history if one['status'] == _S.RUNNING), None)
+        began = next((_at(one) for one in self.history if one['status'] == _S.RUNNING), None)
         if began is None or not self.migration.ended:
             return None
-        return (_at(self.migration.history[-1]) - began).total_seconds()
+        return (_at(self.history[-1]) - began).total_seconds()
 
     @property
     def what(self) -> str:
@@ -110,7 +112,7 @@ class Report:
                     'plan': move.plan,
                     'what': move.what,
                     'status': str(move.migration.status),
-                    'history': [{'status': one['status'], 'at': one['at']} for one in move.migration.history],
+                    'history': [{'status': one['status'], 'at': one['at']} for one in move.history],
                     'intervened_at_mib': move.at_mib,
                     'seconds': _rounded(move.seconds),
                     'downtime': _rounded(move.downtime),
@@ -197,6 +199,7 @@ class Story:
         complete = not self._coming
         for move in list(self._moves):
             move.migration = known.get(move.migration.uuid, move.migration)
+            move.history = self._cloud.history_of(move.migration)
             self._follow(move)
         return (
             complete
