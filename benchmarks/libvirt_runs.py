@@ -100,7 +100,7 @@ class Bench:
         if migration.status != 'completed':
             raise process.ServerError(f'a migration ended {migration.status}: {migration.failure}')
         arrived = ear.arrived - began
-        phases = _phases(migration.history, asked, arrived)
+        phases = _phases(self._cloud.history_of(migration), asked, arrived)
         measured = {'total': total, 'arrived': arrived, 'downtime': ear.longest_silence, 'phases': phases}
         return self._over(guest, measured)
 

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 App = Callable[..., Iterable[bytes]]
 
-#: Seconds from the first byte of a request within which it must arrive whole. A later one is answered 408.
+#: Seconds from the first byte of a request within which it must arrive whole. A later one is answered 408. A client
+#: that reads nothing of its answer for as long is disconnected.
 ARRIVAL = 30.0
-#: Seconds for which a connection may be idle, or leave an answer unread. After that it is closed.
+#: Seconds for which a connection may be idle. After that it is closed.
 REST = 120.0
 #: The greatest number of open connections. Further clients wait until one is closed.
 CONNECTIONS = 2048
@@ -85,19 +86,34 @@ class _Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no ty
 
     def __init__(self, server: Server, *args: Any, **kwargs: Any) -> None:
         self._clock = server.threads.clock
-        self.since = self._clock.monotonic()
+        self.since = self._sent_at = self._clock.monotonic()
+        self._unsent = 0
         super().__init__(server, *args, **kwargs)
 
     def readable(self) -> bool:
         return not self.server.stopping and bool(super().readable())
 
     def received(self, data: bytes) -> bool:
-        if self.request is None and not self.requests:
+        arriving = self.request
+        try:
+            found = bool(super().received(data))
+        except ValueError:  # urllib and int() refuse some request lines and lengths that waitress lets through
+            with self.requests_lock:
+                self._refuse(utilities.BadRequest('The request line or a header is malformed.'))
+            return False
+        if self.request is not None and self.request is not arriving:
             self.since = self._clock.monotonic()
-        return bool(super().received(data))
+        return found
+
+    def send_continue(self) -> None:
+        # Without a body there is nothing to wait for: waitress would join the next request to this one.
+        if self.request.completed:
+            self.request.expect_continue = False
+        else:
+            super().send_continue()
 
     def write_soon(self, data: bytes) -> int:
-        self.since = self._clock.monotonic()
+        self.since = self._sent_at = self._clock.monotonic()
         return int(super().write_soon(data))
 
     def is_busy(self) -> bool:
@@ -107,16 +123,28 @@ class _Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no ty
     def end_if_late(self, now: float) -> None:
         """Answer 408, or close, after too long in one state. Only the thread that owns the connection calls this."""
         with self.requests_lock:
-            if self.requests:  # a thread answers it, or soon will
+            if self.total_outbufs_len < self._unsent:
+                self._sent_at = now
+            self._unsent = self.total_outbufs_len
+            if self._unsent:
+                # A thread may be waiting for the client to read.
+                if now - self._sent_at > ARRIVAL:
+                    self.handle_close()
+            elif self.requests:  # a thread answers it, or soon will
                 return
-            resting = self.request is None or self.total_outbufs_len
-            if resting and now - self.since > REST:
-                self.handle_close()
-            elif not resting and now - self.since > ARRIVAL:
-                self.request.error = _LateError(f'The request did not arrive whole within {ARRIVAL:.0f} s.')
-                self.requests.append(self.request)
-                self.request = None
-                self.server.add_task(self)
+            elif self.request is None:
+                if now - self.since > REST:
+                    self.handle_close()
+            elif now - self.since > ARRIVAL:
+                self._refuse(_LateError(f'The request did not arrive whole within {ARRIVAL:.0f} s.'))
+
+    def _refuse(self, error: Any) -> None:
+        self.request.error = error
+        self.request.completed = True
+        self.requests.append(self.request)
+        self.request = None
+        if len(self.requests) == 1:
+            self.server.add_task(self)
 
 
 class Server(server.TcpWSGIServer):  # type: ignore[misc]  # waitress has no types

@@ -148,7 +148,8 @@ def test_when_every_host_is_full_no_valid_host_is_found(cloud, version):
         cloud.boot(f'big-{host}', host, memory_mb=60000)
     before = seen.everything(cloud)
     response = cloud.live_migrate(instance, version=version)
-    ends_failed(cloud, instance, before, response, version, 'No valid host was found. No host that has room in Placement')
+    why = 'No valid host was found. No host that has room in Placement'
+    ends_failed(cloud, instance, before, response, version, why)
 
 
 def test_when_no_host_at_all_has_room_that_is_said(cloud):

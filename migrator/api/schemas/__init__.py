@@ -52,6 +52,12 @@ _FORMATS.checks('date-time', raises=ValueError)(moment)
 _FORMATS.checks('regex', raises=ValueError)(pattern)
 
 
+#: The most parameters of a query, and the most values of one parameter: each is checked against its schema, and a
+#: regular expression is compiled.
+MOST_PARAMETERS = 100
+MOST_VALUES = 10
+
+
 def boolean(value: Any) -> bool:
     """Return a boolean of the API, in any of its spellings."""
     return bool(strutils.bool_from_string(value, strict=True))
@@ -73,10 +79,20 @@ def query(request: api_request.Request, table: Table) -> dict[str, str]:
 
     :raises migrator.exception.Invalid: a value is not allowed, or the version does not allow unknown parameters.
     """
+    given: dict[str, list[str]] = {}
     try:
-        given = {name: request.GET.getall(name) for name in request.GET}
+        if len(request.GET) > MOST_PARAMETERS:
+            raise exception.Invalid(
+                f'The query string has {len(request.GET)} parameters: send at most {MOST_PARAMETERS}.'
+            )
+        for name, value in request.GET.items():
+            given.setdefault(name, []).append(value)
     except UnicodeDecodeError:
         raise exception.Invalid('The query string is not UTF-8.') from None
+    for name, values in given.items():
+        if len(values) > MOST_VALUES:
+            shown = base.text(name, 200)
+            raise exception.Invalid(f'Parameter {shown} has {len(values)} values: send at most {MOST_VALUES}.')
     for name, values in given.items():
         for value in (name, *values):
             api_request.check_text(base.text(name, 200), value)

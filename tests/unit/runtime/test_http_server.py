@@ -246,3 +246,62 @@ def test_an_address_in_use_is_an_os_error(listen):
     running = listen()
     with pytest.raises(OSError, match='in use'):
         listen(port=running.port)
+
+
+def test_a_client_that_does_not_read_holds_a_thread_no_longer_than_a_request_may_take(listen, clock):
+    def much(environ, start_response):
+        return webob.Response(app_iter=[b'x' * 1_000_000] * 100)(environ, start_response)
+
+    def either(environ, start_response):
+        return (much if environ['PATH_INFO'] == '/much' else hello)(environ, start_response)
+
+    running = listen(either, count=1, threads=executors.NativeThreads(clock))
+    connection = send(running, b'GET /much HTTP/1.1\r\nHost: x\r\n\r\n')
+    assert connection.recv(10)
+    wait_until(lambda: any(one.total_outbufs_len > 16_000_000 for one in running.active_channels.values()))
+    clock.at += http_server.ARRIVAL + 1
+    wait_until(lambda: not running.active_channels)
+    assert fetch(running.url) == b'hello'
+    connection.close()
+
+
+@pytest.mark.parametrize('head', [b'GET / HTTP/1.1\r\n', b'POST / HTTP/1.1\r\nContent-Length: 0\r\n'])
+def test_expect_continue_without_a_body_is_answered_and_joins_no_other_request(listen, head):
+    running = listen()
+    connection = send(running, head + b'Host: a\r\nExpect: 100-continue\r\n\r\n')
+    first = b''
+    while not first.endswith(b'hello'):
+        first += connection.recv(65536)
+    assert first.startswith(b'HTTP/1.1 200 ')
+    connection.sendall(b'GET / HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n')
+    assert answer(connection).startswith(b'HTTP/1.1 200 ')
+
+
+def test_expect_continue_with_too_long_a_body_is_answered_413(listen):
+    running = listen(max_body=1000)
+    head = b'POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999\r\nExpect: 100-continue\r\n\r\n'
+    assert answer(send(running, head)).startswith(b'HTTP/1.1 413 ')
+
+
+@pytest.mark.parametrize('line', [b'GET http://[ HTTP/1.1', b'GET http://[zz]/ HTTP/1.1'])
+def test_a_malformed_request_line_is_answered_400_and_logs_no_error(listen, line, caplog):
+    running = listen()
+    assert answer(send(running, line + b'\r\nHost: x\r\n\r\n')).split()[1] == b'400'
+    assert not [record for record in caplog.records if record.levelname == 'ERROR']
+
+
+def test_a_length_of_thousands_of_digits_is_answered_400(listen):
+    running = listen()
+    head = b'POST / HTTP/1.1\r\nHost: x\r\nContent-Length: ' + b'9' * 5000 + b'\r\n\r\n'
+    assert answer(send(running, head)).split()[1] in (b'400', b'413')
+
+
+def test_empty_lines_keep_no_connection_open(listen, clock):
+    running = listen(threads=executors.NativeThreads(clock))
+    connection = send(running, b'\r\n')
+    wait_until(lambda: running.active_channels)
+    clock.at += http_server.REST / 2
+    connection.sendall(b'\r\n')
+    clock.at += http_server.REST / 2 + 1
+    wait_until(lambda: not running.active_channels)
+    connection.close()

@@ -176,3 +176,10 @@ def test_a_manager_may_name_neither_another_project_nor_a_host(roles):
 
 def test_a_member_may_not_list_them(roles):
     roles.refuses(roles.ask('GET', '/os-migrations', token='member:eve:blue'), 403, 'forbidden', 'os-migrations:index')
+
+
+def test_query_with_too_many_parameters_or_values_returns_400(world):
+    for query in ('&'.join(['a'] * 101), '&'.join(f'name={number}' for number in range(11))):
+        response = world.ask('GET', f'/servers?{query}', version='2.80')
+        assert response.status_int == 400
+        assert 'send at most' in response.json['badRequest']['message']
