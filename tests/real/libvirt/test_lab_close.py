@@ -27,11 +27,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 with hosts.Lab() as lab:
     when = sys.argv[1]
     if when == 'starting':
-        print(lab.ground.root, flush=True)
+        print(lab.workspace.root, flush=True)
     alpha = lab.start_host('alpha')
     lab.start_guest(alpha, 'demo')
     if when != 'starting':
-        print(lab.ground.root, flush=True)
+        print(lab.workspace.root, flush=True)
     if when != 'closed':
         time.sleep(100)
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A process that a test session starts, waits for, and ends; and the ground on which they stand.
+"""A process that a test session starts, waits for, and ends; and the workspace in which they stand.
 
 Nothing here waits for time to pass: what is waited for is asked again and again, and each wait has its bound.
 """
@@ -139,7 +139,7 @@ class Workspace:
             raise ServerError('; '.join(troubles))
 
     def left(self) -> list[str]:
-        """Return the processes that have anything to do with this ground."""
+        """Return the processes that have anything to do with this workspace."""
         return left_of(self.root)
 
 
@@ -165,7 +165,7 @@ class Process:
 
     Its environment is what it is given and as little of ours as possible; its directory is its own.
 
-    :param ground: to which it belongs.
+    :param workspace: to which it belongs.
     :param name: what messages call it.
     """
 

@@ -402,7 +402,7 @@ class Service(process.Script):
 class Lab:
     """Hosts, what they share, and their guests.
 
-    :param ground: where it is, and who ends it if we cannot; without one it has its own, and is to be closed.
+    :param workspace: where it is, and who ends it if we cannot; without one it has its own, and is to be closed.
     """
 
     def __init__(self, workspace: process.Workspace | None = None) -> None:
@@ -438,7 +438,7 @@ class Lab:
         self.close()
 
     def close(self) -> None:
-        """End it; nothing is left. (With a ground that was given, the directory stays until that is closed.)"""
+        """End it; nothing is left. (With a workspace that was given, the directory stays until that is closed.)"""
         if self._own:
             self.workspace.close()
             return
