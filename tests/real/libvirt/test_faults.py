@@ -25,7 +25,8 @@ def test_a_destination_whose_qemu_does_not_start(cloud: Cloud, alpha: hosts.Host
     guest = a_guest(cloud)
     migration = cloud.live_migrate(guest)
     assert cloud.ended(migration) == 'failed'
-    assert re.search('no such luck.*may be at the destination, .*beta', str(cloud.migration(migration).failure), re.DOTALL)
+    why = str(cloud.migration(migration).failure)
+    assert re.search('no such luck.*may be at the destination, .*beta', why, re.DOTALL)
     guest.unharmed(alpha)
     cloud.check(guest, 'alpha')
     beta.fault_qemu(None)
