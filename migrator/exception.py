@@ -2,14 +2,13 @@
 
 """Every error of migrator, one class each.
 
-The docstring of a class is the template of the message: what was wrong, the value, and what to do. Its ``{names}`` are
-the keyword arguments of the constructor, which stay readable on the exception as ``kwargs``. An omitted one is ``?`` in
-the message.
+``msg_fmt`` is the template of the message: what was wrong, the value, and what to do. Its ``{names}`` are the keyword
+arguments of the constructor, which stay readable on the exception as ``kwargs``. An omitted one is ``?`` in the
+message.
 """
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 
@@ -26,16 +25,17 @@ class _Given(dict[str, Any]):
 
 
 class MigratorException(Exception):
-    """An unexpected error occurred."""
+    """Base of every error of migrator."""
 
+    #: The template of the message.
+    msg_fmt = 'An unexpected error occurred.'
     #: The HTTP status that the REST API answers with.
     code = 500
 
     def __init__(self, message: str | None = None, **kwargs: Any) -> None:
         self.kwargs = kwargs
         if message is None:
-            template = inspect.cleandoc(type(self).__doc__ or 'An unexpected error occurred.').replace('\n', ' ')
-            message = template.format_map(_Given(kwargs))
+            message = self.msg_fmt.format_map(_Given(kwargs))
         if not message.isascii():
             # A text of a hypervisor may contain a byte that no log and no database can store.
             message = message.encode('utf-8', 'backslashreplace').decode()
@@ -60,35 +60,49 @@ def told(error: BaseException) -> str:
 class Invalid(MigratorException):
     """The request is not acceptable."""
 
+    msg_fmt = 'The request is not acceptable.'
+
     code = 400
 
 
 class ValidationError(Invalid):
-    """Invalid input for field/attribute {path}. Value: {value}. {detail}"""
+    """The body or the query of a request does not match its schema."""
+
+    msg_fmt = 'Invalid input for field/attribute {path}. Value: {value}. {detail}'
 
 
 class InvalidAPIVersion(Invalid):
-    """API version string {version} is of invalid format: give 'latest' or MAJOR.MINOR, such as 2.80."""
+    """The version header of a request cannot be parsed."""
+
+    msg_fmt = "API version string {version} is of invalid format: give 'latest' or MAJOR.MINOR, such as 2.80."
 
 
 class VersionNotSupported(MigratorException):
-    """Version {version} is not supported by the API: the minimum is {minimum}, the maximum is {maximum}."""
+    """The request asks for a microversion outside the supported range."""
+
+    msg_fmt = 'Version {version} is not supported by the API: the minimum is {minimum}, the maximum is {maximum}.'
 
     code = 406
 
 
 class ConfigurationError(Invalid):
-    """Option {option} is {value!r}: {detail}"""
+    """An option has a value that the service cannot start with."""
+
+    msg_fmt = 'Option {option} is {value!r}: {detail}'
 
 
 class Forbidden(MigratorException):
-    """Policy doesn't allow {action} to be performed."""
+    """The policy refuses the request."""
+
+    msg_fmt = "Policy doesn't allow {action} to be performed."
 
     code = 403
 
 
 class Unauthorized(MigratorException):
-    """The request has no valid token: send one in X-Auth-Token."""
+    """The request has no valid token."""
+
+    msg_fmt = 'The request has no valid token: send one in X-Auth-Token.'
 
     code = 401
 
@@ -97,41 +111,59 @@ class Unauthorized(MigratorException):
 
 
 class NotFound(MigratorException):
-    """The resource could not be found."""
+    """The requested resource does not exist."""
+
+    msg_fmt = 'The resource could not be found.'
 
     code = 404
 
 
 class InstanceNotFound(NotFound):
-    """Instance {instance_uuid} could not be found."""
+    """No instance has this uuid."""
+
+    msg_fmt = 'Instance {instance_uuid} could not be found.'
 
 
 class MigrationNotFound(NotFound):
-    """Migration {migration_id} could not be found."""
+    """No migration has this id or uuid."""
+
+    msg_fmt = 'Migration {migration_id} could not be found.'
 
 
 class MigrationNotFoundForInstance(NotFound):
-    """Migration {migration_id} not found for instance {instance_uuid}."""
+    """The instance has no migration with this id."""
+
+    msg_fmt = 'Migration {migration_id} not found for instance {instance_uuid}.'
 
 
 class ServiceNotFound(NotFound):
-    """Service {service_id} could not be found."""
+    """No service has this id."""
+
+    msg_fmt = 'Service {service_id} could not be found.'
 
 
 class ComputeHostNotFound(NotFound):
-    """Compute host {host} could not be found: name one that the list of compute services shows."""
+    """No compute service is registered under this host name."""
+
+    msg_fmt = 'Compute host {host} could not be found: name one that the list of compute services shows.'
 
 
 class HypervisorNotFound(NotFound):
-    """Hypervisor {hypervisor_id} could not be found."""
+    """No hypervisor has this id."""
+
+    msg_fmt = 'Hypervisor {hypervisor_id} could not be found.'
 
 
 class ActionNotFound(NotFound):
-    """Action for request {request_id} on instance {instance_uuid} could not be found."""
+    """The instance has no action for this request id."""
+
+    msg_fmt = 'Action for request {request_id} on instance {instance_uuid} could not be found.'
 
 
 class MarkerNotFound(Invalid):
-    """marker [{marker}] not found"""
+    """The marker of a paged list does not exist."""
+
+    msg_fmt = 'marker [{marker}] not found'
 
 
 # --- conflicts with the present state --------------------------------------------------------------------------------
@@ -140,234 +172,372 @@ class MarkerNotFound(Invalid):
 class Conflict(MigratorException):
     """The request conflicts with the present state."""
 
+    msg_fmt = 'The request conflicts with the present state.'
+
     code = 409
 
 
 class InstanceInvalidState(Conflict):
-    """Cannot '{method}' instance {instance_uuid} while it is in {attr} {state}: {facts}"""
+    """The instance is in a state that does not allow the request."""
+
+    msg_fmt = "Cannot '{method}' instance {instance_uuid} while it is in {attr} {state}: {facts}"
 
 
 class InstanceIsLocked(Conflict):
-    """Instance {instance_uuid} is locked by {who}."""
+    """The instance is locked."""
+
+    msg_fmt = 'Instance {instance_uuid} is locked by {who}.'
 
 
 class MigrationInProgress(Conflict):
-    """Instance {instance_uuid} has a migration in progress already: {facts}"""
+    """The instance already has a migration in progress."""
+
+    msg_fmt = 'Instance {instance_uuid} has a migration in progress already: {facts}'
 
 
 class InstanceExists(Conflict):
-    """Instance {instance_uuid} already exists: {facts}"""
+    """An instance with this uuid already exists."""
+
+    msg_fmt = 'Instance {instance_uuid} already exists: {facts}'
 
 
 class CleanupInProgress(Conflict):
-    """Host {host} is running {step}, a deferred cleanup of migration {migration_uuid}, which would remove the guest of
-    instance {instance_uuid}: create the instance when "migrator-manage cleanup list" no longer shows the cleanup."""
+    """A host is running a cleanup that would remove the guest of a new instance."""
+
+    msg_fmt = (
+        'Host {host} is running {step}, a deferred cleanup of migration {migration_uuid}, which would remove the '
+        'guest of instance {instance_uuid}: create the instance when "migrator-manage cleanup list" no longer shows '
+        'the cleanup.'
+    )
 
 
 class AllocationExists(Conflict):
-    """Consumer {consumer} already has the allocation {held} in Placement, and {wanted} is wanted: remove it first, or
-    register the instance with what it holds."""
+    """Placement already has another allocation for this consumer."""
+
+    msg_fmt = (
+        'Consumer {consumer} already has the allocation {held} in Placement, and {wanted} is wanted: remove it '
+        'first, or register the instance with what it holds.'
+    )
 
 
 class InvalidMigrationState(Invalid):
-    """Migration {migration_id} of instance {instance_uuid} is {state}: {method} is possible only while it is
-    {wanted}."""
+    """The migration is in a status that does not allow the request."""
+
+    msg_fmt = (
+        'Migration {migration_id} of instance {instance_uuid} is {state}: {method} is possible only while it is '
+        '{wanted}.'
+    )
 
 
 class NotStuck(Conflict):
-    """Migration {uuid} is not stuck: {what}"""
+    """Only a stuck migration can be retried or abandoned."""
+
+    msg_fmt = 'Migration {uuid} is not stuck: {what}'
 
 
 class CleanupNotFound(Conflict):
-    """Cleanup {id} can be neither retried nor discarded: {what}"""
+    """The deferred cleanup is gone, or is not blocked."""
+
+    msg_fmt = 'Cleanup {id} can be neither retried nor discarded: {what}'
 
 
 class AbandonedOtherwise(Conflict):
-    """Migration {uuid} is being abandoned with its guest on {host} already, as {who} asked
-    {when}: wait for it to end."""
+    """Another request already abandons the migration with other arguments."""
+
+    msg_fmt = (
+        'Migration {uuid} is being abandoned with its guest on {host} already, as {who} asked {when}: wait for it to '
+        'end.'
+    )
 
 
 class TooManyQueued(Forbidden):
-    """Host {host} has {queued} live migrations waiting already, the maximum ([api] max_queued_live_migrations is
-    {limit}): wait for some to end, or abort some."""
+    """The queue of the source host is full."""
+
+    msg_fmt = (
+        'Host {host} has {queued} live migrations waiting already, the maximum ([api] max_queued_live_migrations is '
+        '{limit}): wait for some to end, or abort some.'
+    )
 
 
 # --- reasons against a live migration --------------------------------------------------------------------------------
 
 
 class NoValidHost(Invalid):
-    """No valid host was found. {reason}"""
+    """No host can take the instance."""
+
+    msg_fmt = 'No valid host was found. {reason}'
 
 
 class ComputeServiceUnavailable(Invalid):
-    """Compute service of {host} is unavailable at this time: {reason}"""
+    """The compute service of a host is down or disabled."""
+
+    msg_fmt = 'Compute service of {host} is unavailable at this time: {reason}'
 
 
 class InvalidHypervisorType(Invalid):
-    """The hypervisor of {host} is of type {there}, and that of {source}, where the guest is, of type {here}: only a
-    host of that type can take it."""
+    """The two hosts have hypervisors of different types."""
+
+    msg_fmt = (
+        'The hypervisor of {host} is of type {there}, and that of {source}, where the guest is, of type {here}: only '
+        'a host of that type can take it.'
+    )
 
 
 class DestinationHypervisorTooOld(Invalid):
-    """The hypervisor of {host} has version {there}, and is older than that of {source}, where the guest is: choose a
-    host with version {here} or newer."""
+    """The hypervisor of the destination is older than that of the source."""
+
+    msg_fmt = (
+        'The hypervisor of {host} has version {there}, and is older than that of {source}, where the guest is: '
+        'choose a host with version {here} or newer.'
+    )
 
 
 class UnableToMigrateToSelf(Invalid):
-    """Unable to migrate instance {instance_uuid} to current host {host}: name another host, or none."""
+    """The requested destination is the present host."""
+
+    msg_fmt = 'Unable to migrate instance {instance_uuid} to current host {host}: name another host, or none.'
 
 
 class MigrationPreCheckError(Invalid):
-    """Migration pre-check error: {reason}"""
+    """A check of the source or of the destination failed."""
+
+    msg_fmt = 'Migration pre-check error: {reason}'
 
 
 class DestinationTooSmall(MigrationPreCheckError):
-    """Host {host} has no room for instance {instance_uuid}: {reason}"""
+    """The destination lacks the resources for the instance."""
+
+    msg_fmt = 'Host {host} has no room for instance {instance_uuid}: {reason}'
 
 
 class ForcedWithoutHost(Invalid):
-    """Force cannot be used without a host: name the destination, or leave force out."""
+    """A forced request names no destination."""
+
+    msg_fmt = 'Force cannot be used without a host: name the destination, or leave force out.'
 
 
 class ForcedWithNestedAllocations(NoValidHost):
-    """The instance's allocation is on {count} resource providers ({providers}; a sharing provider counts), and a forced
-    live migration can move only an allocation on a single provider: leave force out."""
+    """A forced request cannot move an allocation on several resource providers."""
+
+    msg_fmt = (
+        "The instance's allocation is on {count} resource providers ({providers}; a sharing provider counts), and a "
+        'forced live migration can move only an allocation on a single provider: leave force out.'
+    )
 
 
 # --- the compute host ------------------------------------------------------------------------------------------------
 
 
 class LiveMigrationFailed(MigratorException):
-    """Live migration of instance {instance_uuid} failed at {host}: {reason}"""
+    """The hypervisor reported that a live migration failed."""
+
+    msg_fmt = 'Live migration of instance {instance_uuid} failed at {host}: {reason}'
 
 
 class LiveMigrationAborted(MigratorException):
-    """Live migration of instance {instance_uuid} was aborted."""
+    """The live migration was aborted."""
+
+    msg_fmt = 'Live migration of instance {instance_uuid} was aborted.'
 
 
 class MoveUnsettled(MigratorException):
-    """It is not known whether the guest has left {host}: {reason}"""
+    """The driver does not know on which host the guest is."""
+
+    msg_fmt = 'It is not known whether the guest has left {host}: {reason}'
 
 
 class GuestNotFound(MigratorException):
-    """Host {host} has no guest {instance_uuid}."""
+    """The hypervisor of a host does not have the guest."""
+
+    msg_fmt = 'Host {host} has no guest {instance_uuid}.'
 
 
 class GuestStillHere(MigratorException):
-    """Host {host} runs guest {instance_uuid}, which {action} would destroy: nothing was done."""
+    """A step would destroy a guest that runs."""
+
+    msg_fmt = 'Host {host} runs guest {instance_uuid}, which {action} would destroy: nothing was done.'
 
 
 class DriverError(MigratorException):
-    """The hypervisor of {host} failed in {phase}: {reason}"""
+    """The hypervisor failed in a way that has no other class."""
+
+    msg_fmt = 'The hypervisor of {host} failed in {phase}: {reason}'
 
 
 class Cancelled(MigratorException):
-    """{what} was cancelled."""
+    """The work was cancelled before it began."""
+
+    msg_fmt = '{what} was cancelled.'
 
 
 class QueueClosed(MigratorException):
-    """Host {host} is stopping and takes no more live migrations."""
+    """The host stops and accepts no more live migrations."""
+
+    msg_fmt = 'Host {host} is stopping and takes no more live migrations.'
 
 
 # --- other services --------------------------------------------------------------------------------------------------
 
 
 class ServiceUnreachable(MigratorException):
-    """{service} is not reachable: {reason}"""
+    """A service that is needed does not answer."""
+
+    msg_fmt = '{service} is not reachable: {reason}'
 
     code = 503
 
 
 class BrokerAway(ServiceUnreachable):
-    """{server} cannot reach the message broker since {since}{reason}: the state of the hosts is unknown, and no host
-    counts as down for it. Check the broker, and do not fence hosts; everything continues when the broker is back."""
+    """The message broker cannot be reached, so the state of the hosts is unknown."""
+
+    msg_fmt = (
+        '{server} cannot reach the message broker since {since}{reason}: the state of the hosts is unknown, and no '
+        'host counts as down for it. Check the broker, and do not fence hosts; everything continues when the broker '
+        'is back.'
+    )
 
 
 class HostNotAsked(ServiceUnreachable):
-    """Host {host} could not be asked whether it has guest {instance_uuid}: {reason}. Start its compute service and try
-    again, or use --force to register the guest without asking the host."""
+    """The host of a guest could not be asked before the guest is registered."""
+
+    msg_fmt = (
+        'Host {host} could not be asked whether it has guest {instance_uuid}: {reason}. Start its compute service '
+        'and try again, or use --force to register the guest without asking the host.'
+    )
 
 
 class RPCTimeout(ServiceUnreachable):
-    """{target} did not answer {method} within {timeout} s."""
+    """A service did not answer a call in time."""
+
+    msg_fmt = '{target} did not answer {method} within {timeout} s.'
 
 
 class ServiceTooOld(MigratorException):
-    """{host} cannot do {method} for a migration that is {status}: its compute service has version {version}, and
-    {needed} is needed."""
+    """The compute service of a host is too old for the request."""
+
+    msg_fmt = (
+        '{host} cannot do {method} for a migration that is {status}: its compute service has version {version}, and '
+        '{needed} is needed.'
+    )
 
 
 class OddAnswer(MigratorException):
-    """{hosts} reported epoch or tenure {seen}, which no conductor has sent: restart the compute service there."""
+    """A host reported an epoch or a tenure that no conductor has sent."""
+
+    msg_fmt = '{hosts} reported epoch or tenure {seen}, which no conductor has sent: restart the compute service there.'
 
 
 class RemoteError(MigratorException):
-    """{target} failed in {method}: {kind}: {reason}"""
+    """The service that was called raised an unexpected error."""
+
+    msg_fmt = '{target} failed in {method}: {kind}: {reason}'
 
 
 class PlacementUnreachable(ServiceUnreachable):
-    """Placement is not reachable: {reason}"""
+    """Placement does not answer."""
+
+    msg_fmt = 'Placement is not reachable: {reason}'
 
 
 class PlacementUnauthorized(PlacementUnreachable):
-    """Placement does not let migrator in ({reason}): look at auth_type and the credentials in [placement], and at the
-    roles of that user (admin or service)."""
+    """Placement rejects the credentials."""
+
+    msg_fmt = (
+        'Placement does not let migrator in ({reason}): look at auth_type and the credentials in [placement], and at '
+        'the roles of that user (admin or service).'
+    )
 
 
 class PlacementError(MigratorException):
-    """Placement answered {status} to {method} {url}: {reason}"""
+    """Placement answered with an unexpected status."""
+
+    msg_fmt = 'Placement answered {status} to {method} {url}: {reason}'
 
 
 class PlacementConflict(PlacementError):
-    """Placement refused {method} {url}, because another writer was faster (placement.concurrent_update): {reason}"""
+    """Another writer changed the same consumer or provider first."""
+
+    msg_fmt = (
+        'Placement refused {method} {url}, because another writer was faster (placement.concurrent_update): {reason}'
+    )
 
 
 class PlacementRefused(PlacementError):
-    """Placement refused {method} {url} with {status}: {reason}"""
+    """Placement refused a request for good."""
+
+    msg_fmt = 'Placement refused {method} {url} with {status}: {reason}'
 
 
 class AllocationsUnexpected(Conflict):
-    """The allocations are {state}: instance {instance} holds {held}, and migration {migration} {kept}. Nothing was
-    written: compare them with what was to be moved."""
+    """The allocations fit no known state of the migration."""
+
+    msg_fmt = (
+        'The allocations are {state}: instance {instance} holds {held}, and migration {migration} {kept}. Nothing '
+        'was written: compare them with what was to be moved.'
+    )
 
 
 class ServiceInUse(Conflict):
-    """The service of {host} cannot be deleted: {reason}."""
+    """A service with guests or allocations cannot be deleted."""
+
+    msg_fmt = 'The service of {host} cannot be deleted: {reason}.'
 
 
 class ProviderInUse(Conflict):
-    """Resource provider {provider} still carries allocations of {consumers}: move or remove them first."""
+    """A resource provider with allocations cannot be deleted."""
+
+    msg_fmt = 'Resource provider {provider} still carries allocations of {consumers}: move or remove them first.'
 
 
 class DatabaseUnreachable(ServiceUnreachable):
-    """The database is not reachable: {reason}"""
+    """The database does not answer."""
+
+    msg_fmt = 'The database is not reachable: {reason}'
 
 
 class DatabaseReadOnly(DatabaseUnreachable):
-    """The database is read-only: {reason}: make it writable (default_transaction_read_only, read_only, the permissions
-    of the file), or name a writable server in [database] connection."""
+    """The database refuses writes."""
+
+    msg_fmt = (
+        'The database is read-only: {reason}: make it writable (default_transaction_read_only, read_only, the '
+        'permissions of the file), or name a writable server in [database] connection.'
+    )
 
 
 class SchemaTooOld(MigratorException):
-    """The database schema is at {found}, and this release needs {wanted}: run 'migrator-manage db sync'."""
+    """The database schema is older than this release needs."""
+
+    msg_fmt = "The database schema is at {found}, and this release needs {wanted}: run 'migrator-manage db sync'."
 
 
 class SchemaTooNew(MigratorException):
-    """The database schema is at {found}, which this release does not know (its newest is {wanted}): run the release
-    that wrote it."""
+    """The database schema is newer than this release knows."""
+
+    msg_fmt = (
+        'The database schema is at {found}, which this release does not know (its newest is {wanted}): run the '
+        'release that wrote it.'
+    )
 
 
 # --- the protocol ----------------------------------------------------------------------------------------------------
 
 
 class BootReplaced(MigratorException):
-    """Boot {boot_id} of {host} is not registered, because boot {known} registered meanwhile. If it still runs, it
-    calls again."""
+    """Another boot of the host registered meanwhile."""
+
+    msg_fmt = (
+        'Boot {boot_id} of {host} is not registered, because boot {known} registered meanwhile. If it still runs, it '
+        'calls again.'
+    )
 
 
 class NotOwner(MigratorException):
-    """Migration {migration_uuid} is no longer owned by {owner} in epoch {epoch}: another conductor owns it."""
+    """Another conductor owns the migration."""
+
+    msg_fmt = 'Migration {migration_uuid} is no longer owned by {owner} in epoch {epoch}: another conductor owns it.'
 
 
 class IllegalMove(MigratorException):
-    """Migration {migration_uuid} cannot go from {old} to {new}: the table of legal moves has no such row."""
+    """The table of legal moves does not have this change of status."""
+
+    msg_fmt = 'Migration {migration_uuid} cannot go from {old} to {new}: the table of legal moves has no such row.'

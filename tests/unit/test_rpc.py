@@ -22,6 +22,8 @@ CONTEXT = context.RequestContext(user_id='u', project_id='p', roles=['admin'], i
 class LocalError(exception.InstanceNotFound):
     """A migrator error that is defined only in this file."""
 
+    msg_fmt = 'A migrator error that is defined only in this file.'
+
 
 class Endpoint:
     """The endpoint of a service. It records its arguments."""

@@ -199,9 +199,8 @@ class _Search:
     def _explore(self, limit: int, deadline: float) -> bool:
         parts, states, parents, labels = self.parts, self.states, self.parents, self.labels
         sources, targets = self.edges
-        system, promises, traps = self.system, self._promises, self.traps
+        system, traps = self.system, self.traps
         state = sum(parts.number(name, value) << parts.shift[name] for name, value in system.start.items())
-        alike = self._alike
         alike_mask = parts.mask(system.alike[0]) if system.alike else 0
         index: dict[int, int] = {state: 0}
         states.append(state)
@@ -233,25 +232,14 @@ class _Search:
                     continue
                 then = state + difference
                 if alike_mask:
-                    in_order = alike.get(then & alike_mask)
-                    if in_order is None:
-                        in_order = alike[then & alike_mask] = self._in_order(then & alike_mask)
-                    if not in_order:
-                        then = self._exchange(then)
+                    then = self._normal(then, then & alike_mask)
                 known = index.get(then)
                 if known is None:
                     known = index[then] = len(states)
                     states.append(then)
                     parents.append(at)
                     labels.append(label)
-                    for mask_, memo_, promise in promises:
-                        key = then & mask_
-                        word = memo_.get(key)
-                        if word is None:
-                            word = memo_[key] = promise.broken(*(parts.read(key, n) for n in promise.reads))
-                        if word:
-                            self._note(self._broken, word, known, -1)
-                            self._dead.add(known)
+                    self._check(then, known)
                 if by == OWN and known != at:
                     changed = True
                     if traps:
@@ -296,6 +284,24 @@ class _Search:
             if difference or step.broken or step.stuck:
                 result.append((label, step.by, difference, step.broken, step.stuck))
         return result
+
+    def _check(self, state: int, number: int) -> None:
+        """Note each promise that a new state breaks. Nothing follows such a state."""
+        for mask, memo, promise in self._promises:
+            key = state & mask
+            word = memo.get(key)
+            if word is None:
+                word = memo[key] = promise.broken(*(self.parts.read(key, name) for name in promise.reads))
+            if word:
+                self._note(self._broken, word, number, -1)
+                self._dead.add(number)
+
+    def _normal(self, state: int, key: int) -> int:
+        """Return the state in which the two interchangeable actors are in their one order."""
+        in_order = self._alike.get(key)
+        if in_order is None:
+            in_order = self._alike[key] = self._in_order(key)
+        return state if in_order else self._exchange(state)
 
     def _in_order(self, key: int) -> bool:
         assert self.system.alike is not None

@@ -267,6 +267,16 @@ class _RecordingLock:
         self.release()
 
 
+def run_all(actors: list[Any]) -> None:
+    """Run each actor in a thread of its own until all have returned."""
+    running = [threading.Thread(target=actor, daemon=True) for actor in actors]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in running)
+
+
 class Hammered:
     """A compute host on which many threads start, abort and poll live migrations while its limit changes."""
 
@@ -328,12 +338,7 @@ class Hammered:
                 self.host.manager.cleanup_host()
 
         actors = [abort, poll, mutate, stop, *(lambda part=part: start(part) for part in range(3))]  # type: ignore[misc]
-        running = [threading.Thread(target=actor, daemon=True) for actor in actors]
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join(PATIENCE)
-        assert not any(thread.is_alive() for thread in running)
+        run_all(actors)
         assert self.host.manager._live_migration_executor.wait_idle(PATIENCE)
 
     def check(self) -> None:
