@@ -2,14 +2,14 @@
 
 """A compute service that is killed and started again, whatever its hypervisor did meanwhile; told through the REST API.
 
-Each state that :mod:`migrator.conductor.migration.settle` knows of a host's driver is brought about here for real. A
+Each state that :mod:`migrator.conductor.migration.settle_table` knows of a host is brought about here for real. A
 row that is added there fails here until this file says how it comes about and what becomes of it.
 """
 
 import pytest
 
-from migrator.conductor.migration import settle
-from migrator.conductor.migration.settle import Observed
+from migrator.conductor.migration import settle_table
+from migrator.conductor.migration.settle_table import Observed
 from migrator.objects.protocol import GuestState
 from tests.functional import actions, seen
 from tests.functional.trouble import LONG, faults, migrate
@@ -188,7 +188,7 @@ HARMED = {post_copy_broken_off}
 
 
 @pytest.mark.breaks('I1', 'I2', 'I3', 'I5', reason='in some of these the test takes a guest from its hypervisor')
-@pytest.mark.parametrize(('observed', 'happens'), cases(settle.SOURCE, SOURCE))
+@pytest.mark.parametrize(('observed', 'happens'), cases(settle_table.SOURCE, SOURCE))
 def test_whatever_the_driver_of_a_source_says_at_its_restart_the_migration_goes_on_from_there(cloud, observed, happens):
     assert happens is not None, f'nobody says how a source comes to say "{observed}", and what becomes of it'
     instance, status = happens(cloud)
@@ -290,7 +290,7 @@ DESTINATION = {
 }
 
 
-@pytest.mark.parametrize(('observed', 'happens'), cases(settle.DESTINATION, DESTINATION))
+@pytest.mark.parametrize(('observed', 'happens'), cases(settle_table.DESTINATION, DESTINATION))
 @pytest.mark.breaks('I1', 'I2', 'I3', 'I5', reason='in one of these the test breaks a guest')
 def test_whatever_the_driver_of_a_destination_says_at_its_restart_the_migration_goes_on_from_there(
     cloud, observed, happens

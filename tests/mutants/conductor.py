@@ -17,7 +17,7 @@ OWNED = 'migrator/conductor/migration/context.py'
 PERIODICS = 'migrator/conductor/periodics.py'
 RECOVERY = 'migrator/conductor/takeover.py'
 RUNNER = 'migrator/conductor/runner.py'
-SETTLE = 'migrator/conductor/migration/settle.py'
+SETTLE = 'migrator/conductor/migration/settle_table.py'
 
 MUTANTS = (
     Mutant(
@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         'busy-host-counts-as-down',
         ORDERS,
-        'm.unasked.add(host)\n        return settle.Host(settle.Observed.MISSING)',
+        'm.unasked.add(host)\n        return settle_table.Host(settle_table.Observed.MISSING)',
         'm.unasked.add(host)\n        return _unreachable(m, host)',
         'A host counts as down because the conductor had no free call slot for it.',
     ),

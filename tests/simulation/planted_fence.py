@@ -13,9 +13,8 @@ import sqlalchemy as sa
 from migrator.compute.manager import ComputeManager
 from migrator.compute.work import Orders
 from migrator.conductor import takeover
-from migrator.conductor.migration import hosts, settle
+from migrator.conductor.migration import hosts, settle, settle_table
 from migrator.conductor.migration.context import MigrationContext
-from migrator.conductor.tasks import live_migrate
 from migrator.db import migrations
 from migrator.objects import protocol
 from migrator.saga.step import Back, Settlement
@@ -24,7 +23,7 @@ from tests.simulation.plant import Shelf, patched
 SHELF = Shelf()
 
 _Migrations = migrations.Migrations
-_Observed, _Act = settle.Observed, settle.Act
+_Observed, _Act = settle_table.Observed, settle_table.Act
 
 
 # --- settling --------------------------------------------------------------------------------------------------------
@@ -47,7 +46,7 @@ def back_is_decided_in_the_old_epoch() -> Iterator[object]:
 @SHELF.plant('model d', 'abort running')
 def destination_is_rolled_back_before_it_is_settled() -> Iterator[object]:
     """A wish to turn back cleans the destination at once, while nobody knows yet where the guest is."""
-    settled = live_migrate.settle
+    settled = settle.settle
 
     def eager(m: MigrationContext) -> Settlement:
         if m.abort_reason is not None and m.record('live_migration') is not None and m.destination is not None:
@@ -55,28 +54,28 @@ def destination_is_rolled_back_before_it_is_settled() -> Iterator[object]:
             hosts.send_request_once(m, m.destination, rollback, instance=m.guest, migrate_data=None)
         return settled(m)
 
-    with patched(live_migrate, 'settle', eager) as there:
+    with patched(settle, 'settle', eager) as there:
         yield there
 
 
 @SHELF.plant('model e', 'success | host2: rpc poll_live_migrations handled #1 | paused past the lease')
 def silence_decides_back() -> Iterator[object]:
     """A host that does not answer counts as one that has nothing of the guest: a time-out decides."""
-    decide = settle._decide
+    decide = settle_table._decide
 
     def impatient(source: Any, destination: Any, column: Any, abort: bool, asked_again: bool, late: bool) -> Any:
         if _Observed.MISSING in (source.observed, destination.observed):
             return _Act.BACK
         return decide(source, destination, column, abort, asked_again, late)
 
-    with patched(settle, '_decide', impatient) as there:
+    with patched(settle_table, '_decide', impatient) as there:
         yield there
 
 
 @SHELF.plant('model f', 'success | conductor1: rpc step_ended handled #3 | killed for ever')
 def adopter_believes_the_journal() -> Iterator[object]:
     """Who adopts a migration decides by its journal, and asks no host: what was not known to have moved goes back."""
-    subject_of, settled = takeover._subject, live_migrate.settle
+    subject_of, settled = takeover._subject, settle.settle
     adopted: set[tuple[str, int]] = set()
 
     def unasked(tools: Any, owned: Any) -> MigrationContext:
@@ -91,25 +90,25 @@ def adopter_believes_the_journal() -> Iterator[object]:
             return Back('its conductor is gone')
         return settled(m)
 
-    with patched(takeover, '_subject', unasked), patched(live_migrate, 'settle', from_the_journal) as there:
+    with patched(takeover, '_subject', unasked), patched(settle, 'settle', from_the_journal) as there:
         yield there
 
 
 @SHELF.plant('model order', 'moves between answers')
 def destination_is_asked_before_the_source() -> Iterator[object]:
     """Where a guest is, is asked of the destination first, so that it may move between the two answers."""
-    look, source_word = hosts.look_at, live_migrate._observe_source
-    earlier: dict[str, settle.Host] = {}
+    look, source_word = hosts.look_at, settle.observe_source
+    earlier: dict[str, settle_table.Host] = {}
 
-    def first(m: MigrationContext) -> settle.Host:
+    def first(m: MigrationContext) -> settle_table.Host:
         if m.destination is not None:
             earlier[m.row.uuid] = look(m, m.destination)
         return source_word(m)
 
-    def kept(m: MigrationContext, host: str) -> settle.Host:
+    def kept(m: MigrationContext, host: str) -> settle_table.Host:
         return earlier.pop(m.row.uuid, None) or look(m, host) if host == m.destination else look(m, host)
 
-    with patched(live_migrate, '_observe_source', first), patched(hosts, 'look_at', kept) as there:
+    with patched(settle, 'observe_source', first), patched(hosts, 'look_at', kept) as there:
         yield there
 
 
@@ -130,36 +129,36 @@ def window_before_the_job_is_not_seen() -> Iterator[object]:
 @SHELF.plant('model fixfail', 'driver fails')
 def returned_and_never_made_are_one() -> Iterator[object]:
     """A host does not tell a call that has returned from one that was never made, so it is made again and again."""
-    observed = settle.source_observed
+    observed = settle_table.source_observed
 
     def same(state: str, job: bool, entry: str) -> Any:
         return observed(state, job, protocol.Entry.NONE if entry == protocol.Entry.RETURNED else entry)
 
-    with patched(settle, 'source_observed', same) as there:
+    with patched(settle_table, 'source_observed', same) as there:
         yield there
 
 
 @SHELF.plant('model xf', 'cut-over fails | host2: rpc poll_live_migrations handled #1 | killed for ever')
 def paused_without_a_job_has_moved() -> Iterator[object]:
     """A guest that is paused at the source without a job has moved, if its destination is down."""
-    down = settle._with_the_destination_down
+    down = settle_table._with_the_destination_down
 
-    def forward(source: settle.Host, *rest: Any) -> Any:
+    def forward(source: settle_table.Host, *rest: Any) -> Any:
         return _Act.FORWARD if source.observed is _Observed.CUTOVER else down(source, *rest)
 
-    with patched(settle, '_with_the_destination_down', forward) as there:
+    with patched(settle_table, '_with_the_destination_down', forward) as there:
         yield there
 
 
 @SHELF.plant('model xb', 'post-copy | host2: rpc poll_live_migrations handled #1 | killed for ever')
 def paused_without_a_job_has_not_moved() -> Iterator[object]:
     """A guest that is paused at the source without a job has not moved, if its destination is down."""
-    down = settle._with_the_destination_down
+    down = settle_table._with_the_destination_down
 
-    def back(source: settle.Host, *rest: Any) -> Any:
+    def back(source: settle_table.Host, *rest: Any) -> Any:
         return _Act.BACK if source.observed is _Observed.CUTOVER else down(source, *rest)
 
-    with patched(settle, '_with_the_destination_down', back) as there:
+    with patched(settle_table, '_with_the_destination_down', back) as there:
         yield there
 
 

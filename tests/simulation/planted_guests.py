@@ -9,7 +9,7 @@ from typing import Any
 
 from migrator.compute.work import Orders
 from migrator.conductor import broker, cleanups
-from migrator.conductor.migration import settle, waiting
+from migrator.conductor.migration import settle_table, waiting
 from migrator.conductor.tasks import live_migrate
 from migrator.db import cleanups as cleanup_rows
 from tests.simulation.plant import Shelf, patched
@@ -73,12 +73,12 @@ def call_is_of_no_migration() -> Iterator[object]:
 @SHELF.plant('I2', 'second-migrations seed 57')
 def absent_is_forward_without_a_job() -> Iterator[object]:
     """A guest that is not at its source has moved, if its destination is down, whether a job of it was seen or not."""
-    down = settle._with_the_destination_down
+    down = settle_table._with_the_destination_down
 
-    def forward(source: settle.Host, *rest: Any) -> Any:
-        return settle.Act.FORWARD if source.observed is settle.Observed.ABSENT else down(source, *rest)
+    def forward(source: settle_table.Host, *rest: Any) -> Any:
+        return settle_table.Act.FORWARD if source.observed is settle_table.Observed.ABSENT else down(source, *rest)
 
-    with patched(settle, '_with_the_destination_down', forward) as there:
+    with patched(settle_table, '_with_the_destination_down', forward) as there:
         yield there
 
 

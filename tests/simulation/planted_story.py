@@ -13,7 +13,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.conductor import periodics, takeover
-from migrator.conductor.migration import hosts, settle
+from migrator.conductor.migration import hosts, settle, settle_table
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import live_migrate
@@ -171,7 +171,7 @@ def planned_stop_leaves_the_books() -> Iterator[object]:
     give_back = live_migrate.return_allocation
 
     def unless_stopped(m: MigrationContext) -> Verdict:
-        return Done() if live_migrate._cancelled_by_stop(m) else give_back(m)
+        return Done() if settle.was_cancelled_by_stop(m) else give_back(m)
 
     with patched(live_migrate, 'return_allocation', unless_stopped) as there:
         yield there
@@ -312,7 +312,7 @@ def error_path_raises() -> Iterator[object]:
         report = m.reports.get((m.source, 'live_migration'))
         return report.result['message'] if report is not None and report.state != 'running' else None
 
-    with patched(live_migrate, '_verdict_of', verdict) as there:
+    with patched(settle, '_verdict_of', verdict) as there:
         yield there
 
 
@@ -327,7 +327,7 @@ def only_events_are_heard() -> Iterator[object]:
 def event_is_taken_for_success() -> Iterator[object]:
     """An event was taken for success, whatever it said, and the destination activated; here its post step is sent off
     at the end of any job."""
-    settled = live_migrate.settle
+    settled = settle.settle
 
     def hopeful(m: MigrationContext) -> Settlement:
         report = m.reports.get((m.source, 'live_migration'))
@@ -336,7 +336,7 @@ def event_is_taken_for_success() -> Iterator[object]:
             hosts.send_request_once(m, m.destination, _POST[1], instance=m.guest, migrate_data=None)
         return settled(m)
 
-    with patched(live_migrate, 'settle', hopeful) as there:
+    with patched(settle, 'settle', hopeful) as there:
         yield there
 
 
@@ -345,13 +345,17 @@ def what_a_killed_host_had_queued_is_forgotten() -> Iterator[object]:
     """A killed compute left what was queued so for ever; here it is not queued again, neither at the host's start nor
     when the host says that it has not begun."""
     column = {
-        **settle.SOURCE,
-        settle.Observed.HERE: (*settle.SOURCE[settle.Observed.HERE][:1], settle.Act.WAIT, settle.Act.BACK),
+        **settle_table.SOURCE,
+        settle_table.Observed.HERE: (
+            *settle_table.SOURCE[settle_table.Observed.HERE][:1],
+            settle_table.Act.WAIT,
+            settle_table.Act.BACK,
+        ),
     }
-    column[settle.Observed.HERE] += settle.SOURCE[settle.Observed.HERE][3:]
+    column[settle_table.Observed.HERE] += settle_table.SOURCE[settle_table.Observed.HERE][3:]
     with (
         patched(takeover, '_needs_queueing', lambda migration, journal: False),
-        patched(settle, 'SOURCE', MappingProxyType(column)) as there,
+        patched(settle_table, 'SOURCE', MappingProxyType(column)) as there,
     ):
         yield there
 

@@ -16,9 +16,9 @@ from typing import Any
 from oslo_log import log as logging
 
 from migrator import exception
-from migrator.conductor.migration import allocations, hosts, settle
+from migrator.conductor.migration import allocations, hosts, settle_table
 from migrator.conductor.migration.context import MigrationContext, Status
-from migrator.conductor.migration.settle import Observed
+from migrator.conductor.migration.settle_table import Observed
 from migrator.objects import base
 from migrator.saga import log
 from migrator.saga.step import Done, Parked, Stuck, Verdict
@@ -89,7 +89,7 @@ def _clean(m: MigrationContext, guest_on: str, other: str) -> Parked | Stuck | N
     if _is_done(m, CLEAN):
         return None
     source = hosts.look_at(m, m.source)
-    destination = hosts.look_at(m, m.destination) if m.destination else settle.Host(Observed.ABSENT)
+    destination = hosts.look_at(m, m.destination) if m.destination else settle_table.Host(Observed.ABSENT)
     for host, found in ((m.source, source), (m.destination, destination)):
         if found.observed is Observed.MISSING:
             return Parked(f'{host} to report what it has of the guest')
@@ -106,7 +106,7 @@ def _clean(m: MigrationContext, guest_on: str, other: str) -> Parked | Stuck | N
     return verdict
 
 
-def _stop(m: MigrationContext, source: settle.Host, destination: settle.Host) -> Parked | Stuck:
+def _stop(m: MigrationContext, source: settle_table.Host, destination: settle_table.Host) -> Parked | Stuck:
     """Abort the job at the source, unless it is in post-copy, so that nothing there can move the guest."""
     m.waits_on = {m.source}
     now = m.tools.threads.clock.monotonic()
@@ -128,7 +128,7 @@ def _stop(m: MigrationContext, source: settle.Host, destination: settle.Host) ->
     return Parked(why)
 
 
-def _clean_or_defer(m: MigrationContext, other: str, there: settle.Host, guests: settle.Host) -> Verdict:
+def _clean_or_defer(m: MigrationContext, other: str, there: settle_table.Host, guests: settle_table.Host) -> Verdict:
     """Clean a host, or defer that.
 
     :param there: the observation of that host.

@@ -8,7 +8,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.conductor.compute_client import HostBusy
-from migrator.conductor.migration import context, settle, waiting
+from migrator.conductor.migration import context, settle_table, waiting
 from migrator.objects import protocol
 from migrator.saga import log
 from migrator.saga.step import Done, Failed, Parked, Stuck
@@ -211,14 +211,14 @@ def send_request_once(m: context.MigrationContext, host: str, step: str, **paylo
     return isinstance(answer, protocol.Answer)
 
 
-def look_at(m: context.MigrationContext, host: str) -> settle.Host:
+def look_at(m: context.MigrationContext, host: str) -> settle_table.Host:
     """Poll a host in the present epoch, and return what it reports of the guest, for the table."""
     found = _poll(m, host)
-    (m.unheard.add if found.observed is settle.Observed.MISSING else m.unheard.discard)(host)
+    (m.unheard.add if found.observed is settle_table.Observed.MISSING else m.unheard.discard)(host)
     return found
 
 
-def _poll(m: context.MigrationContext, host: str) -> settle.Host:
+def _poll(m: context.MigrationContext, host: str) -> settle_table.Host:
     # The earlier observation no longer counts. A later poll with the same content is news then, and wakes the run.
     m.seen.pop(host, None)
     if m.tools.hosts.was_silent(host, m.tools.options.poll_interval):
@@ -230,7 +230,7 @@ def _poll(m: context.MigrationContext, host: str) -> settle.Host:
     except HostBusy:
         # The host was not polled, so a missing answer says nothing about it.
         m.unasked.add(host)
-        return settle.Host(settle.Observed.MISSING)
+        return settle_table.Host(settle_table.Observed.MISSING)
     observation = next((one for one in found or [] if one.migration_uuid == m.row.uuid), None)
     if observation is None:
         if found is not None:
@@ -247,7 +247,7 @@ def _poll(m: context.MigrationContext, host: str) -> settle.Host:
         m.reread_boots()
     if observation.refusal is not None or observation.epoch > m.row.epoch:
         m.waits_on.add(host)
-        return settle.Host(settle.Observed.MISSING)
+        return settle_table.Host(settle_table.Observed.MISSING)
     m.end_silence(host)
     return observed_in(m, observation)
 
@@ -263,7 +263,7 @@ def ask_first(m: context.MigrationContext) -> Parked | Stuck | None:
         if m.row.epoch != epoch:
             m.must_ask = set(m.hosts)
             continue
-        m.must_ask = {host for host, answer in answers.items() if answer.observed is settle.Observed.MISSING}
+        m.must_ask = {host for host, answer in answers.items() if answer.observed is settle_table.Observed.MISSING}
         if m.must_ask:
             m.waits_on |= m.must_ask
             return wait_for_observation(m, *sorted(m.must_ask))
@@ -287,18 +287,18 @@ def wait_for_observation(m: context.MigrationContext, *hosts: str) -> Parked | S
     return Parked(f'{", ".join(sorted(hosts))} to report where the guest is', hosts=hosts)
 
 
-def observed_in(m: context.MigrationContext, observation: protocol.Observation) -> settle.Host:
+def observed_in(m: context.MigrationContext, observation: protocol.Observation) -> settle_table.Host:
     """Return the row of the table for an observation."""
     guest = observation.guest
     if observation.host == m.source:
         entry = protocol.Entry.RETURNED if _has_ended(m, observation) else observation.entry
-        observed = settle.source_observed(guest.state, guest.job, entry)
-        return settle.Host(observed, verdict=observation.verdict, post_copy=guest.post_copy)
+        observed = settle_table.source_observed(guest.state, guest.job, entry)
+        return settle_table.Host(observed, verdict=observation.verdict, post_copy=guest.post_copy)
     preparing = any(
         report.step == 'pre_live_migration' and report.state == protocol.WorkState.RUNNING
         for report in observation.reports
     )
-    return settle.Host(settle.destination_observed(guest.state, preparing), post_copy=guest.post_copy)
+    return settle_table.Host(settle_table.destination_observed(guest.state, preparing), post_copy=guest.post_copy)
 
 
 def _has_ended(m: context.MigrationContext, observation: protocol.Observation) -> bool:
@@ -312,11 +312,11 @@ def _has_ended(m: context.MigrationContext, observation: protocol.Observation) -
     return report is not None and report.boot_id == observation.boot_id and report.state != protocol.WorkState.RUNNING
 
 
-def _unreachable(m: context.MigrationContext, host: str) -> settle.Host:
+def _unreachable(m: context.MigrationContext, host: str) -> settle_table.Host:
     if not m.is_down(host):
-        return settle.Host(settle.Observed.MISSING)
+        return settle_table.Host(settle_table.Observed.MISSING)
     forced = m.tools.database.services.get_compute(host).forced_down
-    return settle.Host(settle.Observed.DOWN, forced_down=forced)
+    return settle_table.Host(settle_table.Observed.DOWN, forced_down=forced)
 
 
 def _known_report(m: context.MigrationContext, host: str, step: str, record: log.StepRecord) -> protocol.Report | None:

@@ -1,319 +1,301 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Settling: a pure function from the observations of both hosts to the next act.
+"""Settling: where the guest is, and what comes next.
 
-The tables have a row for each observation of a host, and a column for the state of the migration. Nothing here polls or
-writes. The caller polls the source first, and the destination once the source has answered.
+It is decided by polling both hosts and reading the table in :mod:`migrator.conductor.migration.settle_table`; never by
+a time-out, and never from the journal alone.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import enum
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from migrator.objects.protocol import Entry, GuestState
+from migrator import exception
+from migrator.conductor.migration import commands, hosts, settle_table
+from migrator.conductor.migration.context import MigrationContext, Status
+from migrator.conductor.migration.settle_table import Act, Column, Decision, Host, Observed
+from migrator.db import types
+from migrator.objects import CANCELLED_BY_STOP, protocol
+from migrator.saga.step import Back, Failed, Forward, GoOn, Lost, Parked, Settlement, Stuck
 
-
-class Observed(enum.StrEnum):
-    """The observation of a host, which is a row of the table. Its value follows the host's name in a sentence."""
-
-    #: There is no job, and the driver call was never made.
-    HERE = 'has the guest, and has not begun to move it'
-    #: There is no job, and the driver call has returned.
-    RETURNED = 'has the guest, and no longer moves it'
-    #: The entry waits in the queue.
-    WAITS = 'has the guest waiting in its queue'
-    #: The entry has left the queue, and there is no job yet.
-    STARTED = 'is about to move the guest'
-    JOB = 'is moving the guest'
-    CUTOVER_JOB = 'is moving the guest, and has paused it for the switchover'
-    CUTOVER = 'has the guest paused for the switchover, and no longer moves it'
-    SHUT_OFF = 'has the guest shut off'
-    ABSENT = 'does not have the guest'
-    WAITING = 'is ready for the guest, and does not run it'
-    PREPARING = 'is getting ready for the guest'
-    RUNS = 'runs the guest'
-    BROKEN = 'has only a part of the memory of the guest, since its post-copy broke off'
-    MISSING = 'has not answered'
-    DOWN = 'is down'
-
-
-class Column(enum.StrEnum):
-    """The state of the migration, which is a column of the table. Its value ends the sentence for an operator."""
-
-    #: The pivot was not sent.
-    NOT_SENT = 'the migration had not begun'
-    QUEUED = 'the migration was last known to be queued'
-    RUNNING = 'the migration was last known to be running'
-    FORWARD = 'the guest had moved'
-    BACK = 'the migration was being undone'
-
-
-class Act(enum.StrEnum):
-    """The next act, which is a cell of the table."""
-
-    GO_ON = 'go on'
-    QUEUE = 'queue it again'
-    PREPARE = 'prepare the destination again'
-    WAIT = 'wait'
-    SEE_RUNNING = 'it runs'
-    ASK = 'the other host decides'
-    ABORT = 'abort it, or cancel it in the queue, and wait'
-    FORWARD = 'forward'
-    BACK = 'unwind'
-    ERROR = 'the guest is lost'
-    POST = 'post step'
-    RESTORE = 'restore the source'
-    CLEAN = 'clean the destination'
-    DONE = 'nothing left to do here'
-    STUCK = 'stuck'
-
-
-_A = Act
-_ORDER = (Column.NOT_SENT, Column.QUEUED, Column.RUNNING, Column.FORWARD, Column.BACK)
-_STUCK = (_A.STUCK,) * 5
-
-#: Observation of the source -> the act, by column.
-SOURCE = MappingProxyType(
-    {
-        Observed.HERE: (_A.GO_ON, _A.QUEUE, _A.BACK, _A.STUCK, _A.RESTORE),
-        Observed.RETURNED: (_A.GO_ON, _A.BACK, _A.BACK, _A.STUCK, _A.RESTORE),
-        Observed.WAITS: (_A.STUCK, _A.WAIT, _A.WAIT, _A.WAIT, _A.ABORT),
-        Observed.STARTED: (_A.STUCK, _A.WAIT, _A.WAIT, _A.WAIT, _A.ABORT),
-        Observed.JOB: (_A.STUCK, _A.SEE_RUNNING, _A.SEE_RUNNING, _A.WAIT, _A.ABORT),
-        Observed.CUTOVER_JOB: (_A.STUCK, _A.WAIT, _A.WAIT, _A.WAIT, _A.ABORT),
-        Observed.CUTOVER: (_A.STUCK, _A.BACK, _A.BACK, _A.POST, _A.RESTORE),
-        Observed.SHUT_OFF: (_A.BACK, _A.BACK, _A.BACK, _A.POST, _A.RESTORE),
-        Observed.ABSENT: (_A.ERROR, _A.ASK, _A.ASK, _A.DONE, _A.STUCK),
-        Observed.BROKEN: _STUCK,
-    }
-)
-
-#: Observation of the destination -> the act, by column.
-DESTINATION = MappingProxyType(
-    {
-        Observed.WAITING: (_A.GO_ON, _A.GO_ON, _A.ASK, _A.STUCK, _A.CLEAN),
-        Observed.PREPARING: (_A.GO_ON, _A.WAIT, _A.ASK, _A.STUCK, _A.CLEAN),
-        Observed.RUNS: (_A.STUCK, _A.FORWARD, _A.FORWARD, _A.POST, _A.STUCK),
-        Observed.ABSENT: (_A.GO_ON, _A.PREPARE, _A.ASK, _A.STUCK, _A.DONE),
-        Observed.BROKEN: _STUCK,
-    }
-)
-
-#: The source has a job. Only RUNS at the destination overrules its row.
+#: The default of live_migration_completion_timeout.
+SECONDS_PER_GIB = 800
+#: The observations of the source under which its events report every further change.
+_ON_ITS_WAY = frozenset({Observed.WAITS, Observed.STARTED, Observed.JOB})
+#: The observations of the source under which a wait may last any time: in the queue, and during the copy.
+_MAY_LAST = frozenset({Observed.WAITS, Observed.JOB})
+#: The source has a job of the migration.
 _JOB = frozenset({Observed.JOB, Observed.CUTOVER_JOB})
-#: The guest could run at the source at any moment.
-_HERE = frozenset({Observed.HERE, Observed.RETURNED})
-#: The acts by precedence: the act of the source and that of the destination are reduced to the earlier one.
-_PRECEDENCE = (
-    _A.STUCK,
-    _A.WAIT,
-    _A.FORWARD,
-    _A.ERROR,
-    _A.BACK,
-    _A.PREPARE,
-    _A.QUEUE,
-    _A.SEE_RUNNING,
-    _A.GO_ON,
-    # The destination is cleaned before the source is restored.
-    _A.CLEAN,
-    _A.RESTORE,
-    _A.POST,
-    _A.DONE,
+#: What an operator can do about a copy whose compute service was killed.
+_COPIES = (
+    ', and its hypervisor may go on copying: start its compute service; or, once the host is fenced, declare it forced '
+    'down'
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Host:
-    """The observation of one host.
+def settle(m: MigrationContext) -> Settlement:
+    """Poll both hosts for the guest, and decide."""
+    known = _settle_without_poll(m)
+    if known is not None:
+        return known
+    asked_again = False
+    while True:
+        source = observe_source(m)
+        if source.observed is Observed.MISSING:
+            m.waits_on = {m.source}
+            return hosts.wait_for_observation(m, m.source)
+        # The destination is polled after the source has answered, since the guest may move between the two polls.
+        destination = hosts.look_at(m, m.destination) if m.destination else Host(Observed.ABSENT)
+        moved = destination.observed in (Observed.RUNS, Observed.BROKEN)
+        if source.observed is Observed.ABSENT and not moved and m.is_deleted():
+            # The guest is not lost, but was deleted with its instance. There is nothing to move or to restore.
+            source = Host(Observed.RETURNED)
+        names = (m.source, m.destination or '')
+        abort, late = m.abort_reason is not None, _would_have_ended(m)
+        decision = settle_table.decide(source, destination, _column(m), abort, asked_again, names, late)
+        if decision.act is Act.ASK:
+            asked_again = True
+            continue
+        if decision.act in (Act.BACK, Act.ABORT, Act.ERROR) and not m.settling:
+            # A sent step is undone only once every host refuses it: raise the epoch, and poll again.
+            m.raise_epoch()
+            asked_again = False
+            continue
+        return _ACTS.get(decision.act, _wait)(m, decision, source, destination)
 
-    :ivar verdict: the result of the driver call: completed, failed or aborted; '' if it has not returned.
-    :ivar forced_down: whether an operator has declared that the host is fenced; only with DOWN.
+
+def _settle_without_poll(m: MigrationContext) -> Settlement | None:
+    """Return the settlement if it needs no poll, or None.
+
+    It needs none if no step was ever sent, or if the source's events report a job in progress.
     """
-
-    observed: Observed
-    verdict: str = ''
-    post_copy: bool = False
-    forced_down: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """The next act, and its reason for an operator."""
-
-    act: Act
-    reason: str
-
-
-def _describe(host: Host) -> str:
-    return f'{host.observed}, as an operator has declared' if host.forced_down else str(host.observed)
-
-
-def source_observed(state: str, job: bool, entry: str) -> Observed:
-    """Return the row for a poll of the source."""
-    if state == GuestState.POSTCOPY_BROKEN:
-        return Observed.BROKEN
-    if state == GuestState.CUTOVER:
-        return Observed.CUTOVER_JOB if job else Observed.CUTOVER
-    if job:
-        return Observed.JOB
-    if entry == Entry.QUEUED:
-        return Observed.WAITS
-    if entry == Entry.STARTED:
-        return Observed.STARTED
-    if state in (GuestState.RUNNING, GuestState.PAUSED):
-        return Observed.RETURNED if entry == Entry.RETURNED else Observed.HERE
-    if state == GuestState.SHUTDOWN:
-        return Observed.SHUT_OFF
-    # A process at the source that only waits to receive a guest is not the guest.
-    return Observed.ABSENT
+    if m.record('live_migration') is None:
+        # The row may name a destination that was only requested. The intent shows whether it was chosen.
+        chosen = m.record('move_allocation')
+        asked = chosen is not None and chosen.input
+        return Back(m.abort_reason) if m.abort_reason is not None and not asked else None
+    report = m.reports.get((m.source, 'live_migration'))
+    if m.abort_reason is not None or report is None or report.epoch < m.row.epoch or m.settling:
+        return None
+    if report.state != protocol.WorkState.RUNNING or any(m.is_down(host) for host in m.hosts):
+        return None
+    if m.unresponsive_for(m.source) >= m.tools.options.service_down_time:
+        return None
+    seen = m.seen.get(m.source)
+    if seen is not None and hosts.observed_in(m, seen).observed not in _ON_ITS_WAY:
+        # Events report the begin and the end of a job, but not post-copy.
+        return None
+    m.waits_on = {m.source}
+    if (report.result or {}).get('started'):
+        _note_running(m)
+        _force_complete(m)
+        return Parked(f'{m.source} to copy the guest', patient=True, in_status=True)
+    if seen is not None and seen.entry == protocol.Entry.STARTED:
+        # The migration has its slot, and the driver may hang.
+        return Parked(f'{m.source} to begin the copy')
+    return Parked(f'a slot in the queue of {m.source}', patient=True, in_status=True)
 
 
-def destination_observed(state: str, preparing: bool) -> Observed:
-    """Return the row for a poll of the destination."""
-    if state == GuestState.POSTCOPY_BROKEN:
-        return Observed.BROKEN
-    if state in (GuestState.RUNNING, GuestState.PAUSED, GuestState.SHUTDOWN):
-        return Observed.RUNS
-    if preparing:
-        return Observed.PREPARING
-    return Observed.WAITING if state in (GuestState.WAITING, GuestState.CUTOVER) else Observed.ABSENT
+# --- the observations ------------------------------------------------------------------------------------------------
 
 
-def decide(
-    source: Host,
-    destination: Host,
-    column: Column,
-    abort: bool,
-    asked_again: bool = False,
-    names: tuple[str, str] = ('', ''),
-    late: bool = False,
-) -> Decision:
-    """Return the next act and its reason.
+def observe_source(m: MigrationContext) -> Host:
+    """Return the observation of the source.
 
-    :param abort: whether there is an abort reason: a request, a failure or a time-out.
-    :param asked_again: whether both hosts have repeated their observations.
-    :param names: the names of the source and of the destination, for the reason.
-    :param late: whether the copy has lasted longer than the default time-out allows.
+    It comes from the source's planned stop, or from its final event if that reports ``completed``, or else from a poll.
     """
-    act = _decide(source, destination, column, abort, asked_again, late)
-    return Decision(act, _reason(act, source, destination, column, names))
+    if was_cancelled_by_stop(m):
+        # The source closed its queue before it reported the stop. That boot accepts no late command, and no later boot
+        # is sent a migration with an abort request. The source may be unreachable for ever.
+        return Host(Observed.RETURNED)
+    report = m.reports.get((m.source, 'live_migration'))
+    if report is not None and report.epoch >= m.row.epoch and report.state == protocol.WorkState.DONE:
+        if (report.result or {}).get('verdict') == 'completed':
+            # The driver guarantees that the source's copy can never run again.
+            return Host(Observed.CUTOVER, verdict='completed')
+    return hosts.look_at(m, m.source)
 
 
-def _reason(act: Act, source: Host, destination: Host, column: Column, names: tuple[str, str]) -> str:
-    """Return the observations in a sentence, followed by what an operator can do if the migration is stuck."""
-    ours, theirs = (
-        ' '.join(filter(None, words)) for words in zip(('The source', 'the destination'), names, strict=True)
-    )
-    ours, theirs = f'{ours} {_describe(source)}', f'{theirs} {_describe(destination)}'
-    seen = f'{ours}; {theirs}; {column}.'
-    if act is not Act.STUCK:
-        return seen
-    if column is Column.QUEUED and source.observed is Observed.ABSENT and destination.observed is Observed.DOWN:
-        helps = (
-            'No migration job of the guest was seen, and no host that answers has it: start the compute service of '
-            'the destination. Or look which host has the guest, and abandon the migration with --guest-on that host.'
-        )
-    elif Observed.DOWN in (source.observed, destination.observed):
-        helps = 'Start the compute service that is down. Or, if its host is fenced, declare the host forced down.'
-    elif Observed.BROKEN in (source.observed, destination.observed):
-        helps = 'No host can run the guest as it is: start it again from its disk.'
-    elif source.observed in _HERE and destination.observed is Observed.RUNS:
-        helps = 'Both hosts have the guest, running or shut off: look which copy is right, and undefine the other.'
-    else:
-        helps = 'This fits no known case: look which host has the guest.'
-    return f'{seen} {helps}'
+def was_cancelled_by_stop(m: MigrationContext) -> bool:
+    """Return whether the source has cancelled the migration in its queue because its service was stopped."""
+    return m.row.abort_verdict == CANCELLED_BY_STOP
 
 
-def _decide(source: Host, destination: Host, column: Column, abort: bool, asked_again: bool, late: bool) -> Act:
-    if Observed.MISSING in (source.observed, destination.observed):
-        return _A.WAIT
-    if Observed.DOWN in (source.observed, destination.observed):
-        return _with_a_host_down(source, destination, column, abort, late)
-    if source.observed in _HERE and destination.observed is Observed.RUNS:
-        # The two polls were not at the same time, and the guest may have moved between them.
-        return _A.STUCK if asked_again else _A.ASK
-    theirs = _cell(SOURCE, source.observed, column)
-    others = _cell(DESTINATION, destination.observed, column)
-    if abort and column in (Column.NOT_SENT, Column.QUEUED, Column.RUNNING):
-        theirs = _requested(theirs, source.observed)
-        # The preparation of the destination no longer matters.
-        others = _A.ASK if others in (_A.PREPARE, _A.GO_ON, _A.WAIT) else others
+def _column(m: MigrationContext) -> Column:
+    if m.record('live_migration') is None:
+        return Column.NOT_SENT
+    return Column.QUEUED if m.row.status == Status.QUEUED else Column.RUNNING
+
+
+def _would_have_ended(m: MigrationContext) -> bool:
+    """Return whether the copy has lasted longer than the default time-out of a running source allows."""
+    began, flavor = m.row.running_at, m.guest.flavor
+    if began is None:
+        return False
+    block = commands.migrate_data(m, 'pre_live_migration').block_migration
+    disks = flavor.root_gb + flavor.ephemeral_gb if block else 0
+    longest = SECONDS_PER_GIB * (max(2.0, flavor.memory_mb / 1024) + disks)
+    return bool((m.now() - began).total_seconds() >= longest)
+
+
+def job_has_ended(m: MigrationContext) -> Parked | Stuck | None:
+    """Return what the migration waits for while the source still has a job after the outcome, as in post-copy."""
+    settled = m.result('live_migration')
+    if not settled.get('post_copy') and not settled.get('job'):
+        return None
+    source = hosts.look_at(m, m.source)
+    if source.observed is Observed.MISSING:
+        m.waits_on = {m.source}
+        return hosts.wait_for_observation(m, m.source)
     if source.observed in _JOB:
-        # After the outcome forward the post step waits for the end of the job, as in post-copy.
-        overruled = destination.observed is Observed.RUNS and column is not Column.FORWARD
-        return others if overruled else theirs
-    if (
-        source.observed is Observed.ABSENT
-        and destination.observed is Observed.ABSENT
-        and column in (Column.QUEUED, Column.RUNNING)
-    ):
-        return _A.ERROR
-    if source.observed is Observed.WAITS and others is _A.PREPARE:
-        # A start without a prepared destination would fail. It can be prepared while the guest waits.
-        return _A.PREPARE
-    if {theirs, others} == {_A.ASK}:
-        return _A.STUCK
-    if theirs is _A.ASK and others is _A.GO_ON:
-        return _A.QUEUE
-    if theirs is _A.ABORT:
-        return theirs if others is not _A.STUCK else others
-    return min({theirs, others} - {_A.ASK}, key=_PRECEDENCE.index)
+        m.waits_on = {m.source}
+        return Parked(f'the last pages to leave {m.source}')
+    broken = source.observed is Observed.BROKEN
+    if source.observed is Observed.DOWN and m.destination:
+        # The destination lacks the pages that the source still has to send.
+        destination = hosts.look_at(m, m.destination)
+        if destination.observed is Observed.MISSING:
+            m.waits_on = {m.destination}
+            return hosts.wait_for_observation(m, m.destination)
+        broken = destination.observed is Observed.BROKEN
+        if destination.post_copy and not broken:
+            m.waits_on = set(m.hosts)
+            return Parked(f'the last pages to leave {m.source}, which is down', hosts=(m.source,))
+    if broken:
+        return Stuck(f'Post-copy broke off: neither {m.source} nor {m.destination} has all of the memory.')
+    return None
 
 
-def _cell(table: MappingProxyType[Observed, tuple[Act, ...]], observed: Observed, column: Column) -> Act:
-    return table[observed][_ORDER.index(column)]
+# --- the acts of the table -------------------------------------------------------------------------------------------
 
 
-def _requested(act: Act, observed: Observed) -> Act:
-    """Return the act that replaces a cell of the source if there is an abort reason."""
-    if act in (_A.GO_ON, _A.QUEUE):
-        return _A.BACK
-    if observed in (Observed.WAITS, Observed.JOB, Observed.CUTOVER_JOB) and act in (_A.WAIT, _A.SEE_RUNNING):
-        # A paused guest with a job is included. Force completion pauses a guest long before it moves, and the driver
-        # decides whether an abort still comes in time.
-        return _A.ABORT
-    return act
+def _go_on(m: MigrationContext, decision: Decision, source: Host, destination: Host) -> Settlement:
+    return GoOn() if m.record('live_migration') is None else _queue(m, decision, source, destination)
 
 
-def _with_a_host_down(source: Host, destination: Host, column: Column, abort: bool, late: bool) -> Act:
-    if source.observed is destination.observed:
-        return _A.STUCK
-    if column in (Column.FORWARD, Column.BACK):
-        up, table = (destination, DESTINATION) if source.observed is Observed.DOWN else (source, SOURCE)
-        return _cell(table, up.observed, column)
-    if column is Column.NOT_SENT:
-        if destination.observed is Observed.RUNS or source.observed in _JOB | {Observed.CUTOVER, Observed.BROKEN}:
-            return _A.STUCK
-        return _A.ERROR if source.observed is Observed.ABSENT else _A.BACK
-    if source.observed is Observed.DOWN:
-        if destination.observed is Observed.RUNS:
-            return _A.FORWARD
-        if source.forced_down:
-            return _A.ERROR
-        # The destination still receives the copy, so the source's hypervisor goes on without its compute service.
-        copies = column is Column.RUNNING and destination.observed is Observed.WAITING
-        return _A.WAIT if copies and not abort and not late else _A.STUCK
-    return _with_the_destination_down(source, destination, column, abort)
+def _queue(m: MigrationContext, _decision: Decision, _source: Host, _destination: Host) -> Settlement:
+    m.reports.pop((m.source, 'live_migration'), None)
+    verdict = commands.queue(m)
+    report = m.reports.get((m.source, 'live_migration'))
+    if report is not None and (report.result or {}).get('gone'):
+        return Stuck(
+            f'Source {m.source} no longer has the guest, and destination {m.destination} only waits for it: look which '
+            'host has it.'
+        )
+    return verdict
 
 
-def _with_the_destination_down(source: Host, destination: Host, column: Column, abort: bool) -> Act:
-    if source.post_copy and destination.forced_down:
-        return _A.ERROR
-    if source.verdict == 'completed':
-        return _A.FORWARD
-    if source.observed is Observed.ABSENT:
-        # A guest whose job was never seen has not left by migration, and may exist on no host.
-        return _A.FORWARD if column is Column.RUNNING else _A.STUCK
-    if source.observed in _HERE:
-        return _A.BACK
-    if source.observed is Observed.WAITS:
-        return _A.ABORT if abort or destination.forced_down else _A.WAIT
-    if source.observed is Observed.JOB:
-        return _A.ABORT if abort or destination.forced_down else _A.WAIT
-    if source.observed in (Observed.CUTOVER, Observed.SHUT_OFF) and source.verdict in ('failed', 'aborted'):
-        return _A.BACK
-    if source.observed in (Observed.STARTED, Observed.CUTOVER_JOB):
-        return _A.WAIT
-    return _A.STUCK
+def _prepare(m: MigrationContext, _decision: Decision, _source: Host, _destination: Host) -> Settlement:
+    assert m.destination is not None
+    m.reports.pop((m.destination, 'pre_live_migration'), None)
+    found = commands.prepare(m)
+    if not isinstance(found, protocol.Report):
+        return found
+    if found.state != protocol.WorkState.DONE:
+        return Failed(f'Host {m.destination} could not prepare for the guest again: {found.reason}')
+    m.wake_at = m.tools.threads.clock.monotonic()
+    return Parked('another poll of both hosts')
+
+
+def _forward(_m: MigrationContext, _decision: Decision, source: Host, destination: Host) -> Settlement:
+    job = source.observed in _JOB
+    return Forward({'verdict': source.verdict or 'completed', 'post_copy': destination.post_copy, 'job': job})
+
+
+def _back(m: MigrationContext, decision: Decision, source: Host, _destination: Host) -> Settlement:
+    failure = _verdict_of(m) or decision.reason
+    if m.row.abort_requested_at is not None and source.verdict == 'failed':
+        # The driver's verdict decides the result of an abort.
+        m.will(failure=failure, abort_verdict=f'{Status.FAILED}: {failure}')
+    return Back(m.abort_reason or failure)
+
+
+def _lost(m: MigrationContext, decision: Decision, _source: Host, _destination: Host) -> Settlement:
+    if m.record('live_migration') is not None:
+        return Lost(f'The guest is lost. {decision.reason}')
+    # The guest may never have been there.
+    where = f'Host {m.source} has no guest {m.row.instance_uuid}, and its migration had not begun'
+    return Lost(f'{where}: look whether another host has it, and whether the allocations name that host.')
+
+
+def _stuck(_m: MigrationContext, decision: Decision, _source: Host, _destination: Host) -> Settlement:
+    return Stuck(decision.reason)
+
+
+def _abort(m: MigrationContext, _decision: Decision, source: Host, _destination: Host) -> Settlement:
+    """Cancel the migration in the source's queue, or abort its job. The source carries out a repeated request once."""
+    request = 'live_migration_abort'
+    if source.observed in _JOB:
+        # An old host cannot cancel a queued migration, but can abort a running one.
+        _note_running(m)
+    pause = Parked(f'{m.source} to abort the job')
+    # The wait includes the status, so that a request sent while queued is sent again for the job.
+    wait = m.ledger.of(f'{request} {m.row.status}', m.source)
+    try:
+        hosts.send_request(m, wait, request, instance=m.guest, migration=m.row)
+    except exception.ServiceTooOld as error:
+        pause = Parked(f'the copy to begin, since only then it can be aborted: {error}', patient=True)
+    m.waits_on = {m.source}
+    return pause
+
+
+def _see_running(m: MigrationContext, decision: Decision, source: Host, destination: Host) -> Settlement:
+    _note_running(m)
+    _force_complete(m)
+    return _wait(m, decision, source, destination)
+
+
+def _wait(m: MigrationContext, decision: Decision, source: Host, destination: Host) -> Settlement:
+    """Wait for an event of the source, or poll a host without a valid answer again."""
+    m.waits_on = {m.source}
+    unheard = m.destination if destination.observed is Observed.MISSING else None
+    if unheard:
+        m.waits_on = set(m.hosts)
+        found = hosts.wait_for_observation(m, unheard)
+        if isinstance(found, Stuck):
+            return found
+    # The migration waits with the source down only while its hypervisor may still copy.
+    alone = source.observed is Observed.DOWN and destination.observed is Observed.WAITING
+    if alone:
+        m.note_silence(m.source, m.tools.hosts.silent_for(m.source), answers=False, helps=_COPIES)
+    # Force completion pauses a guest long before it moves.
+    forced = source.observed is Observed.CUTOVER_JOB and m.row.force_complete_requested_at is not None
+    goes_on = (source.observed in _MAY_LAST or forced or alone) and m.outcome is None and m.abort_reason is None
+    why = f'progress of the migration ({decision.reason})'
+    return Parked(why, patient=goes_on, in_status=goes_on, hosts=(unheard,) if unheard else None)
+
+
+_ACTS: Mapping[Act, Callable[[MigrationContext, Decision, Host, Host], Settlement]] = MappingProxyType(
+    {
+        Act.GO_ON: _go_on,
+        Act.QUEUE: _queue,
+        Act.PREPARE: _prepare,
+        Act.FORWARD: _forward,
+        Act.BACK: _back,
+        Act.ERROR: _lost,
+        Act.STUCK: _stuck,
+        Act.ABORT: _abort,
+        Act.SEE_RUNNING: _see_running,
+    }
+)
+
+
+def _note_running(m: MigrationContext) -> None:
+    if m.row.status == Status.QUEUED:
+        m.will(status=Status.RUNNING.value, running_at=types.now())
+        m.commit()
+
+
+def _force_complete(m: MigrationContext) -> None:
+    """Send a force-complete request to the source, which carries it out once, however often it receives it."""
+    request = 'live_migration_force_complete'
+    if m.row.force_complete_requested_at is not None:
+        hosts.send_request(m, m.ledger.of(request, m.source), request, instance=m.instance)
+
+
+def _verdict_of(m: MigrationContext) -> str | None:
+    report = m.reports.get((m.source, 'live_migration'))
+    if report is None or report.state == protocol.WorkState.RUNNING:
+        return None
+    return report.reason or f'The hypervisor of {m.source} ended the job: {(report.result or {}).get("verdict")}.'

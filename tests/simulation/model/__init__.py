@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """An executable model of one live migration, searched breadth first: every order in which things can happen.
 
-It drives the product's own pure functions: :func:`migrator.conductor.migration.settle.decide` with ``source_says``
-and ``destination_says``, :func:`migrator.placement_client.allocation_state.observe_pair`, and the table of legal moves.
+It drives the product's own pure functions: :func:`migrator.conductor.migration.settle_table.decide` with
+``source_observed`` and ``destination_observed``, :func:`migrator.placement_client.allocation_state.observe_pair`, and
+the table of legal moves.
 What a conductor does with their answers is written again here, after ``conductor/tasks/live_migrate.py``,
-``conductor/migration/{context,hosts,allocations}.py``, ``conductor/{takeover,cleanups}.py`` and
+``conductor/migration/{context,settle,hosts,allocations}.py``, ``conductor/{takeover,cleanups}.py`` and
 ``saga/executor.py``; what a host does, after ``compute/work.py`` and ``manager.py``. A change of these changes the
 model with them.
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from migrator.conductor.migration.settle import Host, Observed
+from migrator.conductor.migration.settle_table import Host, Observed
 from tests.simulation.model import settling
 from tests.simulation.model.search import Step
 from tests.simulation.model.state import (

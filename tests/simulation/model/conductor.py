@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from migrator.conductor.migration.settle import Act, Host, Observed
+from migrator.conductor.migration.settle_table import Act, Host, Observed
 from migrator.objects.migration import MigrationStatus as Status
 from tests.simulation.model import placement, settling
 from tests.simulation.model.asking import Asking

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import functools
 
-from migrator.conductor.migration import settle
+from migrator.conductor.migration import settle_table
 from migrator.objects.migration import MigrationStatus
 from migrator.objects.protocol import Entry, GuestState
 from tests.simulation.model.state import WORK_ENDS, Destination, Phase, Row, Source
 
 #: What a host says when it is down, and what a planned stop of the source has left in its place.
-DOWN = settle.Host(settle.Observed.DOWN)
-CALLED_OFF = settle.Host(settle.Observed.RETURNED)
+DOWN = settle_table.Host(settle_table.Observed.DOWN)
+CALLED_OFF = settle_table.Host(settle_table.Observed.RETURNED)
 
 _GUEST = {
     'here': GuestState.RUNNING,
@@ -37,7 +37,7 @@ _VERDICTS = frozenset({'completed', 'failed', 'aborted'})
 
 
 @functools.cache
-def source_word(guest: str, work: str, hasty: bool = False) -> settle.Host:
+def source_word(guest: str, work: str, hasty: bool = False) -> settle_table.Host:
     """Return what the source's answer to a poll comes to, as orders.word_of has it.
 
     :param hasty: planted: between the queue and the driver's call it says that there is nothing.
@@ -45,36 +45,36 @@ def source_word(guest: str, work: str, hasty: bool = False) -> settle.Host:
     entry = Entry.RETURNED if work in WORK_ENDS else _ENTRY.get(work, Entry.NONE)
     if hasty and entry == Entry.STARTED:
         entry = Entry.NONE
-    observed = settle.source_observed(_GUEST[guest], guest in ('job', 'cutover'), entry)
-    return settle.Host(observed, verdict=work if work in _VERDICTS else '')
+    observed = settle_table.source_observed(_GUEST[guest], guest in ('job', 'cutover'), entry)
+    return settle_table.Host(observed, verdict=work if work in _VERDICTS else '')
 
 
 @functools.cache
-def destination_word(guest: str, work: str) -> settle.Host:
+def destination_word(guest: str, work: str) -> settle_table.Host:
     """Return what the destination's answer comes to."""
-    return settle.Host(settle.destination_observed(_GUEST[guest], work == 'preparing'))
+    return settle_table.Host(settle_table.destination_observed(_GUEST[guest], work == 'preparing'))
 
 
-def of_source(source: Source, hasty: bool = False) -> settle.Host:
+def of_source(source: Source, hasty: bool = False) -> settle_table.Host:
     """Return the word of a source as it now is."""
     return source_word(source.guest, source.work, hasty)
 
 
-def of_destination(destination: Destination) -> settle.Host:
+def of_destination(destination: Destination) -> settle_table.Host:
     """Return the word of a destination as it now is."""
     return destination_word(destination.guest, destination.work)
 
 
-def column(row: Row) -> settle.Column:
+def column(row: Row) -> settle_table.Column:
     """Return where a migration stands, as tasks/live_migrate.py has it."""
     if row.phase < Phase.LIVE_INTENDED:
-        return settle.Column.NOT_SENT
-    return settle.Column.QUEUED if row.status == MigrationStatus.QUEUED else settle.Column.RUNNING
+        return settle_table.Column.NOT_SENT
+    return settle_table.Column.QUEUED if row.status == MigrationStatus.QUEUED else settle_table.Column.RUNNING
 
 
 @functools.cache
 def decide(
-    source: settle.Host, destination: settle.Host, where: settle.Column, against: bool, again: bool
-) -> settle.Act:
+    source: settle_table.Host, destination: settle_table.Host, where: settle_table.Column, against: bool, again: bool
+) -> settle_table.Act:
     """Return the product's decision."""
-    return settle.decide(source, destination, where, against, again).act
+    return settle_table.decide(source, destination, where, against, again).act

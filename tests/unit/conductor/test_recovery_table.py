@@ -3,16 +3,16 @@
 """Tests of every cell of the table that settles a migration after a restart.
 
 The protocol is written here a second time, cell by cell. A row or column that only one of the two has fails a test.
-``test_settle.py`` tests how two rows are combined, and ``tests/functional/test_restart.py`` how each comes about.
+``test_settle_table.py`` tests how two rows are combined, and ``tests/functional/test_restart.py`` how each comes about.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from migrator.conductor.migration import settle
-from migrator.conductor.migration.settle import Act, Column, Observed
-from tests.unit.conductor.migration import test_settle
+from migrator.conductor.migration import settle_table
+from migrator.conductor.migration.settle_table import Act, Column, Observed
+from tests.unit.conductor.migration import test_settle_table
 
 COLUMNS = (Column.NOT_SENT, Column.QUEUED, Column.RUNNING, Column.FORWARD, Column.BACK)
 
@@ -36,7 +36,7 @@ DESTINATION = {
     Observed.ABSENT: 'go on | prepare | ask | stuck | done',
     Observed.BROKEN: 'stuck | stuck | stuck | stuck | stuck',
 }
-BOTH = (('source', settle.SOURCE, SOURCE), ('destination', settle.DESTINATION, DESTINATION))
+BOTH = (('source', settle_table.SOURCE, SOURCE), ('destination', settle_table.DESTINATION, DESTINATION))
 
 
 def cells() -> list[object]:
@@ -64,11 +64,11 @@ def test_table_has_every_row_and_column() -> None:
 
 
 def test_each_row_is_combined_with_others() -> None:
-    joined = [(observed, other) for observed, other, _ in test_settle.SOURCE_ROWS]
-    joined += [(other, observed) for observed, other, _ in test_settle.DESTINATION_ROWS]
-    assert {source for source, _ in joined} == set(settle.SOURCE)
-    assert {destination for _, destination in joined} == set(settle.DESTINATION)
+    joined = [(observed, other) for observed, other, _ in test_settle_table.SOURCE_ROWS]
+    joined += [(other, observed) for observed, other, _ in test_settle_table.DESTINATION_ROWS]
+    assert {source for source, _ in joined} == set(settle_table.SOURCE)
+    assert {destination for _, destination in joined} == set(settle_table.DESTINATION)
 
 
 def test_every_report_of_a_host_has_a_row_or_counts_as_no_reply() -> None:
-    assert set(settle.SOURCE) | set(settle.DESTINATION) | {Observed.MISSING, Observed.DOWN} == set(Observed)
+    assert set(settle_table.SOURCE) | set(settle_table.DESTINATION) | {Observed.MISSING, Observed.DOWN} == set(Observed)

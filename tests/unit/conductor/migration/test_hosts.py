@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from migrator.conductor.migration import context, hosts, settle
+from migrator.conductor.migration import context, hosts, settle_table
 from migrator.objects import protocol
 from migrator.saga import log
 from migrator.saga.step import Parked
@@ -29,9 +29,9 @@ def observation(m: context.MigrationContext, **fields: Any) -> protocol.Observat
     return protocol.Observation(**{**known, 'guest': guest, **fields})
 
 
-@pytest.mark.parametrize(('ahead', 'observed'), [(0, settle.Observed.HERE), (1, settle.Observed.MISSING)])
+@pytest.mark.parametrize(('ahead', 'observed'), [(0, settle_table.Observed.HERE), (1, settle_table.Observed.MISSING)])
 def test_an_answer_that_was_given_to_a_newer_owner_decides_nothing(
-    still: Stage, monkeypatch: pytest.MonkeyPatch, ahead: int, observed: settle.Observed
+    still: Stage, monkeypatch: pytest.MonkeyPatch, ahead: int, observed: settle_table.Observed
 ) -> None:
     m = still.adopt(still.accept())
     said = [observation(m, epoch=m.row.epoch + ahead)]
@@ -52,9 +52,10 @@ def test_a_report_from_before_the_step_was_to_be_done_again_does_not_count(still
 
 
 @pytest.mark.parametrize(
-    ('boot', 'observed'), [('this boot', settle.Observed.RETURNED), ('an earlier one', settle.Observed.HERE)]
+    ('boot', 'observed'),
+    [('this boot', settle_table.Observed.RETURNED), ('an earlier one', settle_table.Observed.HERE)],
 )
-def test_only_a_report_of_this_boot_ends_the_call(still: Stage, boot: str, observed: settle.Observed) -> None:
+def test_only_a_report_of_this_boot_ends_the_call(still: Stage, boot: str, observed: settle_table.Observed) -> None:
     m = still.adopt(still.accept())
     m.take_report(report(m, 'host1', LIVE, boot_id=boot))
     assert hosts.observed_in(m, observation(m)).observed is observed

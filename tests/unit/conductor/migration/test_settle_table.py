@@ -9,8 +9,8 @@ import itertools
 
 import pytest
 
-from migrator.conductor.migration import settle
-from migrator.conductor.migration.settle import Act, Column, Host, Observed
+from migrator.conductor.migration import settle_table
+from migrator.conductor.migration.settle_table import Act, Column, Host, Observed
 from migrator.objects.protocol import Entry, GuestState
 
 COLUMNS = (Column.NOT_SENT, Column.QUEUED, Column.RUNNING, Column.FORWARD, Column.BACK)
@@ -116,7 +116,7 @@ def decide(
     late: bool = False,
 ) -> Act:
     hosts = [one if isinstance(one, Host) else Host(one) for one in (source, destination)]
-    return settle.decide(*hosts, column, abort, asked_again, late=late).act
+    return settle_table.decide(*hosts, column, abort, asked_again, late=late).act
 
 
 class TestTable:
@@ -300,7 +300,7 @@ def every_case() -> list:
 class TestTotality:
     def test_every_case_has_an_answer_with_a_reason_that_names_both_hosts(self) -> None:
         for source, destination, column, abort, again in every_case():
-            decision = settle.decide(source, destination, column, abort, again)
+            decision = settle_table.decide(source, destination, column, abort, again)
             assert decision.act in Act
             assert source.observed in decision.reason
             assert destination.observed in decision.reason
@@ -331,9 +331,9 @@ class TestTotality:
 
     def test_every_poll_has_a_row(self) -> None:
         for state, job, entry in itertools.product(GuestState, (False, True), Entry):
-            assert settle.source_observed(state, job, entry) in SOURCE_OBSERVED
+            assert settle_table.source_observed(state, job, entry) in SOURCE_OBSERVED
         for state, preparing in itertools.product(GuestState, (False, True)):
-            assert settle.destination_observed(state, preparing) in DESTINATION_OBSERVED
+            assert settle_table.destination_observed(state, preparing) in DESTINATION_OBSERVED
 
 
 class TestWords:
@@ -360,7 +360,7 @@ class TestWords:
         ],
     )
     def test_observation_of_the_source(self, state: str, job: bool, entry: str, observed: Observed) -> None:
-        assert settle.source_observed(state, job, entry) == observed
+        assert settle_table.source_observed(state, job, entry) == observed
 
     @pytest.mark.parametrize(
         ('state', 'preparing', 'observed'),
@@ -375,4 +375,4 @@ class TestWords:
         ],
     )
     def test_observation_of_the_destination(self, state: str, preparing: bool, observed: Observed) -> None:
-        assert settle.destination_observed(state, preparing) == observed
+        assert settle_table.destination_observed(state, preparing) == observed
