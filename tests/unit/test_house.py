@@ -30,8 +30,6 @@ STILL: dict[tuple[str, str], int] = {
     ('attributes of a class', 'migrator/conductor/migration/context.py:MigrationContext'): 31,
     ('attributes of a class', 'migrator/simulator/monitor.py:Monitor'): 26,
     ('attributes of a class', 'migrator/testing/cloud.py:Cloud'): 20,
-    ('attributes of a class', 'migrator/testing/simulation/scheduler.py:Scheduler'): 19,
-    ('attributes of a class', 'migrator/testing/simulation/sim_thread.py:SimThread'): 16,
     ('attributes of a class', 'migrator/virt/fake/hypervisor.py:FakeHypervisor'): 19,
     ('attributes of a class', 'migrator/virt/fake/job.py:Job'): 29,
     ('imports under another name', 'migrator'): 2,

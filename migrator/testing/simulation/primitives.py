@@ -41,12 +41,12 @@ class SimClock:
     def monotonic(self) -> float:
         """Return the virtual monotonic clock, in seconds."""
         self._process.check()
-        return MONOTONIC_START + self._process.scheduler.time / 1_000_000
+        return MONOTONIC_START + self._process.scheduler.timers.time / 1_000_000
 
     def now(self) -> datetime.datetime:
         """Return the virtual time, in UTC."""
         self._process.check()
-        return START + datetime.timedelta(microseconds=self._process.scheduler.time)
+        return START + datetime.timedelta(microseconds=self._process.scheduler.timers.time)
 
 
 class SimLock:
@@ -67,9 +67,9 @@ class SimLock:
         if not self._process.alive:
             self._process.check()
         scheduler.cross(me, 'lock')
-        until = None if timeout < 0 else scheduler.time + timeout * 1_000_000
+        until = None if timeout < 0 else scheduler.timers.time + timeout * 1_000_000
         while self._owner is not None:
-            left = None if until is None else (until - scheduler.time) / 1_000_000
+            left = None if until is None else (until - scheduler.timers.time) / 1_000_000
             if not blocking or (left is not None and left <= 0):
                 return False
             if left is None:

@@ -11,7 +11,6 @@ the simulation: let all others run.
 from __future__ import annotations
 
 import contextvars
-import heapq
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -19,11 +18,8 @@ from typing import Any
 import greenlet
 
 from migrator.testing.simulation.sim_thread import (
-    BACKGROUND,
     DEAD,
     DRIVING,
-    FOREGROUND,
-    NO_TIMER,
     READY,
     WAITING,
     Deadlock,
@@ -34,6 +30,7 @@ from migrator.testing.simulation.sim_thread import (
     SimThread,
     describe,
 )
+from migrator.testing.simulation.timers import Timers
 
 #: The default for :attr:`Scheduler.most_passes`.
 MAX_PASSES = 1_000_000
@@ -61,16 +58,15 @@ class Scheduler:
     :param world: the process of the main thread. It is never killed while the scheduler is in use.
     :ivar processes: the processes that are alive.
     :ivar paused: the processes that are paused.
-    :ivar time: virtual microseconds since the start. It is an integer, so that a deadline that was computed with
-        rounded floats is reached at most one microsecond later.
-    :ivar passes: the number of switches between threads.
-    :ivar most_passes: the switches without a tick of the clock after which :class:`Livelock` is raised.
+    :ivar timers: the clock, and the timers of the waiting threads.
+    :ivar passes: the number of switches between threads since the last tick of the clock.
+    :ivar most_passes: the number of passes after which :class:`Livelock` is raised.
     :ivar failures: errors that no thread caught. The main thread raises them at its next crossing.
     """
 
     def __init__(self, policy: Policy, world: Process) -> None:
         self.policy = policy
-        self.time = 0
+        self.timers = Timers()
         self.passes = 0
         self.most_passes = MAX_PASSES
         self.failures: list[BaseException] = []
@@ -85,10 +81,6 @@ class Scheduler:
         self.given_up: list[str] = []
         self._ready: list[SimThread] = []
         self._frozen: list[SimThread] = []
-        self._timers: list[tuple[int, int, int, SimThread]] = []
-        self._armed = [0, 0, 0]
-        self._sequence = 0
-        self._passes_at_tick = 0
         # While the main thread drives: the latest time of the clock, and whether to stop at background timers only.
         self._limit = -1
         self._until_quiet = False
@@ -139,17 +131,13 @@ class Scheduler:
         if waiters is not None:
             waiters.append(me)
         if timeout is not None:
-            me.timer = BACKGROUND if me.background else FOREGROUND
-            self._armed[me.timer] += 1
-            self._sequence += 1
-            at = self.time + max(1, round(timeout * 1_000_000))
-            heapq.heappush(self._timers, (at, self._sequence, me.ticket, me))
+            self.timers.arm(me, timeout)
         self._switch(me)
         return me.woken
 
     def wake(self, thread: SimThread, woken: bool = True) -> None:
         """Make a waiting thread ready; the caller has removed it from the list of waiters."""
-        self._disarm(thread)
+        self._end_wait(thread)
         thread.woken = woken
         thread.state = READY
         self._ready.append(thread)
@@ -204,30 +192,15 @@ class Scheduler:
 
         :return: False if there is no such timer.
         """
-        timers = self._timers
-        while timers and timers[0][3].ticket != timers[0][2]:
-            heapq.heappop(timers)
-        if not timers or timers[0][0] > limit:
+        due = self.timers.tick(limit)
+        if not due:
             return False
-        self.time = at = timers[0][0]
-        self._passes_at_tick = self.passes
-        while timers and timers[0][0] == at:
-            _, _, ticket, thread = heapq.heappop(timers)
-            if thread.ticket == ticket:
-                if thread.waiters is not None:
-                    thread.waiters.remove(thread)
-                self.wake(thread, woken=False)
+        self.passes = 0
+        for thread in due:
+            if thread.waiters is not None:
+                thread.waiters.remove(thread)
+            self.wake(thread, woken=False)
         return True
-
-    @property
-    def armed(self) -> int:
-        """The number of pending timers, background ones included."""
-        return sum(self._armed)
-
-    @property
-    def quiet(self) -> bool:
-        """Whether all pending timers are background ones."""
-        return not self._armed[FOREGROUND]
 
     def fail(self, error: BaseException) -> None:
         """Make the main thread raise ``error`` as soon as it runs."""
@@ -235,7 +208,8 @@ class Scheduler:
 
     def dump(self) -> str:
         """Return one line per thread: its name, its state, what it waits for, and its line of code."""
-        lines = [f'at {self.time / 1e6:.6f} s, {self.armed} timers:', describe(self.main, self._is_frozen(self.main))]
+        lines = [f'at {self.timers.time / 1e6:.6f} s, {self.timers.armed} timers:']
+        lines.append(describe(self.main, self._is_frozen(self.main)))
         for process in self.processes:
             lines += [describe(thread, self._is_frozen(thread)) for thread in process.threads]
         return '\n'.join(lines)
@@ -291,17 +265,17 @@ class Scheduler:
                 if self.paused and self._is_frozen(thread):
                     self._frozen.append(thread)
                     continue
-                if self.passes - self._passes_at_tick > self.most_passes:
+                if self.passes > self.most_passes:
                     return self._to_main(Livelock(self.most_passes, self.dump()), thread)
                 return thread
             if main.state == DRIVING:
-                if (self._until_quiet and self.quiet) or not self.tick(self._limit):
+                if (self._until_quiet and self.timers.quiet) or not self.tick(self._limit):
                     return main
             elif not self.tick(float('inf')):
                 return self._to_main(Deadlock(f'nothing can run and no timer is left; {self.dump()}'))
 
     def _to_main(self, error: Deadlock, pushed_back: SimThread | None = None) -> SimThread:
-        self._passes_at_tick = self.passes
+        self.passes = 0
         if pushed_back is not None:
             self._ready.append(pushed_back)
         self._take_out(self.main)
@@ -315,13 +289,12 @@ class Scheduler:
             self._frozen.remove(thread)
         if thread.waiters is not None and thread in thread.waiters:
             thread.waiters.remove(thread)
-        self._disarm(thread)
+        self._end_wait(thread)
 
-    def _disarm(self, thread: SimThread) -> None:
-        thread.ticket += 1
+    def _end_wait(self, thread: SimThread) -> None:
         thread.waiters = None
-        self._armed[thread.timer] -= 1 if thread.timer else 0
-        thread.timer = NO_TIMER
+        if thread.timer is not None:
+            self.timers.disarm(thread)
 
     def _is_frozen(self, thread: SimThread) -> bool:
         return thread.home.paused or thread.acting.paused

@@ -14,7 +14,6 @@ import greenlet
 
 #: The states of a thread.
 NEW, READY, WAITING, DRIVING, DEAD = 'new', 'ready', 'waiting', 'driving', 'dead'
-NO_TIMER, FOREGROUND, BACKGROUND = 0, 1, 2
 
 
 class ProcessKilled(BaseException):
@@ -52,7 +51,7 @@ class SimThread:
     """One thread of a simulated process, which is a greenlet from its first run to its end."""
 
     __slots__ = ('acting', 'background', 'deaths', 'greenlet', 'home', 'name', 'quiet_event', 'reaper', 'state',
-                 'task', 'ticket', 'timer', 'waiters', 'wanted', 'where', 'woken')  # fmt: skip
+                 'task', 'timer', 'waiters', 'wanted', 'where', 'woken')  # fmt: skip
 
     def __init__(self, name: str, home: Process, task: Callable[[], Any] | None) -> None:
         self.name = name
@@ -65,8 +64,7 @@ class SimThread:
         self.waiters: list[SimThread] | None = None
         self.wanted: Any = None
         self.woken = False
-        self.ticket = 0
-        self.timer = NO_TIMER
+        self.timer: Timer | None = None
         self.background = 0
         self.quiet_event: object = None
         self.reaper: SimThread | None = None
@@ -76,6 +74,19 @@ class SimThread:
     def doomed(self) -> bool:
         """Whether a process of the thread is dead, so that it must not have any effect any more."""
         return not (self.home.alive and self.acting.alive)
+
+
+class Timer:
+    """The timer of one waiting thread.
+
+    :ivar thread: the waiting thread; None once the thread waits no more.
+    """
+
+    __slots__ = ('background', 'thread')
+
+    def __init__(self, thread: SimThread) -> None:
+        self.thread: SimThread | None = thread
+        self.background = bool(thread.background)
 
 
 class Policy(Protocol):

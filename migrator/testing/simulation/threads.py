@@ -62,7 +62,7 @@ class Simulation:
     @property
     def time(self) -> float:
         """Virtual seconds since the start."""
-        return self.scheduler.time / 1_000_000
+        return self.scheduler.timers.time / 1_000_000
 
     def process(self, name: str) -> SimThreads:
         """Return a new process, or the next incarnation of a used name, with other uuids."""
@@ -94,17 +94,17 @@ class Simulation:
 
     def advance(self, seconds: float) -> None:
         """Run everything that is due within ``seconds`` from now, and move the clock to that time."""
-        until = self.scheduler.time + round(seconds * 1_000_000)
+        until = self.scheduler.timers.time + round(seconds * 1_000_000)
         self.scheduler.drive(until)
-        self.scheduler.time = until
+        self.scheduler.timers.time = until
 
     def run(self, limit: float = 3600) -> None:
         """Run until only background timers are left (see :meth:`SimThreads.background`).
 
         :raises TimedOut: other timers are left after ``limit`` virtual seconds.
         """
-        self.scheduler.drive(self.scheduler.time + round(limit * 1_000_000), until_quiet=True)
-        if not self.scheduler.quiet:
+        self.scheduler.drive(self.scheduler.timers.time + round(limit * 1_000_000), until_quiet=True)
+        if not self.scheduler.timers.quiet:
             raise TimedOut(f'not at rest after {limit} s; {self.dump()}')
 
     def run_until(self, predicate: Callable[[], Any], timeout: float = 60) -> None:
@@ -112,12 +112,13 @@ class Simulation:
 
         :raises TimedOut: it was not true within ``timeout`` virtual seconds, or no thread and no timer is left.
         """
-        until = self.scheduler.time + round(timeout * 1_000_000)
+        timers = self.scheduler.timers
+        until = timers.time + round(timeout * 1_000_000)
         self.scheduler.drive(-1)
         while not predicate():
             if not self.scheduler.tick(until):
-                why = f'not within {timeout} s' if self.scheduler.armed else 'nothing can run and no timer is left'
-                self.scheduler.time = until
+                why = f'not within {timeout} s' if timers.armed else 'nothing can run and no timer is left'
+                timers.time = until
                 raise TimedOut(f'{why}; {self.dump()}')
             self.scheduler.drive(-1)
 

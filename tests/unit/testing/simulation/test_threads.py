@@ -57,7 +57,7 @@ def observed_run(seed):
             pool.submit(work, a, name)
             b.start(work, b, name.upper(), name=name)
         simulation.run()
-        return simulation.trace, order, simulation.scheduler.passes
+        return simulation.trace, order, simulation.time
 
 
 def test_same_seed_gives_same_run_and_other_seeds_give_other_runs():
