@@ -167,10 +167,10 @@ def _park(conductor: Any, migration_uuid: str) -> None:
 
 
 def _count_statements(cloud: Any) -> list[str]:
-    from migrator.db import watch
+    from migrator.db.engine import watch
 
     statements: list[str] = []
-    watch.watch(cloud.engine, statements.append, lambda: None)
+    watch(cloud.engine, statements.append, lambda: None)
     return statements
 
 

@@ -60,7 +60,7 @@ MIGRATOR = (
     'migrator.compute.manager',
     'migrator.conductor.manager',
     'migrator.conf.opts',
-    'migrator.db.sync',
+    'migrator.db.schema.sync',
     'migrator.testing.fake_world.driver',
     'migrator.testing.fake_world.server',
     'migrator.virt.fake.driver',

@@ -27,9 +27,9 @@ from migrator.objects import base, times
 
 if TYPE_CHECKING:  # a module that only some verbs need is imported there, so that --help is fast
     from migrator.context import RequestContext
-    from migrator.db import conductors
     from migrator.db.api import Database
     from migrator.db.engine import Engine
+    from migrator.db.services import Incarnation
     from migrator.placement_client import client as placement_client
     from migrator.rpc import RPC
 
@@ -61,9 +61,9 @@ class Asked:
 
     def engine(self) -> Engine:
         """Return the engine of the configured database, without retries, because an operator waits."""
-        from migrator.db import options
+        from migrator.db.engine import engine_from_conf
 
-        return options.engine_from_conf(self.conf, self.threads, max_retries=0)
+        return engine_from_conf(self.conf, self.threads, max_retries=0)
 
     @functools.cached_property
     def database(self) -> Database:
@@ -73,8 +73,8 @@ class Asked:
         :raises migrator.exception.SchemaTooNew: a later release wrote the schema.
         :raises migrator.exception.DatabaseUnreachable: the database is away.
         """
-        from migrator.db import sync
         from migrator.db.api import Database
+        from migrator.db.schema import sync
 
         engine = self.engine()
         sync.check(engine)
@@ -276,7 +276,7 @@ def moment(at: datetime.datetime) -> str:
 span, ago = times.span, times.ago
 
 
-def why_unheard(incarnations: Iterable[conductors.Life], now: datetime.datetime) -> str | None:
+def why_unheard(incarnations: Iterable[Incarnation], now: datetime.datetime) -> str | None:
     """Return why no conductor receives reports of compute hosts, or None if one does.
 
     If none does, each host is shown as it was at the last report.

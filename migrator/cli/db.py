@@ -12,7 +12,7 @@ from migrator.cli.command import Asked, Verb
 
 def sync_(asked: Asked) -> int:
     """Upgrade the schema to this release."""
-    from migrator.db import sync
+    from migrator.db.schema import sync
 
     engine = asked.engine()
     before = sync.version(engine)
@@ -25,7 +25,7 @@ def sync_(asked: Asked) -> int:
 
 def version(asked: Asked) -> int:
     """Show the version of the schema; exit 1 if it is not that of this release."""
-    from migrator.db import sync
+    from migrator.db.schema import sync
 
     engine = asked.engine()
     found, wanted = sync.version(engine), sync.head()

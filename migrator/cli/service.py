@@ -17,10 +17,8 @@ from migrator.cli.command import Asked
 from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, Service
 
 if TYPE_CHECKING:
-    from migrator.db import conductors
     from migrator.db.cleanups import Cleanup
-
-    Life = conductors.Life
+    from migrator.db.services import Incarnation
 
 
 BINARIES = (COMPUTE_BINARY, CONDUCTOR_BINARY)
@@ -31,7 +29,7 @@ def list_(asked: Asked) -> int:
     """List the services, and the lease of each conductor."""
     database, arguments = asked.database, asked.arguments
     now = database.services.now()
-    incarnations: dict[str, list[Life]] = collections.defaultdict(list)
+    incarnations: dict[str, list[Incarnation]] = collections.defaultdict(list)
     for conductor in database.conductors.list():
         incarnations[conductor.server].append(conductor)
     deferred: dict[str, list[Cleanup]] = collections.defaultdict(list)
@@ -56,7 +54,7 @@ def list_(asked: Asked) -> int:
 
 def _document(
     service: Service,
-    incarnations: Sequence[Life],
+    incarnations: Sequence[Incarnation],
     deferred: Sequence[Cleanup],
     now: datetime.datetime,
     lease_seconds: float,

@@ -14,9 +14,10 @@ from typing import Any
 
 from migrator import exception
 from migrator.cli import command
-from migrator.db import actions, conductors, saga_log
+from migrator.db import actions, saga_log
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
+from migrator.db.services import Incarnation
 from migrator.objects import COMPUTE_BINARY, Instance, Migration, MigrationStatus, Outcome, Service
 from migrator.saga import log
 
@@ -55,7 +56,7 @@ class Story:
     cleanups: Sequence[Cleanup]
     requests: Sequence[actions.Action]
     services: Sequence[Service]
-    lives: Sequence[conductors.Life]
+    lives: Sequence[Incarnation]
     lease: float
     before: int = 0
     running: int = 0
@@ -65,7 +66,7 @@ class Story:
         return next((life.server for life in self.lives if life.id == owner), owner)
 
     @property
-    def owner(self) -> conductors.Life | None:
+    def owner(self) -> Incarnation | None:
         """The conductor's incarnation that owns the migration, or owned it at its end; None: it never had an owner."""
         return next((life for life in self.lives if life.id == self.migration.owner), None)
 

@@ -27,10 +27,10 @@ App = Callable[..., Iterable[bytes]]
 def register(conf: cfg.ConfigOpts) -> None:
     """Register the options of the API."""
     from migrator.conf import opts
-    from migrator.db import options
+    from migrator.db import engine
 
     opts.register_opts(conf)
-    options.register_opts(conf)
+    engine.register_opts(conf)
 
 
 def make_app(process: Process) -> App:

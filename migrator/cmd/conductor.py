@@ -31,10 +31,10 @@ _METRICS_THREADS = 2
 def register(conf: cfg.ConfigOpts) -> None:
     """Register the options of a conductor."""
     from migrator.conf import opts
-    from migrator.db import options
+    from migrator.db import engine
 
     opts.register_opts(conf)
-    options.register_opts(conf)
+    engine.register_opts(conf)
 
 
 def begin(process: Process) -> None:

@@ -113,12 +113,12 @@ def read_conf(files: Sequence[str]) -> cfg.ConfigOpts:
     :raises migrator.exception.ConfigurationError: a file is missing or cannot be read, or a value is not valid.
     """
     from migrator.conf import opts
-    from migrator.db import options
+    from migrator.db import engine
     from migrator.runtime import settings
 
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
-    options.register_opts(conf)
+    engine.register_opts(conf)
     settings.parse(conf, PROG, [f'--config-file={file}' for file in files])
     for problem in settings.problems(conf):
         raise problem
@@ -153,9 +153,9 @@ def main(
     except exception.ConfigurationError as error:
         return _fail(USAGE, error)
     except exception.DatabaseUnreachable as error:
-        from migrator.db import options
+        from migrator.db import engine
 
-        refused = options.refusal(conf, error) if conf is not None else None
+        refused = engine.refusal(conf, error) if conf is not None else None
         return _fail(UNREACHABLE, _line(error)) if refused is None else _fail(USAGE, _line(refused))
     except cfg.Error as error:
         return _fail(USAGE, _line(error))
@@ -176,10 +176,10 @@ def _fail(status: int, error: object) -> int:
 
 
 def _line(error: object) -> str:
-    from migrator.db import options
+    from migrator.db import engine
 
     # Later lines of a database's error quote the statement and its parameters. The first may quote the URL.
-    return options.without_password((str(error).strip().splitlines() or ['an error without a text'])[0])
+    return engine.without_password((str(error).strip().splitlines() or ['an error without a text'])[0])
 
 
 if __name__ == '__main__':

@@ -32,10 +32,10 @@ Result = upgradecheck.Result
 
 def _register(conf: cfg.ConfigOpts) -> None:
     from migrator.conf import opts
-    from migrator.db import options
+    from migrator.db import engine
 
     opts.register_opts(conf)
-    options.register_opts(conf)
+    engine.register_opts(conf)
 
 
 class Checks(upgradecheck.UpgradeCommands):
@@ -48,14 +48,14 @@ class Checks(upgradecheck.UpgradeCommands):
         self._conf = conf
 
     def _engine(self) -> Engine:
-        from migrator.db import options
+        from migrator.db.engine import engine_from_conf
 
-        return options.engine_from_conf(self._conf, executors.NativeThreads(), max_retries=0)
+        return engine_from_conf(self._conf, executors.NativeThreads(), max_retries=0)
 
     def _database(self) -> Database:
         """Return the database, after a check that this release knows its schema."""
-        from migrator.db import sync
         from migrator.db.api import Database
+        from migrator.db.schema import sync
 
         engine = self._engine()
         sync.check(engine)
@@ -63,7 +63,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
     def _schema(self) -> Result:
         """Check whether the schema is this release's."""
-        from migrator.db import sync
+        from migrator.db.schema import sync
 
         sync.check(self._engine())
         return Result(Code.SUCCESS, f'at {sync.head()}')
@@ -121,9 +121,9 @@ def _result(check: Callable[[], Result]) -> Result:
     try:
         return check()
     except exception.MigratorException as error:
-        from migrator.db import options
+        from migrator.db import engine
 
-        return Result(Code.FAILURE, options.without_password(' '.join(str(error).split())))
+        return Result(Code.FAILURE, engine.without_password(' '.join(str(error).split())))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from migrator import executors
-from migrator.db import actions, cleanups, conductors, instances, migrations, purge, requests, services, standing
+from migrator.db import actions, cleanups, instances, migrations, purge, services
 from migrator.db.engine import Engine, OneSession
 
 
@@ -30,12 +30,11 @@ class Database:
         self.instances = instances.Instances(self.engine)
         self.migrations = migrations.Migrations(self.engine, threads)
         self.services = services.Services(self.engine, threads)
-        self.conductors = conductors.Conductors(self.engine, self.services)
-        self.requests = requests.Requests(self.engine)
+        self.conductors = services.Conductors(self.engine, self.services)
+        self.requests = actions.Requests(self.engine)
         self.cleanups = cleanups.Cleanups(self.engine)
         self.actions = actions.Actions(self.engine)
         self.purge = purge.Purge(self.engine)
-        self.standing = standing.Standing(self.engine)
 
     @contextlib.contextmanager
     def one_session(self) -> Iterator[Database]:

@@ -13,8 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from migrator import exception
-from migrator.db import conductors, models, tenures
-from migrator.db import engine as engines
+from migrator.db import models, tenures
+from migrator.db.engine import Engine, retried
+from migrator.db.services import alive
 
 _T = models.HOST_DEBTS
 #: The steps that remove a guest, or what is left of it, from a host.
@@ -123,10 +124,10 @@ def _check_free(session: Any, cleanup: Cleanup, beside: bool) -> None:
 class Cleanups:
     """The rows of ``host_debts``."""
 
-    def __init__(self, engine: engines.Engine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    @engines.retried
+    @retried
     def adopt(self, cleanup: Cleanup, owner: str, beside: bool = True) -> Cleanup | None:
         """Take over a cleanup that no living conductor owns.
 
@@ -138,7 +139,7 @@ class Cleanups:
         :returns: the cleanup after the takeover. None if another conductor owns it, it is done, it is blocked by now,
             or a migration in progress works on the guest at this host.
         """
-        free = sa.or_(_T.c.owner.is_(None), ~conductors.alive(_T.c.owner))
+        free = sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner))
         try:
             with self._engine.writer() as session:
                 row = session.execute(sa.select(_T).where(_T.c.id == cleanup.id)).one_or_none()
@@ -153,7 +154,7 @@ class Cleanups:
         except Busy:
             return None
 
-    @engines.retried
+    @retried
     def raise_epoch(self, cleanup: Cleanup, seen: int, seen_tenure: int = 0) -> Cleanup | None:
         """Begin a new epoch of a cleanup and a new tenure of its instance, above all that its host has seen.
 
@@ -192,31 +193,31 @@ class Cleanups:
             raise Busy
         return after
 
-    @engines.retried
+    @retried
     def forget(self, cleanup: Cleanup) -> None:
         """Delete a cleanup that is done, if owner and epoch are unchanged."""
         with self._engine.writer() as session:
             session.execute(sa.delete(_T).where(*_same(cleanup)))
 
-    @engines.retried
+    @retried
     def note_failure(self, cleanup: Cleanup, reason: str) -> None:
         """Write why the host could not do a cleanup at the last try, if owner and epoch are unchanged."""
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(*_same(cleanup), _T.c.reason != reason).values(reason=reason))
 
-    @engines.retried
+    @retried
     def let_go(self, cleanup: Cleanup) -> None:
         """Release ownership of a cleanup after the host has answered; the next try adopts it again."""
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(*_same(cleanup)).values(owner=None))
 
-    @engines.retried
+    @retried
     def raise_alarm(self, cleanup: Cleanup, why: str) -> None:
         """Block a cleanup until an operator looks at it."""
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(*_same(cleanup)).values(alarm=why))
 
-    @engines.retried
+    @retried
     def try_again(self, seen: Sequence[Cleanup]) -> int:
         """Unblock cleanups that an operator has looked at, so that a conductor runs them again.
 
@@ -231,7 +232,7 @@ class Cleanups:
                 taken += found.rowcount
         return taken
 
-    @engines.retried
+    @retried
     def discard(self, seen: Cleanup) -> bool:
         """Delete a blocked cleanup, because an operator has decided that it is not needed.
 

@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Connections and transactions of the database."""
+"""Connections and transactions of the database, and the options of ``[database]``.
+
+An import registers nothing. :func:`register_opts` registers the options on a given ConfigOpts.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
+from oslo_config import cfg
+from oslo_db.exception import CantStartEngineError, DBConnectionError, DBDeadlock, DBDuplicateEntry, DBError
+from oslo_db.options import database_opts
 from oslo_db.sqlalchemy import enginefacade
 from sqlalchemy import orm
 
@@ -168,15 +174,15 @@ def translated() -> Iterator[None]:
     """
     try:
         yield
-    except (db_exception.DBConnectionError, db_exception.CantStartEngineError, sa.exc.TimeoutError) as error:
+    except (DBConnectionError, CantStartEngineError, sa.exc.TimeoutError) as error:
         raise exception.DatabaseUnreachable(reason=_first_line(error)) from None
-    except (db_exception.DBError, sa.exc.DBAPIError) as error:
-        if isinstance(error, (db_exception.DBDuplicateEntry, db_exception.DBDeadlock)):
+    except (DBError, sa.exc.DBAPIError) as error:
+        if isinstance(error, (DBDuplicateEntry, DBDeadlock)):
             raise
         inner = getattr(error, 'inner_exception', None) or getattr(error, 'orig', None) or error
         if _sqlstate(inner) == _SERIALIZATION_FAILURE:
             # oslo.db has no class for this error. The remedy is the same as for a deadlock: a retry.
-            raise db_exception.DBDeadlock(inner) from error
+            raise DBDeadlock(inner) from error
         if _is_read_only(inner):
             raise exception.DatabaseReadOnly(reason=_first_line(inner)) from None
         if _is_away(inner) or _sqlstate(inner) == _LOCK_NOT_AVAILABLE:
@@ -192,7 +198,7 @@ def deadlocks_translated() -> Iterator[None]:
     """
     try:
         yield
-    except db_exception.DBDeadlock as error:
+    except DBDeadlock as error:
         reason = f'it let other transactions go first each time ({_first_line(error)})'
         raise exception.DatabaseUnreachable(reason=reason) from None
 
@@ -229,9 +235,9 @@ def retried(method: Callable[..., R]) -> Callable[..., R]:
 
     The wrapped method raises :class:`~migrator.exception.DatabaseUnreachable` if each try ends in a deadlock.
     """
-    from oslo_db import api as db_api
+    from oslo_db.api import wrap_db_retry
 
-    retrying: Callable[..., R] = db_api.wrap_db_retry(
+    retrying: Callable[..., R] = wrap_db_retry(
         max_retries=5, retry_on_deadlock=True, retry_interval=0.1, inc_retry_interval=True, max_retry_interval=2
     )(method)
 
@@ -241,3 +247,110 @@ def retried(method: Callable[..., R]) -> Callable[..., R]:
             return retrying(*args, **kwargs)
 
     return wrapped
+
+
+GROUP = 'database'
+
+#: The options for the engine. The others configure the API layer of oslo.db, which is not used.
+_ENGINE_OPTIONS = (
+    'mysql_sql_mode',
+    'mysql_wsrep_sync_wait',
+    'connection_recycle_time',
+    'connection_debug',
+    'max_pool_size',
+    'max_overflow',
+    'pool_timeout',
+    'sqlite_synchronous',
+    'connection_trace',
+    'max_retries',
+    'retry_interval',
+    'connection_parameters',
+)
+_EXAMPLE = 'postgresql+psycopg2://USER:PASSWORD@HOST/migrator'
+#: The errors of a database that runs and refuses the connection on each try. They have no class of their own.
+_REFUSES = re.compile(
+    r'password authentication failed|no password supplied|no pg_hba\.conf entry|(role|database) "[^"]*" does not exist'
+    r'|Access denied|Unknown database|unable to open database file'
+)
+#: Everything up to the host. A password may contain an @.
+_UP_TO_HOST = re.compile(r'//\S*@')
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the section ``[database]`` on the given ConfigOpts only."""
+    # Copy the options, because oslo.db returns its own objects, and a changed default would apply everywhere.
+    conf.register_opts(copy.deepcopy(database_opts), group=GROUP)
+
+
+def engine_from_conf(conf: cfg.ConfigOpts, threads: executors.Threads, **overrides: Any) -> Engine:
+    """Return the engine of ``[database] connection``; it connects when it is first used.
+
+    :param conf: a configuration on which :func:`register_opts` was called.
+    :param overrides: options of oslo.db that replace the configured ones, such as ``max_retries=0`` for an error at
+        once.
+    :raises migrator.exception.ConfigurationError: the URL is missing or invalid, or its driver is not installed.
+    """
+    settings = conf[GROUP]
+    connection = settings.connection
+    if not connection:
+        raise _misconfigured(connection, f'give it a URL such as {_EXAMPLE}.')
+    _check(connection)
+    chosen = {name: getattr(settings, name) for name in _ENGINE_OPTIONS} | overrides
+    return Engine(connection, threads, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def refusal(conf: cfg.ConfigOpts, error: exception.DatabaseUnreachable) -> exception.ConfigurationError | None:
+    """Return the error for a database that runs and refuses the connection, or None if it is away."""
+    if not _REFUSES.search(str(error)):
+        return None
+    shown = without_password(conf[GROUP].connection)
+    return _misconfigured(shown, f'the database refuses the connection: {error.kwargs["reason"]}')
+
+
+def without_password(text: str) -> str:
+    """Return a text without the credentials of its URLs."""
+    return _UP_TO_HOST.sub('//***@', text)
+
+
+def _check(connection: str) -> None:
+    try:
+        dialect = sa.engine.make_url(connection).get_dialect()
+    except sa.exc.NoSuchModuleError:
+        scheme = connection.partition(':')[0]
+        detail = f'SQLAlchemy knows no database {scheme!r}: give a URL such as {_EXAMPLE}.'
+        raise _misconfigured(without_password(connection), detail) from None
+    except (sa.exc.ArgumentError, ValueError):
+        # In a malformed URL the place of the password is unknown, so only the beginning is shown.
+        shown = connection if '@' not in connection else f'{connection[:4]}...'
+        raise _misconfigured(shown, f'it is not the URL of a database: give one such as {_EXAMPLE}.') from None
+    try:
+        dialect.import_dbapi()
+    except ImportError as error:
+        detail = f'its driver is not installed ({error}): install it, or name another after a +, as in {_EXAMPLE}.'
+        raise _misconfigured(without_password(connection), detail) from None
+
+
+def _misconfigured(value: object, detail: str) -> exception.ConfigurationError:
+    return exception.ConfigurationError(option=f'[{GROUP}] connection', value=value, detail=detail)
+
+
+_CONTROL = ('BEGIN', 'COMMIT', 'ROLLBACK', 'SAVEPOINT', 'RELEASE')
+
+
+def watch(engine: Engine, statement: Callable[[str], None], commit: Callable[[], None]) -> None:
+    """Call two functions from now on, in the thread that uses the database.
+
+    :param statement: called with each statement before it is sent, except those that begin and end transactions.
+    :param commit: called before each commit.
+    """
+
+    def before_statement(_connection: Any, _cursor: Any, text: str, *_more: Any) -> None:
+        # On SQLite oslo.db sends BEGIN as a statement. On other databases the driver sends it, without this event.
+        if not text.lstrip().upper().startswith(_CONTROL):
+            statement(text)
+
+    def before_commit(_connection: Any) -> None:
+        commit()
+
+    sa.event.listen(engine.sa_engine, 'before_cursor_execute', before_statement)
+    sa.event.listen(engine.sa_engine, 'commit', before_commit)

@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The rows of instances."""
+"""Instances, and the state of an instance and its migrations in words, for the message of an error.
+
+The text names no host, because the caller may not be allowed to know it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
+from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception
-from migrator.db import cleanups, models, rows, standing, tenures, types
-from migrator.db import engine as engines
-from migrator.objects import Instance
+from migrator.db import cleanups, models, tenures, types
+from migrator.db.engine import Engine, retried
+from migrator.objects import ENDS, Instance, MigrationStatus, times
 
-_T = models.INSTANCES
+_T, _M = models.INSTANCES, models.MIGRATIONS
+_S = MigrationStatus
+_TOO_LATE_TO_ABORT = (_S.RUNNING_POST_COPY, _S.POST_MIGRATING)
 
 #: The task_state of an instance, as in nova, while its row exists and its allocation may be gone.
 DELETING = 'deleting'
@@ -26,10 +31,10 @@ DELETING = 'deleting'
 class Instances:
     """The rows of ``instances``."""
 
-    def __init__(self, engine: engines.Engine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    @engines.retried
+    @retried
     def create(self, instance: Instance) -> Instance:
         """Register an instance.
 
@@ -46,9 +51,9 @@ class Instances:
             with self._engine.writer() as session:
                 session.execute(sa.insert(_T).values(**values))
                 cleanups.hold_at(session, instance.uuid, instance.host)
-        except db_exception.DBDuplicateEntry:
+        except DBDuplicateEntry:
             with self._engine.reader() as session:
-                facts = standing.existing(session, instance.uuid)
+                facts = _existing(session, instance.uuid)
             raise exception.InstanceExists(instance_uuid=instance.uuid, facts=facts) from None
         return self.get(instance.uuid)
 
@@ -61,7 +66,7 @@ class Instances:
             row = session.execute(sa.select(_T).where(_T.c.uuid == uuid)).one_or_none()
             if row is None:
                 raise exception.InstanceNotFound(instance_uuid=uuid)
-            return rows.instance(row)
+            return models.instance(row)
 
     def list(
         self,
@@ -92,9 +97,9 @@ class Instances:
                 query = query.where(sa.tuple_(_T.c.created_at, _T.c.id) < sa.tuple_(last.created_at, last.id))
             if limit is not None:
                 query = query.limit(limit)
-            return [rows.instance(row) for row in session.execute(query)]
+            return [models.instance(row) for row in session.execute(query)]
 
-    @engines.retried
+    @retried
     def update(self, uuid: str, **values: Any) -> None:
         """Change columns of one instance: its lock, or the power state that an embedding service reports.
 
@@ -105,7 +110,7 @@ class Instances:
             if not found.rowcount:
                 raise exception.InstanceNotFound(instance_uuid=uuid)
 
-    @engines.retried
+    @retried
     def begin_delete(self, uuid: str) -> None:
         """Set an instance's task_state to deleting, so that no migration of it is accepted any more.
 
@@ -121,7 +126,7 @@ class Instances:
             if not found.rowcount:
                 self._raise_why_not(session, uuid)
 
-    @engines.retried
+    @retried
     def delete(self, uuid: str) -> None:
         """Delete the row of an instance.
 
@@ -133,12 +138,84 @@ class Instances:
             if not found.rowcount:
                 self._raise_why_not(session, uuid)
 
+    def invalid_state(self, instance_uuid: str, **more: Any) -> exception.InstanceInvalidState:
+        """Return the error of :func:`invalid_state`, for a caller without a session."""
+        with self._engine.reader() as session:
+            return invalid_state(session, instance_uuid, **more)
+
     @staticmethod
     def _raise_why_not(session: Any, uuid: str) -> None:
         if session.execute(sa.select(_T.c.id).where(_T.c.uuid == uuid)).scalar() is not None:
-            raise exception.MigrationInProgress(instance_uuid=uuid, facts=standing.of(session, uuid))
+            raise exception.MigrationInProgress(instance_uuid=uuid, facts=standing(session, uuid))
         raise exception.InstanceNotFound(instance_uuid=uuid)
 
 
 def _has_migration(uuid: str) -> Any:
-    return sa.select(models.MIGRATIONS.c.id).where(models.MIGRATIONS.c.in_progress_instance_uuid == uuid).exists()
+    return sa.select(_M.c.id).where(_M.c.in_progress_instance_uuid == uuid).exists()
+
+
+def standing(session: Any, instance_uuid: str, migration_id: int | None = None) -> str:
+    """Return the state of a migration of an instance, since when, and what to do.
+
+    :param migration_id: the migration. With None, or if the instance has no such migration: the one in progress, or
+        else the last one.
+    """
+    query = (
+        sa.select(_M, types.now().label('now'))
+        .where(_M.c.instance_uuid == instance_uuid)
+        .order_by(_M.c.id != (migration_id or 0), _M.c.in_progress_instance_uuid.is_(None), _M.c.id.desc())
+        .limit(1)
+    )
+    row = session.execute(query).one_or_none()
+    if row is None:
+        return 'it has no migration.'
+    now = types.aware(row.now)
+    if row.status in ENDS:
+        ended = f'ended {row.status} {times.ago(row.updated_at or row.created_at, now)}'
+        if row.id == migration_id:
+            return f'migration {row.id} {ended} and cannot be changed any more.'
+        return f'its last migration, {row.id}, {ended}.'
+    return f'migration {row.id}, accepted {times.ago(row.created_at, now)}, is {row.status}{_advice(row)}.'
+
+
+def _advice(row: Any) -> str:
+    if row.stuck_reason is not None:
+        return f' and stuck: ask an operator to look at it (migrator-manage migration show {row.id})'
+    if row.abort_requested_at is not None:
+        return ' and is being aborted: wait for it to end'
+    if row.status in _TOO_LATE_TO_ABORT:
+        return ': wait for it to end, which no abort can prevent'
+    return ': wait for it to end, or abort it'
+
+
+def _existing(session: Any, instance_uuid: str) -> str:
+    """Return a text that says which instance has this uuid, and what to do."""
+    row = session.execute(sa.select(_T, types.now().label('now')).where(_T.c.uuid == instance_uuid)).one_or_none()
+    if row is None:
+        return 'it was deleted meanwhile; try again.'
+    age = times.ago(row.created_at, types.aware(row.now))
+    return f'it is {row.name} on {row.host}, {row.vm_state}, created {age}; delete it first, or keep it as it is.'
+
+
+def invalid_state(
+    session: Any,
+    instance_uuid: str,
+    attr: str,
+    state: str | None,
+    method: str,
+    wanted: Sequence[str] = (),
+    migration_id: int | None = None,
+) -> exception.InstanceInvalidState:
+    """Return the error for an instance in the wrong state.
+
+    :param wanted: the states in which the request is possible.
+    :param migration_id: the migration that the request named, if any.
+    """
+    facts = standing(session, instance_uuid, migration_id)
+    if wanted:
+        facts = f'it has to be {" or ".join(wanted)}; {facts}'
+    elif attr == 'task_state' and state != 'migrating':
+        facts = f'that has to end first; {facts}'
+    return exception.InstanceInvalidState(
+        instance_uuid=instance_uuid, attr=attr, state=state, method=method, facts=facts
+    )

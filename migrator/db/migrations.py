@@ -11,16 +11,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
+from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception, executors
 from migrator.context import RequestContext
-from migrator.db import actions, cleanups, conductors, models, rows, saga_log, standing, tenures, types
-from migrator.db import engine as engines
+from migrator.db import actions, cleanups, instances, models, saga_log, tenures, types
 from migrator.db.cleanups import Cleanup
-from migrator.db.services import Services
-from migrator.objects import COMPUTE_BINARY, MIGRATABLE_VM_STATES, Instance, Migration, compute_node, protocol
-from migrator.objects import migration as migration_objects
+from migrator.db.engine import Engine, retried
+from migrator.db.services import Services, alive
+from migrator.objects import (
+    CANCELLED_BY_STOP,
+    COMPUTE_BINARY,
+    ENDS,
+    MIGRATABLE_VM_STATES,
+    Instance,
+    Migration,
+    MigrationStatus,
+    compute_node,
+    protocol,
+)
+from migrator.objects.migration import check_move
 from migrator.saga import log
 
 _T = models.MIGRATIONS
@@ -30,7 +40,7 @@ _L = models.SAGA_LOG
 _OF_INSTANCE = 'of_instance_'
 #: The column is set and cleared together with the status, and it has an index.
 _IN_PROGRESS = _T.c.in_progress_instance_uuid.is_not(None)
-_ENDS = [status.value for status in migration_objects.ENDS]
+_ENDS = [status.value for status in ENDS]
 
 #: The columns of the requests to an owner.
 REQUESTS = ('abort_requested_at', 'force_complete_requested_at', 'retry_requested_at', 'abandon_requested_at')
@@ -87,7 +97,7 @@ class Named:
 class Migrations:
     """The rows of ``migrations`` and ``saga_log``."""
 
-    def __init__(self, engine: engines.Engine, threads: executors.Threads) -> None:
+    def __init__(self, engine: Engine, threads: executors.Threads) -> None:
         self._engine = engine
         self._threads = threads
 
@@ -115,12 +125,12 @@ class Migrations:
         values['tenure'] = tenures.of(migration.instance_uuid)
         try:
             self._accept(context, migration, values, action, task_state, vm_states)
-        except db_exception.DBDuplicateEntry:
+        except DBDuplicateEntry:
             with self._engine.reader() as session:
-                facts = standing.of(session, migration.instance_uuid)
+                facts = instances.standing(session, migration.instance_uuid)
             raise exception.MigrationInProgress(instance_uuid=migration.instance_uuid, facts=facts) from None
 
-    @engines.retried
+    @retried
     def _accept(
         self,
         context: RequestContext,
@@ -157,7 +167,7 @@ class Migrations:
         if attr == 'task_state' and row.task_state is None:
             attr, state = 'host', row.host
         wanted = vm_states if attr == 'vm_state' else ()
-        raise standing.invalid_state(session, migration.instance_uuid, attr, state, 'os-migrateLive', wanted)
+        raise instances.invalid_state(session, migration.instance_uuid, attr, state, 'os-migrateLive', wanted)
 
     # --- readers -----------------------------------------------------------------------------------------------------
 
@@ -234,12 +244,12 @@ class Migrations:
         """Return the objects of rows, after giving a uuid to rows without one."""
         bare = [row.id for row in found if row.uuid is None]
         if not bare or self._engine.reads_only:
-            return [rows.migration(row) for row in found]
+            return [models.migration(row) for row in found]
         self._fill(bare)
         query = sa.select(_T.c.id, _T.c.uuid).where(_T.c.id.in_(bare))
         with self._engine.reader() as session:
             uuids = {row.id: row.uuid for row in session.execute(query)}
-        return [rows.migration(row).replace(uuid=row.uuid or uuids[row.id]) for row in found]
+        return [models.migration(row).replace(uuid=row.uuid or uuids[row.id]) for row in found]
 
     def read_log(self, uuid: str) -> builtins.list[log.Entry]:
         """Return a migration's log, oldest first."""
@@ -281,7 +291,7 @@ class Migrations:
             bare = [int(id_) for (id_,) in session.execute(query)]
         return self._fill(bare) if bare else 0
 
-    @engines.retried
+    @retried
     def _fill(self, ids: Sequence[int]) -> int:
         filled = 0
         with self._engine.writer() as session:
@@ -299,7 +309,7 @@ class Migrations:
         """Return (uuid, epoch) of the migrations in progress that no living conductor owns, oldest first."""
         query = (
             sa.select(_T.c.uuid, _T.c.epoch)
-            .where(_IN_PROGRESS, sa.or_(_T.c.owner.is_(None), ~conductors.alive(_T.c.owner)))
+            .where(_IN_PROGRESS, sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner)))
             .order_by(_T.c.id)
         )
         with self._engine.reader() as session:
@@ -316,7 +326,7 @@ class Migrations:
                 if uuid is not None
             ]
 
-    @engines.retried
+    @retried
     def adopt(self, uuid: str, epoch: int, owner: str) -> Owned | None:
         """Take a migration that no living conductor owns, and raise its epoch by one.
 
@@ -330,7 +340,7 @@ class Migrations:
                     _T.c.uuid == uuid,
                     _T.c.epoch == epoch,
                     _IN_PROGRESS,
-                    sa.or_(_T.c.owner.is_(None), ~conductors.alive(_T.c.owner)),
+                    sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner)),
                 )
                 .values(owner=owner, epoch=epoch + 1)
             )
@@ -358,13 +368,13 @@ class Migrations:
         )
         row = session.execute(query).one()
         return Owned(
-            migration=rows.migration(row),
-            instance=rows.instance(row, _OF_INSTANCE) if getattr(row, f'{_OF_INSTANCE}uuid') is not None else None,
+            migration=models.migration(row),
+            instance=models.instance(row, _OF_INSTANCE) if getattr(row, f'{_OF_INSTANCE}uuid') is not None else None,
             entries=saga_log.read(session, [uuid])[uuid] if with_log else [],
             has_source_cleanup=bool(row.has_source_cleanup),
         )
 
-    @engines.retried
+    @retried
     def commit(self, known: Migration, write: Write) -> tuple[Migration, dict[str, str | None]]:
         """Write as the owner, guarded by owner, epoch and the known requests.
 
@@ -381,7 +391,7 @@ class Migrations:
         ends = status in _ENDS
         changes = status is not None and status != known.status
         if status is not None and changes:
-            migration_objects.check_move(known.uuid, known.status, status)
+            check_move(known.uuid, known.status, status)
         entries = _entries(write, status if changes else None, fields.get('attempt', known.attempt))
         if entries:
             fields['log_seq'] = known.log_seq + len(entries)
@@ -422,11 +432,11 @@ class Migrations:
             for cleanup in write.cleanups:
                 cleanups.write(session, cleanup)
             if ends:
-                good = status == migration_objects.MigrationStatus.COMPLETED
+                good = status == MigrationStatus.COMPLETED
                 reason = None if good else fields.get('failure', known.failure) or f'The migration ended {status}.'
                 actions.finish(session, actions.LIVE_MIGRATION, known.uuid, reason)
                 if known.abort_requested_at is not None:
-                    late = status != migration_objects.MigrationStatus.CANCELLED
+                    late = status != MigrationStatus.CANCELLED
                     verdict = fields.get('abort_verdict') or f'The migration ended {status}.'
                     actions.finish(session, actions.LIVE_MIGRATION_CANCEL, known.uuid, str(verdict) if late else None)
                 if known.force_complete_requested_at is not None:
@@ -440,7 +450,7 @@ class Migrations:
         kept.pop('in_progress_instance_uuid', None)
         return known.replace(**kept), boots
 
-    @engines.retried
+    @retried
     def note_progress(self, known: Migration, figures: Mapping[str, Any]) -> bool:
         """Write the progress of the copy, or what the migration waits for, as the owner.
 
@@ -453,7 +463,7 @@ class Migrations:
             )
             return bool(written.rowcount)
 
-    @engines.retried
+    @retried
     def note_try(self, known: Migration, record: log.StepRecord) -> bool:
         """Append to the log that a step has failed and is tried again, as the owner.
 
@@ -466,7 +476,7 @@ class Migrations:
                 saga_log.append(session, known, [record.entry()])
             return bool(locked.rowcount)
 
-    @engines.retried
+    @retried
     def begin_boot(self, report: protocol.HostReport, services: Services, replaces: str | None) -> builtins.list[Named]:
         """Store a host's new boot, and raise the epoch of each migration in progress that names the host.
 
@@ -509,9 +519,9 @@ class Migrations:
             .where(_T.c.tenure > 0, ~_IN_PROGRESS, sa.or_(_I.c.host == host, pending))
         )
         with self._engine.reader() as session:
-            return [rows.migration(row) for row in session.execute(query)]
+            return [models.migration(row) for row in session.execute(query)]
 
-    @engines.retried
+    @retried
     def begin_stop(self, host: str, boot_id: str, uuids: Sequence[str], services: Services) -> builtins.list[str]:
         """Write that a boot of a host stops as planned, and request to abort what it has cancelled in its queue.
 
@@ -540,9 +550,7 @@ class Migrations:
             )
             sent = _sent_to_boot(session, uuids, boot_id)
             session.execute(
-                sa.update(_T)
-                .where(*open_, same_boot, _T.c.uuid.in_(sent))
-                .values(abort_verdict=migration_objects.CANCELLED_BY_STOP)
+                sa.update(_T).where(*open_, same_boot, _T.c.uuid.in_(sent)).values(abort_verdict=CANCELLED_BY_STOP)
             )
             return [uuid for (uuid,) in session.execute(sa.select(_T.c.uuid).where(*open_, same_boot)) if uuid]
 
@@ -551,7 +559,7 @@ class Migrations:
         with self._engine.reader() as session:
             row = session.execute(sa.select(_T).where(_T.c.uuid == known.uuid)).one()
             hosts = [host for host in (row.source_compute, row.dest_compute) if host]
-            return rows.migration(row), _boots(session, hosts)
+            return models.migration(row), _boots(session, hosts)
 
 
 def _sent_to_boot(session: Any, uuids: Sequence[str], boot_id: str) -> list[str]:

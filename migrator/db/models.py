@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The tables; ARCHITECTURE.rst says which service writes which column."""
+"""The tables, and the conversion of their rows to objects; ARCHITECTURE.rst says which service writes which column."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import orm
+from sqlalchemy.dialects import sqlite
 
+from migrator import objects
 from migrator.db import types
+from migrator.objects import base
+from migrator.saga import log
+
+T = TypeVar('T')
 
 
 class Base(orm.DeclarativeBase):
@@ -232,3 +240,47 @@ SERVICES: Any = Service.__table__
 COMPUTE_NODES: Any = ComputeNode.__table__
 HOST_DEBTS: Any = HostCleanup.__table__
 INSTANCE_ACTIONS: Any = InstanceAction.__table__
+
+
+def from_sqlite(model: type[Base]) -> list[tuple[str, Callable[[Any], Any] | None]]:
+    """Return the columns of a table, each with the function that converts what a file of SQLite stores, or None."""
+    dialect, columns = sqlite.dialect(), model.__table__.columns
+    return [(one.name, one.type.dialect_impl(dialect).result_processor(dialect, None)) for one in columns]
+
+
+def _fields(cls: type[T], row: Any, prefix: str = '', **more: Any) -> T:
+    values = {
+        field.name: getattr(row, prefix + field.name)
+        for field in dataclasses.fields(cls)  # type: ignore[arg-type]  # every T here is a dataclass
+        if field.name not in more
+    }
+    return cls(**values, **more)
+
+
+def instance(row: Any, prefix: str = '') -> objects.Instance:
+    """Convert a row of ``instances`` to an instance.
+
+    :param prefix: the prefix of the column names in the row.
+    """
+    flavor = objects.Flavor(**getattr(row, f'{prefix}flavor'))
+    return _fields(objects.Instance, row, prefix, flavor=flavor)
+
+
+def migration(row: Any) -> objects.Migration:
+    """Convert a row of ``migrations`` to a migration."""
+    return _fields(objects.Migration, row)
+
+
+def service(row: Any) -> objects.Service:
+    """Convert a row of ``services`` to a service."""
+    return _fields(objects.Service, row)
+
+
+def node(row: Any) -> objects.ComputeNode:
+    """Convert a row of ``compute_nodes`` to a compute node."""
+    return _fields(objects.ComputeNode, row, providers=base.from_primitive(row.providers))
+
+
+def entry(row: Any) -> log.Entry:
+    """Convert a row of ``saga_log`` to an entry of the log."""
+    return _fields(log.Entry, row)

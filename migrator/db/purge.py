@@ -15,8 +15,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from migrator.db import engine as engines
 from migrator.db import models
+from migrator.db.engine import Engine, retried
 from migrator.objects import ENDS
 
 _T, _L = models.MIGRATIONS, models.SAGA_LOG
@@ -55,7 +55,7 @@ def _purgeable(before: datetime.datetime) -> Any:
 class Purge:
     """The purge of migrations in batches, each in one short transaction."""
 
-    def __init__(self, engine: engines.Engine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def count(self, before: datetime.datetime) -> tuple[int, int]:
@@ -77,7 +77,7 @@ class Purge:
         with self._engine.reader() as session:
             return [int(id_) for (id_,) in session.execute(query)]
 
-    @engines.retried
+    @retried
     def delete(self, before: datetime.datetime, ids: Sequence[int]) -> Purged:
         """Delete those of the given migrations that can still be purged, in one transaction."""
         query = sa.select(_T.c.id, _T.c.uuid).where(_T.c.id.in_(list(ids)), _purgeable(before))

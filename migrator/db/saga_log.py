@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
+from oslo_db.exception import DBDuplicateEntry
 
 from migrator import exception
-from migrator.db import models, rows
+from migrator.db import models
 from migrator.objects import Migration
 from migrator.saga.log import Entry, EntryKind
 
@@ -23,7 +23,7 @@ def read(session: Any, uuids: Sequence[str]) -> dict[str, list[Entry]]:
     found: dict[str, list[Entry]] = {uuid: [] for uuid in uuids}
     query = sa.select(_L).where(_L.c.migration.in_(list(uuids))).order_by(_L.c.migration, _L.c.seq)
     for row in session.execute(query):
-        found[row.migration].append(rows.entry(row))
+        found[row.migration].append(models.entry(row))
     return found
 
 
@@ -52,7 +52,7 @@ def append(session: Any, known: Migration, entries: Sequence[Entry], epoch: int 
     try:
         # SQLAlchemy caches the statement of a single row, and compiles one of several rows each time.
         session.execute(sa.insert(_L).values(values if len(values) > 1 else values[0]))
-    except db_exception.DBDuplicateEntry:
+    except DBDuplicateEntry:
         raise exception.NotOwner(migration_uuid=known.uuid, owner=known.owner, epoch=known.epoch) from None
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Services and their hypervisors: last reports, boots, and resources."""
+"""Services, hypervisors and conductors: last reports, boots, resources, and the leases of conductors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from migrator import exception, executors
-from migrator.db import engine as engines
-from migrator.db import models, rows, types
-from migrator.objects import COMPUTE_BINARY, ComputeNode, Service, base
+from migrator.db import models, types
+from migrator.db.engine import Engine, retried
+from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, CURRENT_VERSION, ComputeNode, Service, base
 
 _T = models.SERVICES
 _N = models.COMPUTE_NODES
+_C = models.CONDUCTORS
+#: Seconds for which an ended incarnation is kept, because timelines look up the names of conductors here.
+KEPT = 30 * 24 * 3600.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +49,11 @@ class Place:
 class Services:
     """The rows of ``services`` and ``compute_nodes``."""
 
-    def __init__(self, engine: engines.Engine, threads: executors.Threads) -> None:
+    def __init__(self, engine: Engine, threads: executors.Threads) -> None:
         self._engine = engine
         self._threads = threads
 
-    @engines.retried
+    @retried
     def report(self, host: str, binary: str, version: int, boot_id: str | None = None) -> None:
         """Write that a service is up.
 
@@ -68,7 +71,7 @@ class Services:
         if not found.rowcount:
             session.execute(sa.insert(_T).values(uuid=self._threads.new_uuid(), host=host, binary=binary, **values))
 
-    @engines.retried
+    @retried
     def heartbeat(self, host: str, boot_id: str) -> bool:
         """Write that a compute service is up in its registered boot.
 
@@ -88,7 +91,7 @@ class Services:
             )
             return bool(found.rowcount)
 
-    @engines.retried
+    @retried
     def call_down(self, seconds: float) -> int:
         """Declare the compute services down that have not reported for a time, and return how many are down.
 
@@ -140,7 +143,7 @@ class Services:
         if host:
             query = query.where(_T.c.host == host)
         with self._engine.reader() as session:
-            return [rows.service(row) for row in session.execute(query)]
+            return [models.service(row) for row in session.execute(query)]
 
     def get(self, service_id: int | str) -> Service:
         """Return one service by its integer id or its uuid.
@@ -152,7 +155,7 @@ class Services:
             row = session.execute(sa.select(_T).where(column == service_id)).one_or_none()
             if row is None:
                 raise exception.ServiceNotFound(service_id=service_id)
-            return rows.service(row)
+            return models.service(row)
 
     def get_compute(self, host: str) -> Service:
         """Return the compute service of a host.
@@ -164,13 +167,13 @@ class Services:
             raise exception.ComputeHostNotFound(host=host)
         return found[0]
 
-    @engines.retried
+    @retried
     def update(self, service_id: int, **values: Any) -> None:
         """Change the columns that an operator may change: disabled, disabled_reason, forced_down."""
         with self._engine.writer() as session:
             session.execute(sa.update(_T).where(_T.c.id == service_id).values(**values))
 
-    @engines.retried
+    @retried
     def delete(self, service: Service) -> bool:
         """Delete a service, and for a compute service also the host's hypervisor and deferred cleanups.
 
@@ -208,12 +211,12 @@ class Services:
                 query = query.where(_N.c.id > last)
             if limit is not None:
                 query = query.limit(limit)
-            return [rows.node(row) for row in session.execute(query)]
+            return [models.node(row) for row in session.execute(query)]
 
     def nodes_to_place(self) -> builtins.list[ComputeNode]:
         """Return the hypervisors whose last reported providers are not yet known to be in Placement."""
         with self._engine.reader() as session:
-            return [rows.node(row) for row in session.execute(sa.select(_N).where(~_N.c.in_placement))]
+            return [models.node(row) for row in session.execute(sa.select(_N).where(~_N.c.in_placement))]
 
     def note_placed(self, node: ComputeNode) -> bool:
         """Mark a hypervisor's providers as written; return False if the host has reported others meanwhile."""
@@ -221,7 +224,7 @@ class Services:
             row = session.execute(sa.select(_N).where(_N.c.host == node.host).with_for_update()).one_or_none()
             if row is None:
                 return True
-            if (row.uuid, rows.node(row).providers) != (node.uuid, node.providers):
+            if (row.uuid, models.node(row).providers) != (node.uuid, node.providers):
                 return False
             session.execute(sa.update(_N).where(_N.c.id == row.id).values(in_placement=True))
             return True
@@ -236,7 +239,7 @@ class Services:
             row = session.execute(sa.select(_N).where(column == node_id)).one_or_none()
             if row is None:
                 raise exception.HypervisorNotFound(hypervisor_id=node_id)
-            return rows.node(row)
+            return models.node(row)
 
     def places(
         self, instance_uuid: str, uuids: Sequence[str] | None = None, host: str | None = None
@@ -282,7 +285,7 @@ class Services:
                     host=row.host,
                     node=row.node,
                     uuid=row.root,
-                    service=rows.service(row),
+                    service=models.service(row),
                     inbound=int(row.inbound),
                     owes=bool(row.owes),
                     hypervisor=(row.hypervisor_type, row.hypervisor_version),
@@ -296,3 +299,99 @@ class Services:
         with self._engine.reader() as session:
             moment: Any = session.execute(sa.select(types.now())).scalar_one()
             return types.aware(moment)
+
+
+def alive(owner: Any) -> Any:
+    """Return the condition that an owner holds an unexpired lease."""
+    return sa.exists().where(_C.c.id == owner, _C.c.lease_until > types.now())
+
+
+@dataclasses.dataclass(frozen=True)
+class Incarnation:
+    """One incarnation of a conductor, which may have ended.
+
+    :ivar server: the RPC server name for events. The conductor's next incarnation has the same name.
+    :ivar lease_until: the end of the lease by the database's clock. The incarnation lives until then.
+    :ivar broker_away_since: since when it cannot reach the broker; None: it can.
+    """
+
+    id: str
+    server: str
+    lease_until: datetime.datetime
+    broker_away_since: datetime.datetime | None = None
+
+
+class Conductors:
+    """The rows of ``conductors``."""
+
+    def __init__(self, engine: Engine, services: Services) -> None:
+        self._engine = engine
+        self._services = services
+
+    @retried
+    def register(self, conductor_id: str, server: str, lease: float) -> None:
+        """Begin an incarnation, and delete those that ended long ago and that no work in progress names.
+
+        :param server: the RPC server name for events.
+        :param lease: seconds until the lease ends.
+        """
+        moving, cleanups = models.MIGRATIONS, models.HOST_DEBTS
+        in_progress = moving.c.in_progress_instance_uuid.is_not(None)
+        with self._engine.writer() as session:
+            session.execute(
+                sa.delete(_C).where(
+                    _C.c.lease_until < types.later(-KEPT),
+                    ~sa.exists().where(moving.c.owner == _C.c.id, in_progress),
+                    ~sa.exists().where(cleanups.c.owner == _C.c.id),
+                )
+            )
+            session.execute(sa.insert(_C).values(id=conductor_id, server=server, lease_until=types.later(lease)))
+
+    @retried
+    def renew(self, conductor_id: str, lease: float, server: str | None = None, broker_away: float = 0) -> bool:
+        """Extend a lease that has not run out.
+
+        :param server: also report this service as up, if the lease was extended.
+        :param broker_away: seconds for which it has not reached the broker; 0: it can.
+        :returns: whether the lease was extended. If not, the incarnation has ended: take a new id, and own nothing.
+        """
+        with self._engine.writer() as session:
+            found: Any = session.execute(
+                sa.update(_C)
+                .where(_C.c.id == conductor_id, _C.c.lease_until > types.now())
+                .values(
+                    lease_until=types.later(lease), broker_away_since=types.later(-broker_away) if broker_away else None
+                )
+            )
+            if found.rowcount and server is not None:
+                binary, version = CONDUCTOR_BINARY, CURRENT_VERSION
+                self._services.write_report(session, server, binary, version, None)
+            return bool(found.rowcount)
+
+    @retried
+    def retire(self, conductor_id: str, server: str | None = None) -> None:
+        """End an incarnation, so that other conductors may take over its migrations at once.
+
+        :param server: also write this service as stopped, unless another incarnation with this name lives.
+        """
+        with self._engine.writer() as session:
+            session.execute(sa.update(_C).where(_C.c.id == conductor_id).values(lease_until=types.now()))
+            if server is not None:
+                another = sa.exists().where(_C.c.server == server, _C.c.lease_until > types.now())
+                self._services.write_stopped(session, server, CONDUCTOR_BINARY, ~another)
+
+    def server_of(self, conductor_id: str) -> str | None:
+        """Return the RPC server name of a living conductor, or None."""
+        query = sa.select(_C.c.server).where(_C.c.id == conductor_id, _C.c.lease_until > types.now())
+        with self._engine.reader() as session:
+            return session.execute(query).scalar_one_or_none()
+
+    def list(self) -> builtins.list[Incarnation]:
+        """Return every known incarnation, the one with the latest lease first."""
+        query = sa.select(_C.c.id, _C.c.server, _C.c.lease_until, _C.c.broker_away_since)
+        query = query.order_by(_C.c.lease_until.desc(), _C.c.id)
+        with self._engine.reader() as session:
+            return [
+                Incarnation(row.id, row.server, row.lease_until, row.broker_away_since)
+                for row in session.execute(query)
+            ]

@@ -113,10 +113,10 @@ class Process:
 
         :raises migrator.exception.ConfigurationError: the URL is not valid.
         """
-        from migrator.db import options
+        from migrator.db.engine import engine_from_conf
 
         # oslo.db would log each of its own attempts, and give up after the last. wait_for() replaces them.
-        return options.engine_from_conf(self.conf, self.threads, max_retries=0, lease=self.conf.conductor.lease)
+        return engine_from_conf(self.conf, self.threads, max_retries=0, lease=self.conf.conductor.lease)
 
     def placement(self) -> placement_client.PlacementClient:
         """Return the client of Placement.
@@ -153,14 +153,15 @@ class Process:
         :raises migrator.exception.SchemaTooOld: the schema is older than this release.
         :raises migrator.exception.SchemaTooNew: the schema is newer than this release.
         """
-        from migrator.db import options, sync
         from migrator.db.api import Database
+        from migrator.db.engine import refusal
+        from migrator.db.schema import sync
 
         def check() -> None:
             try:
                 sync.check(engine)
             except exception.DatabaseUnreachable as error:
-                refused = options.refusal(self.conf, error)
+                refused = refusal(self.conf, error)
                 if refused is not None:
                     raise refused from None
                 raise

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from migrator.compute import rpcapi, work
-from migrator.db import saga_log, tables
+from migrator.db import saga_log
 from migrator.objects import Migration, MigrationStatus, protocol
 from migrator.saga import log
 from migrator.simulator import reader
@@ -27,6 +27,7 @@ from migrator.simulator.epoch_check import EpochCheck
 from migrator.simulator.invariants import check
 from migrator.simulator.invariants.check import Violation
 from migrator.simulator.world import World
+from migrator.testing import tables
 from migrator.testing.bus import Message, Pending
 from migrator.testing.cloud import Cloud
 from migrator.virt.fake import acts, hypervisor

@@ -18,8 +18,9 @@ import sqlite3
 from typing import Any
 
 from migrator import executors
-from migrator.db import sync, tables, watch
-from migrator.db.engine import Engine
+from migrator.db.engine import Engine, watch
+from migrator.db.schema import sync
+from migrator.testing import tables
 from migrator.testing.fake_placement import service
 from migrator.testing.placement import InProcessPlacement
 
@@ -61,7 +62,7 @@ class Backend:
         return engine
 
     def _watch(self, engine: Engine) -> None:
-        watch.watch(engine, self._note_statement, lambda: None)
+        watch(engine, self._note_statement, lambda: None)
 
     def _note_statement(self, statement: str) -> None:
         found = _WRITES.match(statement)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from migrator import executors
-from migrator.db import watch
+from migrator.db.engine import watch
 from migrator.rpc import RPC, Served, Target
 from migrator.testing import cloud
 from migrator.testing.rpc import HEARTBEATS, POLLS, Recorded
@@ -145,7 +145,7 @@ class CountingCloud(cloud.Cloud):
         self.counter = Counter()
         self._first_request = self._first_message = 0
         super().__init__(directory, threads_for=threads_for or (lambda name: threads), **more)
-        watch.watch(self.engine, self.counter.statement, self.counter.commit)
+        watch(self.engine, self.counter.statement, self.counter.commit)
 
     def _rpc(self, name: str, sender: str) -> Any:
         return _RPC(super()._rpc(name, sender))

@@ -8,8 +8,8 @@ import sqlite3
 import pytest
 
 from migrator import executors
-from migrator.db import sync
 from migrator.db.engine import Engine
+from migrator.db.schema import sync
 from tests.functional import actions, seen
 from tests.functional.trouble import LONG, faults, migrate
 

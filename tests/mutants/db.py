@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-CONDUCTORS = 'migrator/db/conductors.py'
 DEBTS = 'migrator/db/cleanups.py'
 MIGRATIONS = 'migrator/db/migrations.py'
 SERVICES = 'migrator/db/services.py'
-REQUESTS = 'migrator/db/requests.py'
+REQUESTS = 'migrator/db/actions.py'
 
 MUTANTS = (
     Mutant(
@@ -37,7 +36,7 @@ MUTANTS = (
     Mutant(
         'migration-taken-from-a-living-owner',
         MIGRATIONS,
-        'sa.or_(_T.c.owner.is_(None), ~conductors.alive(_T.c.owner)),',
+        'sa.or_(_T.c.owner.is_(None), ~alive(_T.c.owner)),',
         '_T.c.uuid == uuid,',
         'Two living conductors run the same migration, each taking it from the other.',
     ),
@@ -85,9 +84,9 @@ MUTANTS = (
     ),
     Mutant(
         'lease-compare-inverted',
-        CONDUCTORS,
-        'return sa.exists().where(_T.c.id == owner, _T.c.lease_until > types.now())',
-        'return sa.exists().where(_T.c.id == owner, _T.c.lease_until < types.now())',
+        SERVICES,
+        'return sa.exists().where(_C.c.id == owner, _C.c.lease_until > types.now())',
+        'return sa.exists().where(_C.c.id == owner, _C.c.lease_until < types.now())',
         'Migrations of living conductors are taken over, and those of dead ones never are.',
     ),
     Mutant(
@@ -107,7 +106,7 @@ MUTANTS = (
     Mutant(
         'abort-accepted-in-any-status',
         REQUESTS,
-        '_T.c.status.in_(list(statuses)), request.is_(None))',
+        '_M.c.status.in_(list(statuses)), request.is_(None))',
         'request.is_(None))',
         'DELETE answers 202 for a migration that has ended or can no longer be aborted.',
     ),

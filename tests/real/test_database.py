@@ -15,10 +15,11 @@ from alembic.runtime import migration as alembic_migration
 from oslo_db import exception as db_exception
 
 from migrator import context, exception, executors
-from migrator.db import engine, models, saga_log, sync
+from migrator.db import engine, models, saga_log
 from migrator.db.api import Database
 from migrator.db.cleanups import Cleanup
 from migrator.db.migrations import Write
+from migrator.db.schema import sync
 from migrator.objects import Flavor, Instance, Migration, compute_node, protocol
 from migrator.saga import log
 from tests.real.servers import process

@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from migrator import executors
-from migrator.db import sync
+from migrator.db.schema import sync
 from migrator.runtime import http_server
 from tests import random_requests
 

@@ -16,7 +16,7 @@ from migrator.compute import live_migration_queue
 from migrator.compute.manager import ComputeManager
 from migrator.compute.work import Orders
 from migrator.conductor.migration import hosts
-from migrator.db import migrations, requests
+from migrator.db import actions, migrations
 from tests.simulation.plant import Shelf, patched
 
 LOG = logging.getLogger('migrator.planted')
@@ -149,7 +149,7 @@ def rollback_does_not_stop_what_it_undoes() -> Iterator[object]:
 @SHELF.plant('1960412', 'abort queued')
 def api_writes_the_end_of_a_queued_one() -> Iterator[object]:
     """The abort of a queued one wrote its status where it was asked for; here the API writes the end itself."""
-    request = requests.Requests.request_abort
+    request = actions.Requests.request_abort
 
     def at_once(self: Any, context: Any, migration: Any, statuses: Any) -> bool:
         done = request(self, context, migration, statuses)
@@ -159,7 +159,7 @@ def api_writes_the_end_of_a_queued_one() -> Iterator[object]:
             session.execute(queued.values(status='cancelled'))
         return done
 
-    with patched(requests.Requests, 'request_abort', at_once) as there:
+    with patched(actions.Requests, 'request_abort', at_once) as there:
         yield there
 
 
@@ -182,7 +182,7 @@ def abort_is_told_once() -> Iterator[object]:
 @SHELF.plant('I8', 'abort running | api: commit begin #2 | killed, and started again')
 def abort_is_answered_before_it_is_written() -> Iterator[object]:
     """The 202 to an abort comes first, and the wish is written afterwards, if the API still lives."""
-    write, wake = requests.Requests.request_abort, server_migrations._wake
+    write, wake = actions.Requests.request_abort, server_migrations._wake
     kept: list[Any] = []
 
     def keep(*args: Any) -> bool:
@@ -199,7 +199,7 @@ def abort_is_answered_before_it_is_written() -> Iterator[object]:
 
         threads.start(write_and_wake, name='later')
 
-    with patched(requests.Requests, 'request_abort', keep), patched(server_migrations, '_wake', later) as there:
+    with patched(actions.Requests, 'request_abort', keep), patched(server_migrations, '_wake', later) as there:
         yield there
 
 

@@ -59,7 +59,7 @@ def test_there_are_at_least_sixty_mutants_and_some_of_each_package():
 
 def test_a_mutant_whose_old_text_is_ambiguous_is_refused():
     with pytest.raises(ValueError, match='occurs 2 times'):
-        Mutant('a-b', 'migrator/db/rows.py', 'x', 'y', 'Breaks.').apply('x x')
+        Mutant('a-b', 'migrator/db/models.py', 'x', 'y', 'Breaks.').apply('x x')
 
 
 def test_a_group_is_the_stages_of_its_command_in_order_of_cost():

@@ -70,7 +70,7 @@ def _check_state(request: api_request.Request, instance: Instance) -> None:
         state = getattr(instance, attr)
         if state not in right:
             wanted = right if attr == 'vm_state' else ()
-            raise request.services.database.standing.invalid_state(
+            raise request.services.database.instances.invalid_state(
                 instance.uuid, attr=attr, state=state, method='os-migrateLive', wanted=wanted
             )
 

@@ -111,7 +111,7 @@ def _check_state(
     state = getattr(instance, attr)
     if state != wanted:
         number = common.integer_id(migration_id)
-        raise request.services.database.standing.invalid_state(
+        raise request.services.database.instances.invalid_state(
             instance.uuid, attr=attr, state=state, method=method, wanted=[wanted], migration_id=number
         )
 

@@ -10,14 +10,14 @@ import datetime
 import pytest
 
 from migrator.cli import timeline
-from migrator.db import conductors
 from migrator.db.cleanups import Cleanup
+from migrator.db.services import Incarnation
 from migrator.objects import Migration, Service
 from migrator.saga import log
 
 NOW = datetime.datetime(2026, 1, 1, 3, 0, tzinfo=datetime.UTC)
-LIFE = conductors.Life('life-1', 'conductor1', NOW + datetime.timedelta(seconds=10))
-OVER = conductors.Life('life-0', 'conductor0', NOW - datetime.timedelta(seconds=50))
+LIFE = Incarnation('life-1', 'conductor1', NOW + datetime.timedelta(seconds=10))
+OVER = Incarnation('life-0', 'conductor0', NOW - datetime.timedelta(seconds=50))
 
 
 def back(seconds):

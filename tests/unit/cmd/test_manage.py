@@ -15,7 +15,7 @@ import pytest
 
 from migrator import exception
 from migrator.cmd import manage
-from migrator.db import sync
+from migrator.db.schema import sync
 from tests import forked, templates
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]

@@ -13,7 +13,7 @@ from migrator import context
 from migrator.conductor import rpcapi, takeover
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.migration.tools import Tools
-from migrator.db import requests
+from migrator.db import actions
 from migrator.objects import IN_PROGRESS, Instance, Migration
 from migrator.placement_client import allocations
 from migrator.testing import backends, client
@@ -80,7 +80,7 @@ class Stage:
 
     def abort(self, migration: Migration, wake: bool = True) -> None:
         """Request the abort of a migration as the API does."""
-        wanted = requests.Requests(self.cloud.engine)
+        wanted = actions.Requests(self.cloud.engine)
         assert wanted.request_abort(context.admin_context(), migration, [status.value for status in IN_PROGRESS])
         if wake:
             owner = self.row(migration).owner

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import datetime
+import uuid
 
 import pytest
 
-from migrator import exception
-from migrator.db import actions
+from migrator import context, exception, executors
+from migrator.db import actions, migrations, models
+from migrator.db.api import Database
+from migrator.objects import instance, migration
+from tests import templates
 from tests.unit.db import conftest
 
 Scene = conftest.Scene
@@ -59,3 +63,156 @@ def test_changes_since_and_before(scene: Scene) -> None:
     after = conftest.START + datetime.timedelta(seconds=1)
     assert scene.database.actions.list(migration.instance_uuid, changes_since=after) == []
     assert len(scene.database.actions.list(migration.instance_uuid, changes_before=after)) == 1
+
+
+RUNNING = ['running']
+
+
+@pytest.fixture
+def database(tmp_path):
+    made = Database(f'sqlite:///{templates.database(tmp_path)}', executors.NativeThreads())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ada():
+    return context.RequestContext(user_id='ada', project_id='blue', overwrite=False)
+
+
+@pytest.fixture
+def running(database, ada):
+    guest = instance.Instance(
+        uuid=str(uuid.uuid4()), name='vm', project_id='blue', user_id='ada', host='source', node='source',
+        flavor=instance.Flavor(name='m1'),
+    )  # fmt: skip
+    database.instances.create(guest)
+    one = migration.Migration(
+        uuid=str(uuid.uuid4()), instance_uuid=guest.uuid, project_id='blue', user_id='ada', source_compute='source',
+        source_node='source',
+    )  # fmt: skip
+    database.migrations.accept(ada, one, 'live-migration')
+    set_status(database, one, 'running')
+    return database.migrations.get(one.uuid)
+
+
+def set_status(database, one, status):
+    with database.engine.writer() as session:
+        session.query(models.Migration).filter_by(uuid=one.uuid).update({'status': status})
+
+
+REQUESTS = pytest.mark.parametrize(
+    ('method', 'column', 'action'),
+    [
+        ('request_abort', 'abort_requested_at', 'live_migration_cancel'),
+        ('request_force_complete', 'force_complete_requested_at', 'live_migration_force_complete'),
+    ],
+)
+
+
+@REQUESTS
+def test_a_request_is_written_once_with_its_action(database, ada, running, method, column, action):
+    request = getattr(database.requests, method)
+    assert request(ada, running, RUNNING) is True
+    first = getattr(database.migrations.get(running.uuid), column)
+    assert first is not None
+    assert request(ada, running, RUNNING) is False
+    assert getattr(database.migrations.get(running.uuid), column) == first
+    assert [each.action for each in database.actions.list(running.instance_uuid)] == [action, 'live-migration']
+
+
+@REQUESTS
+@pytest.mark.parametrize('status', ['post-migrating', 'completed'])
+def test_a_request_in_a_later_status_is_refused_and_not_written(database, ada, running, method, column, action, status):
+    set_status(database, running, status)
+    with pytest.raises(exception.InvalidMigrationState) as caught:
+        getattr(database.requests, method)(ada, running, RUNNING)
+    assert status in caught.value.message
+    assert getattr(database.migrations.get(running.uuid), column) is None
+    assert len(database.actions.list(running.instance_uuid)) == 1
+
+
+@REQUESTS
+def test_a_repeated_request_changes_nothing_until_the_end(database, ada, running, method, column, action):
+    request = getattr(database.requests, method)
+    request(ada, running, RUNNING)
+    set_status(database, running, 'post-migrating')
+    assert request(ada, running, RUNNING) is False
+    set_status(database, running, 'cancelled')
+    with pytest.raises(exception.InvalidMigrationState):
+        request(ada, running, RUNNING)
+
+
+def test_an_abort_request_has_its_user(database, ada, running):
+    database.requests.request_abort(ada, running, RUNNING)
+    assert database.migrations.get(running.uuid).abort_requested_by == 'ada'
+
+
+def test_an_owner_that_has_not_seen_the_abort_cannot_write_past_it(database, ada, running):
+    from migrator.db import migrations
+
+    with database.engine.writer() as session:
+        session.query(models.Migration).filter_by(uuid=running.uuid).update({'owner': 'other', 'epoch': 1})
+    known = database.migrations.get(running.uuid)
+    database.requests.request_abort(ada, running, RUNNING)
+    with pytest.raises(exception.NotOwner):
+        database.migrations.commit(known, migrations.Write(fields={'attempt': 2}))
+
+
+# --- a stuck migration -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stuck(database, running):
+    with database.engine.writer() as session:
+        session.query(models.Migration).filter_by(uuid=running.uuid).update({'stuck_reason': 'odd'})
+    return database.migrations.get(running.uuid)
+
+
+def test_a_retry_request_of_a_stuck_migration_has_its_user(database, stuck):
+    database.requests.request_retry(stuck, 'ada')
+    found = database.migrations.get(stuck.uuid)
+    assert found.retry_requested_at is not None
+    assert (found.retry_requested_by, found.stuck_reason) == ('ada', 'odd')
+
+
+def test_a_stuck_migration_can_be_abandoned_once_on_one_of_its_hosts(database, stuck):
+    with pytest.raises(exception.NotStuck):
+        database.requests.request_abandon(stuck, 'elsewhere', 'ada')
+    database.requests.request_abandon(stuck, 'source', 'ada')
+    first = database.migrations.get(stuck.uuid)
+    assert (first.abandon_guest_on, first.abandon_requested_by) == ('source', 'ada')
+    database.requests.request_abandon(stuck, 'source', 'bob')
+    assert database.migrations.get(stuck.uuid) == first
+    with pytest.raises(
+        exception.AbandonedOtherwise, match=r'on source already, as ada asked \d+ s ago: wait for it to end'
+    ):
+        database.requests.request_abandon(stuck, 'destination', 'bob')
+    with pytest.raises(
+        exception.NotStuck, match=r'it is being abandoned, with the guest on source, as requested \d+ s ago'
+    ):
+        database.requests.request_retry(stuck, 'bob')
+
+
+@pytest.mark.parametrize(('status', 'words'), [('running', 'it is running'), ('error', r'it ended error \d+ s ago')])
+def test_a_request_for_a_migration_that_is_not_stuck_is_refused(database, running, status, words):
+    set_status(database, running, status)
+    before = database.migrations.get(running.uuid)
+    for request in (
+        lambda: database.requests.request_retry(running, 'ada'),
+        lambda: database.requests.request_abandon(running, 'source', 'ada'),
+    ):
+        with pytest.raises(exception.NotStuck, match=words):
+            request()
+    assert database.migrations.get(running.uuid) == before
+
+
+def test_an_owner_that_clears_a_retry_request_keeps_a_later_one(database, stuck):
+    database.requests.request_retry(stuck, 'ada')
+    known = database.migrations.get(stuck.uuid)
+    with database.engine.writer() as session:
+        later = known.retry_requested_at + datetime.timedelta(seconds=1)
+        session.query(models.Migration).filter_by(uuid=stuck.uuid).update({'retry_requested_at': later})
+    with pytest.raises(exception.NotOwner):
+        database.migrations.commit(known, migrations.Write(fields={'retry_requested_at': None}))
+    assert database.migrations.get(stuck.uuid).retry_requested_at > known.retry_requested_at

@@ -8,10 +8,20 @@ import sqlite3
 
 import pytest
 import sqlalchemy as sa
+from oslo_config import cfg
 from oslo_db import exception as db_exception
+from oslo_db import options as oslo_db_options
 
 from migrator import exception, executors
-from migrator.db import engine as engines
+from migrator.db.engine import (
+    Engine,
+    engine_from_conf,
+    register_opts,
+    retried,
+    translated,
+    watch,
+    without_password,
+)
 from tests.unit.db import conftest
 
 
@@ -26,7 +36,7 @@ class TestUnreachable:
     def test_a_missing_database_is_unreachable_without_a_password_in_the_error(self, connection: str) -> None:
         if 'psycopg2' in connection:
             pytest.importorskip('psycopg2')
-        engine = engines.Engine(connection, executors.NativeThreads(), max_retries=0)
+        engine = Engine(connection, executors.NativeThreads(), max_retries=0)
         with pytest.raises(exception.DatabaseUnreachable) as caught, engine.reader() as session:
             session.execute(sa.text('SELECT 1'))
         assert 'secret' not in str(caught.value)
@@ -35,7 +45,7 @@ class TestUnreachable:
     def test_a_file_that_is_not_a_database_is_never_a_bare_sqlite_error(self, tmp_path: pathlib.Path) -> None:
         file = tmp_path / 'broken.sqlite'
         file.write_text('this is not a database, but a text that is long enough to be read as a header' * 20)
-        engine = engines.Engine(f'sqlite:///{file}', executors.NativeThreads())
+        engine = Engine(f'sqlite:///{file}', executors.NativeThreads())
         with pytest.raises((exception.DatabaseUnreachable, db_exception.DBError)), engine.reader() as session:
             session.execute(sa.text('SELECT 1 FROM migrations'))
 
@@ -70,12 +80,12 @@ class TestUnreachable:
         ],
     )
     def test_a_refusal_of_a_read_only_mariadb_is_recognised(self, number: int, text: str) -> None:
-        with pytest.raises(exception.DatabaseReadOnly), engines.translated():
+        with pytest.raises(exception.DatabaseReadOnly), translated():
             raise db_exception.DBError(sa.exc.InternalError('', {}, Exception(number, text)))
 
     def test_a_refusal_by_another_option_of_mariadb_is_not_read_only(self) -> None:
         text = 'The MariaDB server is running with the --skip-grant-tables option so it cannot execute this statement'
-        with pytest.raises(db_exception.DBError), engines.translated():
+        with pytest.raises(db_exception.DBError), translated():
             raise db_exception.DBError(sa.exc.InternalError('', {}, Exception(1290, text)))
 
     def test_a_duplicate_and_a_programming_error_are_not_translated(self, scene: conftest.Scene) -> None:
@@ -84,13 +94,13 @@ class TestUnreachable:
             session.execute(sa.text('INSERT INTO conductors SELECT * FROM conductors'))
 
 
-def _write_without_patience(engine: engines.Engine) -> None:
+def _write_without_patience(engine: Engine) -> None:
     with engine.writer() as session:
         session.execute(sa.text('PRAGMA busy_timeout = 1'))
         session.execute(sa.text("UPDATE instances SET name = ''"))
 
 
-def _write_and_raise(engine: engines.Engine) -> None:
+def _write_and_raise(engine: Engine) -> None:
     with engine.writer() as session:
         session.execute(sa.text("UPDATE instances SET name = 'other'"))
         raise ZeroDivisionError
@@ -119,7 +129,7 @@ class TestTransactions:
     def test_a_deadlock_is_retried(self) -> None:
         tries: list[int] = []
 
-        @engines.retried
+        @retried
         def transaction() -> str:
             tries.append(1)
             if len(tries) < 3:
@@ -133,7 +143,7 @@ class TestTransactions:
         monkeypatch.setattr('oslo_db.api.time.sleep', lambda seconds: None)
         tries: list[int] = []
 
-        @engines.retried
+        @retried
         def transaction() -> None:
             tries.append(1)
             raise db_exception.DBDeadlock(sqlite3.OperationalError('deadlock detected\nof UPDATE secret'))
@@ -155,3 +165,75 @@ class TestTransactions:
             session.execute(sa.text("UPDATE instances SET name = 'other'"))
             assert scene.database.instances.get(instance.uuid).name == instance.name
         assert scene.database.instances.get(instance.uuid).name == 'other'
+
+
+@pytest.fixture
+def conf():
+    conf = cfg.ConfigOpts()
+    register_opts(conf)
+    conf([], project='migrator', default_config_files=[], default_config_dirs=[])
+    return conf
+
+
+@pytest.fixture
+def threads():
+    return executors.NativeThreads()
+
+
+def test_the_engine_has_the_options_of_the_section(conf, threads, tmp_path):
+    conf.set_override('connection', f'sqlite:///{tmp_path}/x.sqlite', 'database')
+    engine = engine_from_conf(conf, threads, max_retries=0)
+    with engine.writer() as session:
+        session.execute(sa.text('CREATE TABLE t (a INTEGER)'))
+    engine.dispose()
+    assert (tmp_path / 'x.sqlite').exists()
+
+
+def test_the_engine_knows_every_option_of_the_section(conf, threads, tmp_path, recwarn):
+    conf.set_override('connection', f'sqlite:///{tmp_path}/x.sqlite', 'database')
+    conf.set_override('max_pool_size', 7, 'database')
+    engine_from_conf(conf, threads).dispose()
+    assert not [warning for warning in recwarn if 'not supported' in str(warning.message)]
+
+
+@pytest.mark.parametrize('connection', [None, '', 'nowhere', 'nosuch://host/x', 'postgresql+nosuch://host/x'])
+def test_the_error_for_an_invalid_connection_names_the_option(conf, threads, connection):
+    conf.set_override('connection', connection, 'database')
+    with pytest.raises(exception.ConfigurationError, match=r'\[database\] connection is'):
+        engine_from_conf(conf, threads)
+
+
+def test_registered_options_are_copies(conf):
+    theirs = {opt.name: opt for opt in oslo_db_options.database_opts}
+    before = theirs['connection'].default  # which another library in this process may have set
+    conf.set_default('connection', 'sqlite:////of/mine', 'database')
+    assert theirs['connection'].default == before
+
+
+@pytest.mark.parametrize(
+    ('text', 'without'),
+    [
+        ('postgresql://u:p@h/x', 'postgresql://***@h/x'),
+        (
+            'could not reach postgresql+psycopg2://u:p@ss@h/x: refused',
+            'could not reach postgresql+psycopg2://***@h/x: refused',
+        ),
+        ('sqlite:////x.sqlite', 'sqlite:////x.sqlite'),
+        ('ask me @ noon', 'ask me @ noon'),
+    ],
+)
+def test_a_password_is_removed_from_a_text(text, without):
+    assert without_password(text) == without
+
+
+def test_watch_reports_statements_and_commits_but_no_transaction_control(tmp_path):
+    engine = Engine(f'sqlite:///{tmp_path}/x.sqlite', executors.NativeThreads())
+    seen = []
+    watch(engine, seen.append, lambda: seen.append('a commit'))
+    with engine.writer() as session:
+        session.execute(sa.text('CREATE TABLE t (a INTEGER)'))
+        session.execute(sa.text('INSERT INTO t VALUES (1)'))
+    with engine.reader() as session:
+        assert session.execute(sa.text('SELECT a FROM t')).scalar() == 1
+    engine.dispose()
+    assert seen == ['CREATE TABLE t (a INTEGER)', 'INSERT INTO t VALUES (1)', 'a commit', 'SELECT a FROM t']

@@ -12,18 +12,16 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sqlalchemy.dialects import sqlite
-
-from migrator.db import cleanups, models, rows
+from migrator.db import cleanups, models
 
 #: Table -> its model, and the function that converts a row to an object.
 TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
-    'migrations': (models.Migration, rows.migration),
-    'instances': (models.Instance, rows.instance),
-    'saga_log': (models.SagaLog, rows.entry),
+    'migrations': (models.Migration, models.migration),
+    'instances': (models.Instance, models.instance),
+    'saga_log': (models.SagaLog, models.entry),
     'host_debts': (models.HostCleanup, cleanups.cleanup),
-    'services': (models.Service, rows.service),
-    'compute_nodes': (models.ComputeNode, rows.node),
+    'services': (models.Service, models.service),
+    'compute_nodes': (models.ComputeNode, models.node),
 }
 
 
@@ -69,12 +67,8 @@ class Tables:
 
 class _Table:
     def __init__(self, model: type[models.Base], convert: Callable[[Any], Any]) -> None:
-        dialect = sqlite.dialect()
-        columns = model.__table__.columns
-        self._processors = [
-            (column.name, column.type.dialect_impl(dialect).result_processor(dialect, None)) for column in columns
-        ]
-        names = ', '.join(f'"{column.name}"' for column in columns)
+        self._processors = models.from_sqlite(model)
+        names = ', '.join(f'"{name}"' for name, _ in self._processors)
         self._query = f'SELECT rowid, {names} FROM "{model.__tablename__}" ORDER BY rowid'  # noqa: S608 -- the schema's own names
         self._convert = convert
         self._known: dict[int, tuple[tuple[Any, ...], Row]] = {}

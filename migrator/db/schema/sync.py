@@ -7,37 +7,38 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-from alembic import command, script
-from alembic import config as alembic_config
-from alembic.runtime import migration as alembic_migration
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from migrator import exception
-from migrator.db import engine as engines
+from migrator.db.engine import Engine, translated
 
 
-def _config() -> alembic_config.Config:
-    config = alembic_config.Config()
-    config.set_main_option('script_location', str(pathlib.Path(__file__).with_name('schema')))
+def _config() -> Config:
+    config = Config()
+    config.set_main_option('script_location', str(pathlib.Path(__file__).parent))
     return config
 
 
 def head() -> str:
     """Return the newest schema version that this release knows."""
-    found = script.ScriptDirectory.from_config(_config()).get_current_head()
+    found = ScriptDirectory.from_config(_config()).get_current_head()
     assert found is not None
     return found
 
 
-def version(engine: engines.Engine) -> str | None:
+def version(engine: Engine) -> str | None:
     """Return the schema version of a database; None if it is empty.
 
     :raises migrator.exception.DatabaseUnreachable: the database is away.
     """
-    with engines.translated(), engine.sa_engine.connect() as connection:
-        return alembic_migration.MigrationContext.configure(connection).get_current_revision()
+    with translated(), engine.sa_engine.connect() as connection:
+        return MigrationContext.configure(connection).get_current_revision()
 
 
-def sync(engine: engines.Engine) -> str:
+def sync(engine: Engine) -> str:
     """Upgrade the schema to this release, if it is older.
 
     :returns: the version after the upgrade.
@@ -48,13 +49,13 @@ def sync(engine: engines.Engine) -> str:
     if found is not None and not _is_known(found):
         raise exception.SchemaTooNew(found=found, wanted=head())
     config = _config()
-    with engines.translated(), engine.sa_engine.begin() as connection:
+    with translated(), engine.sa_engine.begin() as connection:
         config.attributes['connection'] = connection
         command.upgrade(config, 'head')
     return head()
 
 
-def check(engine: engines.Engine) -> None:
+def check(engine: Engine) -> None:
     """Raise unless the schema is that of this release.
 
     :raises migrator.exception.SchemaTooOld: run ``migrator-manage db sync``.
@@ -70,5 +71,5 @@ def check(engine: engines.Engine) -> None:
 
 
 def _is_known(found: str) -> bool:
-    known: Any = script.ScriptDirectory.from_config(_config())
+    known: Any = ScriptDirectory.from_config(_config())
     return any(revision.revision == found for revision in known.walk_revisions())

@@ -9,8 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from migrator import exception, executors
-from migrator.db import models, sync
+from migrator.db import models
 from migrator.db.engine import Engine
+from migrator.db.schema import sync
 from tests.unit.db import conftest
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from migrator.db import models, rows
+from migrator.db import models
 from migrator.objects import Flavor, Instance, Migration, compute_node, service
 from migrator.saga import log
 
@@ -31,7 +31,7 @@ def test_a_row_is_converted_to_its_object() -> None:
         'extra_specs': {},
     }
     row = models.Instance(uuid='u', name='n', project_id='p', user_id='u', host='h', node='h', flavor=flavor)
-    assert rows.instance(row).flavor == Flavor(**flavor)
+    assert models.instance(row).flavor == Flavor(**flavor)
     stored = {'step': 's', 'kind': 'done', 'epoch': 2, 'attempt': 1, 'payload': {'result': {'a': 1}}}
-    found = rows.entry(models.SagaLog(migration='m', seq=3, **stored))
+    found = models.entry(models.SagaLog(migration='m', seq=3, **stored))
     assert found == log.Entry(seq=3, **stored)
