@@ -2,7 +2,7 @@
 
 """The interface of a hypervisor driver.
 
-The docstring of each method states what a driver must do. One contract test (``tests/unit/virt/driver_contract.py``)
+The docstring of each method states what a driver must do. One contract test (``migrator/testing/driver_contract.py``)
 checks every driver against these docstrings.
 
 A driver talks only to the hypervisor of its own host. It does not know the queue, the conductor or the database.

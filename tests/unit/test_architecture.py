@@ -90,7 +90,11 @@ def without_docstring(sources: Sources) -> list[str]:
 
 def _public(parent, prefix=''):
     for node in parent.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith('_'):
+        # The name of a test is its sentence.
+        private = ('_', 'test_')
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith(
+            private
+        ):
             decorators = {ast.unparse(decorator).rpartition('.')[2] for decorator in node.decorator_list}
             if decorators & {'overload', 'setter', 'deleter'}:
                 continue

@@ -5,9 +5,6 @@
 from __future__ import annotations
 
 import pathlib
-import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 from oslo_config import cfg
@@ -15,9 +12,9 @@ from oslo_config import cfg
 from migrator import executors
 from migrator.conf import compute, libvirt
 from migrator.objects import Flavor, Instance
+from migrator.testing import driver_contract
 from migrator.virt.libvirt.driver import LibvirtDriver
 from tests.real.libvirt.lab import guests, hosts
-from tests.unit.virt import driver_contract
 
 #: MiB of a guest that is copied in about a second; and how fast, in MiB/s, it takes some ten seconds.
 MEMORY, WORK, SLOW = 128, 100, 8
@@ -66,7 +63,6 @@ class LibvirtBench(driver_contract.Bench):
         self.confs = {host.name: configuration(lab, host, folder, **options) for host in (self.alpha, self.beta)}
         self.source = self.driver('alpha')
         self.destination = self.driver('beta')
-        self.destination_host = 'beta'
         self.guest = lab.start_guest(self.alpha, 'guest-1', memory_mib=MEMORY, work=WORK, audit=0)
         self.instance = instance_of(self.guest, 'alpha')
 
@@ -75,15 +71,6 @@ class LibvirtBench(driver_contract.Bench):
         made = LibvirtDriver(self.confs[host], executors.NativeThreads())
         made.init_host(host)
         return made
-
-    def start(self, function: Callable[..., Any], *args: Any) -> None:
-        threading.Thread(target=function, args=args, daemon=True).start()
-
-    def run_until(self, predicate: Callable[[], Any]) -> None:
-        until = time.monotonic() + 60
-        while not predicate():
-            assert time.monotonic() < until, 'it has not come to pass within 60 s'
-            time.sleep(0.01)
 
     def slow(self) -> None:
         self.confs['alpha'].set_override('live_migration_bandwidth', SLOW, group='libvirt')

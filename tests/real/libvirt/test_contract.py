@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip('libvirt', reason='the module libvirt is not installed')
 
+from migrator.testing import driver_contract
 from tests.real.libvirt.bench import LibvirtBench
 from tests.real.libvirt.lab import hosts
-from tests.unit.virt import driver_contract
 
 
 @pytest.fixture

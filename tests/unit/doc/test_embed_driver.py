@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import pytest
 
+from migrator.testing import driver_contract
 from tests.unit.doc import conftest, toyhv
-from tests.unit.virt import driver_contract
-from tests.unit.virt.fake_bench import an_instance
 
 
 class ToyBench(driver_contract.Bench):
-    def __init__(self, driver_class, threads):
-        self.threads = threads
+    def __init__(self, driver_class):
         self.cluster = toyhv.Cluster()
         self.alpha, self.beta = self.cluster.add('alpha'), self.cluster.add('beta')
         self.source, self.destination = (
@@ -21,19 +19,8 @@ class ToyBench(driver_contract.Bench):
         )  # fmt: skip
         self.source.init_host('alpha')
         self.destination.init_host('beta')
-        self.destination_host = 'beta'
-        self.instance = an_instance()
+        self.instance = driver_contract.an_instance()
         self.alpha.boot(self.instance.uuid)
-
-    def start(self, function, *args):
-        self.threads.start(function, *args, name='call')
-
-    def run_until(self, predicate):
-        for _ in range(5000):
-            if predicate():
-                return
-            self.threads.sleep(0.002)
-        raise AssertionError('it did not become so')
 
     def slow(self):
         self.cluster.slow = True
@@ -44,8 +31,8 @@ class ToyBench(driver_contract.Bench):
 
 
 @pytest.fixture
-def bench(page, threads):
-    return ToyBench(page('embed_driver').ToyDriver, threads)
+def bench(page):
+    return ToyBench(page('embed_driver').ToyDriver)
 
 
 class TestContract(driver_contract.DriverContract):

@@ -7,23 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from migrator.objects import Flavor, Instance
+from migrator.testing import driver_contract
 from migrator.testing.simulation.threads import Simulation
 from migrator.virt.fake.driver import FakeDriver
 from migrator.virt.fake.hypervisor import FakeWorld
-from tests.unit.virt import driver_contract
-
-
-def an_instance(number: int = 1, memory_mb: int = 1024, vcpus: int = 2) -> Instance:
-    return Instance(
-        uuid=f'00000000-0000-4000-8000-{number:012d}',
-        name=f'guest-{number}',
-        project_id='project',
-        user_id='user',
-        host='alpha',
-        node='alpha',
-        flavor=Flavor(name='small', vcpus=vcpus, memory_mb=memory_mb, root_gb=10),
-    )
 
 
 class FakeBench(driver_contract.Bench):
@@ -35,8 +22,7 @@ class FakeBench(driver_contract.Bench):
         self.processes = {host: simulation.process(host) for host in ('alpha', 'beta')}
         self.source = FakeDriver(self.alpha, self.processes['alpha'])
         self.destination = FakeDriver(self.beta, self.processes['beta'])
-        self.destination_host = 'beta'
-        self.instance = an_instance()
+        self.instance = driver_contract.an_instance()
         self.guest = self.alpha.spawn(self.instance, dirty_rate=100.0)
 
     def start(self, function: Callable[..., Any], *args: Any) -> None:

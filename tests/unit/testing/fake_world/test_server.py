@@ -7,22 +7,19 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from migrator import exception, executors
 from migrator.objects import protocol
+from migrator.testing import driver_contract
 from migrator.testing.fake_world import server
 from migrator.testing.fake_world.client import FakeWorldClient
 from migrator.testing.fake_world.driver import FakeWorldDriver
 from migrator.virt import driver
 from tests import forked
-from tests.unit.virt import driver_contract
-from tests.unit.virt.fake_bench import an_instance
 
 
 class RemoteBench(driver_contract.Bench):
@@ -37,18 +34,8 @@ class RemoteBench(driver_contract.Bench):
         self.client.add('alpha')
         self.source = FakeWorldDriver(path, 'alpha', self.threads)
         self.destination = FakeWorldDriver(path, 'beta', self.threads)
-        self.destination_host = 'beta'
-        self.instance = an_instance(memory_mb=64)
+        self.instance = driver_contract.an_instance(memory_mb=64)
         self.client.spawn('alpha', self.instance, 100.0)
-
-    def start(self, function: Callable[..., Any], *args: Any) -> None:
-        threading.Thread(target=function, args=args, daemon=True).start()
-
-    def run_until(self, predicate: Callable[[], Any]) -> None:
-        until = time.monotonic() + 30
-        while not predicate():
-            assert time.monotonic() < until, 'the predicate was not true within 30 s'
-            time.sleep(0.005)
 
     def listeners(self) -> int:
         found: int = self.client.look()['hosts']['alpha']['jobs'][self.instance.uuid]['listeners']

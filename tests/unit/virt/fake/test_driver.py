@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from migrator import exception
+from migrator.testing import driver_contract
 from migrator.virt import driver
 from migrator.virt.fake.driver import FakeDriver
-from tests.unit.virt import driver_contract
-from tests.unit.virt.fake_bench import FakeBench, an_instance
+from tests.unit.virt.fake_bench import FakeBench
 
 
 class TestContract(driver_contract.DriverContract):
@@ -19,8 +19,8 @@ class TestContract(driver_contract.DriverContract):
 
 class TestRefusals:
     def test_check_on_destination_without_room_names_the_resource(self, bench: FakeBench) -> None:
-        big = an_instance(9, memory_mb=65000)
-        bench.beta.spawn(an_instance(8, memory_mb=1024))
+        big = driver_contract.an_instance(9, memory_mb=65000)
+        bench.beta.spawn(driver_contract.an_instance(8, memory_mb=1024))
         with pytest.raises(exception.DestinationTooSmall, match='MEMORY_MB'):
             bench.destination.check_can_live_migrate_destination(big, None, False)
         with pytest.raises(exception.DestinationTooSmall):
@@ -30,9 +30,9 @@ class TestRefusals:
     def test_ratio_and_reserve_count_both_in_the_check_and_in_the_inventory(self, bench: FakeBench) -> None:
         gamma = bench.world.add('gamma', vcpus=4, ratios={'VCPU': 2.0}, reserved={'VCPU': 2})
         made = FakeDriver(gamma, bench.processes['beta'])
-        made.check_can_live_migrate_destination(an_instance(3, vcpus=4), None, False)
+        made.check_can_live_migrate_destination(driver_contract.an_instance(3, vcpus=4), None, False)
         with pytest.raises(exception.DestinationTooSmall, match='VCPU'):
-            made.check_can_live_migrate_destination(an_instance(4, vcpus=5), None, False)
+            made.check_can_live_migrate_destination(driver_contract.an_instance(4, vcpus=5), None, False)
         vcpu = made.get_node().providers[0].inventory['VCPU']
         assert (vcpu['total'], vcpu['reserved'], vcpu['allocation_ratio']) == (4, 2, 2.0)
 

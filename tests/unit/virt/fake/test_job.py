@@ -9,9 +9,10 @@ import pytest
 
 from migrator import exception
 from migrator.objects import GuestState, protocol
+from migrator.testing import driver_contract
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
-from tests.unit.virt.fake_bench import FakeBench, an_instance
+from tests.unit.virt.fake_bench import FakeBench
 
 
 class TestCopy:
@@ -86,7 +87,7 @@ class TestCopy:
 
     def test_two_jobs_share_the_link_evenly_once_the_second_begins(self, bench: FakeBench) -> None:
         bench.guest.dirty_rate = 0.0
-        other = an_instance(2)
+        other = driver_contract.an_instance(2)
         bench.alpha.spawn(other)
         data = bench.prepare()
         bench.destination.check_can_live_migrate_destination(other, None, False)

@@ -11,8 +11,8 @@ import pytest
 
 from migrator import exception
 from migrator.objects import LiveMigrateData
+from migrator.testing import driver_contract
 from migrator.virt.libvirt import checks, storage
-from tests.unit.virt.fake_bench import an_instance
 
 parse = ElementTree.fromstring
 
@@ -39,17 +39,19 @@ def test_different_hypervisor_is_refused_with_the_difference():
 def test_device_of_the_host_is_refused_unless_it_is_teamed():
     xml = "<domain><devices><hostdev type='pci'>{}</hostdev></devices></domain>"
     with pytest.raises(exception.MigrationPreCheckError, match='pci device of its host'):
-        checks.refuse_passthrough(an_instance(), parse(xml.format('')))
-    checks.refuse_passthrough(an_instance(), parse(xml.format("<teaming type='transient'/>")))
+        checks.refuse_passthrough(driver_contract.an_instance(), parse(xml.format('')))
+    checks.refuse_passthrough(driver_contract.an_instance(), parse(xml.format("<teaming type='transient'/>")))
 
 
 def test_network_interface_of_the_host_is_refused_unless_it_is_teamed():
     xml = "<domain><devices><interface type='{}'>{}</interface></devices></domain>"
     for kind in ('hostdev', 'vdpa'):
         with pytest.raises(exception.MigrationPreCheckError, match='network device of its host'):
-            checks.refuse_passthrough(an_instance(), parse(xml.format(kind, '')))
-    checks.refuse_passthrough(an_instance(), parse(xml.format('hostdev', "<teaming type='transient'/>")))
-    checks.refuse_passthrough(an_instance(), parse(xml.format('bridge', '')))
+            checks.refuse_passthrough(driver_contract.an_instance(), parse(xml.format(kind, '')))
+    checks.refuse_passthrough(
+        driver_contract.an_instance(), parse(xml.format('hostdev', "<teaming type='transient'/>"))
+    )
+    checks.refuse_passthrough(driver_contract.an_instance(), parse(xml.format('bridge', '')))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ def test_processor_is_compared_only_if_the_guest_has_that_of_its_host(xml, cpu):
 def test_file_volume_of_the_hosts_own_pool_is_refused():
     def look(kind, path):
         volume = storage.Disk(target='vdb', kind=kind, path=path)
-        checks.refuse_local_volumes(an_instance(), [volume], lambda path: path.startswith('/nfs'))
+        checks.refuse_local_volumes(driver_contract.an_instance(), [volume], lambda path: path.startswith('/nfs'))
 
     look('file', '/nfs/one.qcow2')
     # The destination checks a block device by its identity.
@@ -82,8 +84,8 @@ def test_file_volume_of_the_hosts_own_pool_is_refused():
 def test_shareable_disk_that_the_destination_does_not_see_is_refused():
     disk = storage.Disk(target='vdb', kind='file', path='/i/one.qcow2', shared=True)
     with pytest.raises(exception.MigrationPreCheckError, match=r'vdb .*does not see the files in instances_path'):
-        checks.refuse_unseen(an_instance(), [disk])
-    checks.refuse_unseen(an_instance(), [dataclasses.replace(disk, shared=False)])
+        checks.refuse_unseen(driver_contract.an_instance(), [disk])
+    checks.refuse_unseen(driver_contract.an_instance(), [dataclasses.replace(disk, shared=False)])
 
 
 def data(wanted, over=False):
@@ -91,7 +93,7 @@ def data(wanted, over=False):
 
 
 def test_disks_that_are_not_shared_are_copied_unless_the_request_forbids_it():
-    guest = an_instance()
+    guest = driver_contract.an_instance()
     assert checks.block_migration(guest, data(None), [LOCAL, SHARED], sees=False)
     assert checks.block_migration(guest, data(True), [LOCAL, SHARED], sees=True)
     assert not checks.block_migration(guest, data(None), [SHARED], sees=True)
@@ -110,11 +112,11 @@ def test_disks_that_do_not_fit_are_refused_by_size_or_with_over_commit_by_alloca
     with pytest.raises(
         exception.MigrationPreCheckError, match='beta has 100 MiB left for disks, and the copies need 120 MiB'
     ):
-        checks.block_migration(an_instance(), data(None), two, sees=False)
-    assert checks.block_migration(an_instance(), data(None, over=True), two, sees=False)
+        checks.block_migration(driver_contract.an_instance(), data(None), two, sees=False)
+    assert checks.block_migration(driver_contract.an_instance(), data(None, over=True), two, sees=False)
     # Disks elsewhere take no space of instances_path.
     elsewhere = [dataclasses.replace(LOCAL, path=f'/elsewhere/{number}') for number in range(2)]
-    assert checks.block_migration(an_instance(), data(None), elsewhere, sees=False)
+    assert checks.block_migration(driver_contract.an_instance(), data(None), elsewhere, sees=False)
 
 
 ODD_ADDRESSES = [

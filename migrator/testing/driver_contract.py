@@ -1,22 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The contract test of hypervisor drivers.
+"""The contract test of hypervisor drivers, for a test file of your driver.
 
-The test file of a driver derives a class from :class:`DriverContract`, and defines a fixture ``bench``.
+It needs pytest, which no other module of migrator imports. The test file derives a class from :class:`DriverContract`,
+and defines a fixture ``bench`` that returns a :class:`Bench`::
+
+    class TestContract(driver_contract.DriverContract):
+        def pause(self, bench):
+            bench.hypervisor.pause(bench.instance.uuid)
+
+Call ``pytest.register_assert_rewrite('migrator.testing.driver_contract')`` in a ``conftest.py`` to see the values of an
+assertion that fails.
 """
 
 from __future__ import annotations
 
 import abc
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from migrator import exception
-from migrator.objects import GuestState, Instance, protocol
+from migrator.objects import Flavor, GuestState, Instance, LiveMigrateData, protocol
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
+
+#: Seconds of real time in which a test expects what it waits for.
+PATIENCE = 60.0
+
+
+def an_instance(number: int = 1, memory_mb: int = 1024, vcpus: int = 2) -> Instance:
+    """Return an instance of host alpha; each number has its own uuid."""
+    return Instance(
+        uuid=f'00000000-0000-4000-8000-{number:012d}',
+        name=f'guest-{number}',
+        project_id='project',
+        user_id='user',
+        host='alpha',
+        node='alpha',
+        flavor=Flavor(name='small', vcpus=vcpus, memory_mb=memory_mb, root_gb=10),
+    )
 
 
 class Call:
@@ -29,9 +55,11 @@ class Call:
         self.started = 0
 
     def has_started(self) -> None:
+        """Count a call of ``started``."""
         self.started += 1
 
     def result(self) -> Any:
+        """Return the result of the call, or raise its error."""
         assert self.ended
         if self.error is not None:
             raise self.error
@@ -39,20 +67,31 @@ class Call:
 
 
 class Bench(abc.ABC):
-    """Two hosts with a guest on the first one, and control over time."""
+    """Two hosts with a guest on the first one.
+
+    A bench sets the attributes. Time is real, unless it overrides :meth:`start` and :meth:`run_until`.
+
+    :ivar source: the driver of host ``alpha``, after ``init_host``.
+    :ivar destination: the driver of the other host, after ``init_host``.
+    :ivar destination_host: the name of the other host.
+    :ivar instance: the guest that runs on ``alpha``, such as :func:`an_instance`.
+    """
 
     source: driver.ComputeDriver
     destination: driver.ComputeDriver
-    destination_host: str
+    destination_host: str = 'beta'
     instance: Instance
 
-    @abc.abstractmethod
     def start(self, function: Callable[..., Any], *args: Any) -> None:
         """Run a function in a thread."""
+        threading.Thread(target=function, args=args, daemon=True).start()
 
-    @abc.abstractmethod
     def run_until(self, predicate: Callable[[], Any]) -> None:
         """Let time pass until a predicate is true."""
+        until = time.monotonic() + PATIENCE
+        while not predicate():
+            assert time.monotonic() < until, f'the predicate was not true within {PATIENCE:g} s'
+            time.sleep(0.005)
 
     @abc.abstractmethod
     def slow(self) -> None:
@@ -63,6 +102,7 @@ class Bench(abc.ABC):
         """Return the number of callers that have attached to the guest's job since it began."""
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Call:
+        """Make a driver call in a thread of its own."""
         call = Call()
 
         def run() -> None:
@@ -75,16 +115,18 @@ class Bench(abc.ABC):
         self.start(run)
         return call
 
-    def prepare(self) -> driver.LiveMigrateData:
+    def prepare(self) -> LiveMigrateData:
+        """Do the checks and pre_live_migration, and return their data."""
         data = self.destination.check_can_live_migrate_destination(self.instance, None, False)
         data = self.source.check_can_live_migrate_source(self.instance, data)
         self.destination.cleanup_live_migration_destination_check(self.instance)
         call = self.in_thread(self.destination.pre_live_migration, self.instance, data, driver.NeverCancelled())
         self.run_until(lambda: call.ended)
-        prepared: driver.LiveMigrateData = call.result()
+        prepared: LiveMigrateData = call.result()
         return prepared
 
-    def move(self, data: driver.LiveMigrateData) -> Call:
+    def move(self, data: LiveMigrateData) -> Call:
+        """Call live_migration in a thread of its own."""
         call = Call()
 
         def run() -> None:
@@ -98,17 +140,25 @@ class Bench(abc.ABC):
         return call
 
     def at_source(self) -> protocol.Guest:
+        """Return what the source reports of the guest."""
         return self.source.get_guest(self.instance.uuid)
 
     def at_destination(self) -> protocol.Guest:
+        """Return what the destination reports of the guest."""
         return self.destination.get_guest(self.instance.uuid)
 
 
 class Token(driver.CancelToken):
+    """A token that a test cancels.
+
+    :ivar cancelled: whether it is cancelled.
+    """
+
     def __init__(self) -> None:
         self.cancelled = False
 
     def raise_if_cancelled(self) -> None:
+        """Raise if the test has cancelled the token."""
         if self.cancelled:
             raise exception.Cancelled(what='the step')
 
