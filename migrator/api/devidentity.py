@@ -19,7 +19,7 @@ from oslo_context import context as oslo_context
 
 from migrator import exception
 from migrator.api import auth, errors
-from migrator.api import request as api_request
+from migrator.api.request import Request, answer
 from migrator.conf import api
 
 MARK = 'development only: no password is checked'
@@ -46,7 +46,7 @@ def make_app(endpoints: Mapping[str, str]) -> Callable[..., Any]:
         response.headers['X-Migrator-Development-Identity'] = MARK
         return response
 
-    return webob.dec.wsgify(answer, RequestClass=api_request.Request)  # type: ignore[no-any-return]  # WebOb has no types
+    return webob.dec.wsgify(answer, RequestClass=Request)  # type: ignore[no-any-return]  # WebOb has no types
 
 
 def _answer(request: Any, endpoints: Mapping[str, str]) -> webob.Response:
@@ -59,9 +59,9 @@ def _answer(request: Any, endpoints: Mapping[str, str]) -> webob.Response:
     version = {'id': 'v3.14', 'status': 'stable', 'updated': '2020-04-07T00:00:00Z', 'description': MARK}
     version['links'] = [{'rel': 'self', 'href': f'{request.application_url}/v3/'}]  # type: ignore[assignment]
     if request.method == 'GET' and path == '':
-        return api_request.answer({'versions': {'values': [version]}}, 300)
+        return answer({'versions': {'values': [version]}}, 300)
     if request.method == 'GET' and path == '/v3':
-        return api_request.answer({'version': version})
+        return answer({'version': version})
     if request.method == 'POST' and path == '/v3/auth/tokens':
         return _issue(request, dict(endpoints) | {'identity': f'{request.application_url}/v3'})
     raise exception.NotFound(f'The development identity does not serve {request.method} {path}: use keystone.')
@@ -93,7 +93,7 @@ def _issue(request: Any, endpoints: Mapping[str, str]) -> webob.Response:
         'expires_at': _FOR_EVER,
         'audit_ids': ['development'],
     }
-    response = api_request.answer({'token': token}, 201)
+    response = answer({'token': token}, 201)
     response.headers['X-Subject-Token'] = name if is_admin and project == name else f'{name}:{project}'
     return response
 

@@ -13,7 +13,7 @@ import webob.exc
 from oslo_log import log as logging
 
 from migrator import exception
-from migrator.api import request as api_request
+from migrator.api.request import Request, answer
 from migrator.objects import base
 
 LOG = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ FAULTS = {
 def body(code: int, message: str) -> webob.Response:
     """Return a response with nova's error body."""
     fault = {'code': code, 'message': message}
-    response = api_request.answer({FAULTS.get(code, 'computeFault'): fault}, code)
+    response = answer({FAULTS.get(code, 'computeFault'): fault}, code)
     if code == 401:
         response.headers['WWW-Authenticate'] = 'Keystone'
     if code == 503:
@@ -45,7 +45,7 @@ def body(code: int, message: str) -> webob.Response:
     return response
 
 
-def of(error: Exception, request: api_request.Request) -> webob.Response:
+def of(error: Exception, request: Request) -> webob.Response:
     """Return the response to an error.
 
     :param request: the request that caused it, for the log.

@@ -29,7 +29,7 @@ COLUMNS = (
 
 def create(asked: Asked) -> int:
     """Register a guest that is on a host: create its row and its allocation in Placement."""
-    from migrator.conductor import instances
+    from migrator.conductor import registry
 
     given = asked.arguments
     uuid = given.uuid or uuidutils.generate_uuid()
@@ -46,7 +46,7 @@ def create(asked: Asked) -> int:
     )
     if not given.force:
         _check_guest(asked, given.host, uuid)
-    stored = instances.create(asked.database, asked.placement(), instance)
+    stored = registry.create_instance(asked.database, asked.placement(), instance)
     resources = ', '.join(f'{name} {amount}' for name, amount in stored.flavor.resources().items())
     text = f'Instance {stored.uuid} ({stored.name}) is registered on {stored.host} with an allocation of {resources}.'
     asked.answer({'instance': dataclasses.asdict(stored)}, command.printable(text))
@@ -138,10 +138,10 @@ def list_(asked: Asked) -> int:
 
 def delete(asked: Asked) -> int:
     """Delete the row of an instance and its allocation in Placement; the guest itself stays."""
-    from migrator.conductor import instances
+    from migrator.conductor import registry
 
     uuid = asked.arguments.uuid
-    instances.delete(asked.database, asked.placement(), uuid)
+    registry.delete_instance(asked.database, asked.placement(), uuid)
     asked.answer(
         {'deleted': uuid}, f'The row and the allocation of instance {uuid} are deleted. Its guest is unchanged.'
     )

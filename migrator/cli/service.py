@@ -112,13 +112,15 @@ def _lease(lease: dict[str, Any] | None, now: datetime.datetime) -> str | None:
 
 def delete(asked: Asked) -> int:
     """Delete a service that is gone for good."""
-    from migrator.conductor import services
+    from migrator.conductor import registry
 
     arguments = asked.arguments
     found = asked.database.services.list(binary=arguments.binary, host=arguments.name)
     if not found:
         raise exception.ServiceNotFound(service_id=f'{arguments.binary} of {arguments.name}')
-    services.delete(asked.database, asked.placement(), found[0], asked.conf.conductor.lease, asked.threads.sleep)
+    registry.delete_service(
+        asked.database, asked.placement(), found[0], asked.conf.conductor.lease, asked.threads.sleep
+    )
     document = {'host': found[0].host, 'binary': found[0].binary, 'deleted': True}
     asked.answer(document, f'{found[0].binary} of {found[0].host} is deleted.')
     return command.RIGHT

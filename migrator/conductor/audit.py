@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.conductor import instances as conductor_instances
+from migrator.conductor import registry
 from migrator.conductor.metrics import Audits
 from migrator.db.api import Database
 from migrator.db.instances import DELETING
@@ -128,9 +128,7 @@ def remedy(database: Database, client: PlacementClient, wrong: Wrong, named: Col
     if wanted is None:
         why = f'cannot choose the providers of {instance.host} for it'
         return Remedy(None, f'{why}: there is no room, or several have room, or its compute service has not reported')
-    write = allocations.Write(
-        consumer=conductor_instances.consumer_of(instance), allocations=wanted, generation=wrong.generation
-    )
+    write = allocations.Write(consumer=registry.consumer_of(instance), allocations=wanted, generation=wrong.generation)
     return Remedy(write, f'its allocation becomes {_describe(wanted)}, on {instance.host}, and nothing else')
 
 
@@ -357,7 +355,7 @@ def _home_of(database: Database, client: PlacementClient, instance: Instance) ->
 
 
 def _anywhere(client: PlacementClient, instance: Instance, root: str) -> allocation_state.Allocations | None:
-    found = conductor_instances.placed(client, instance.flavor, root)
+    found = registry.placed(client, instance.flavor, root)
     return found.allocations if found is not None else None
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The reachability of the message broker, which a conductor probes with messages to itself.
+"""The reachability of the message broker, and of Placement and the database, as one conductor sees them.
 
-A host whose replies cannot arrive is not unreachable. So the time without replies is counted on a clock that stops
-while no probe comes back. While the broker counts as away, nothing is polled, sent or decided.
+A conductor probes the broker with messages to itself. A host whose replies cannot arrive is not unreachable. So the
+time without replies is counted on a clock that stops while no probe comes back. While the broker counts as away,
+nothing is polled, sent or decided.
 """
 
 from __future__ import annotations
@@ -119,3 +120,38 @@ class Broker:
     def _since(self) -> str:
         began = self._threads.clock.now() - datetime.timedelta(seconds=self.away_for())
         return f'{began:%Y-%m-%d %H:%M:%S} UTC'
+
+
+LOG = logging.getLogger(__name__)
+
+
+class Outage:
+    """The reachability of a service as one conductor sees it; many migrations notice the same outage.
+
+    :param name: the name of the service in the log.
+    """
+
+    def __init__(self, name: str, threads: executors.Threads) -> None:
+        self._name = name
+        self._clock = threads.clock
+        self._lock = threads.lock()
+        self._since: float | None = None
+
+    def heard(self, error: exception.ServiceUnreachable | None) -> None:
+        """Record the result of a request.
+
+        :param error: the error, or None if the service answered.
+        """
+        now = self._clock.monotonic()
+        with self._lock:
+            since = self._since
+            if (error is None) == (since is None):
+                return
+            self._since = None if error is None else now
+        if error is not None:
+            LOG.warning('Waiting for %(service)s: %(error)s', {'service': self._name, 'error': str(error)})
+        elif since is not None:
+            LOG.info(
+                'No longer waiting for %(service)s, which answers again after %(seconds).0f s',
+                {'service': self._name, 'seconds': now - since},
+            )

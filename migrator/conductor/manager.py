@@ -12,7 +12,7 @@ from oslo_log import log as logging
 from migrator import context as migrator_context
 from migrator import exception, executors, rpc
 from migrator.compute.rpcapi import VERSIONS, ComputeAPI
-from migrator.conductor import audit, broker, cleanups, instances, metrics, periodics, rpcapi, takeover, trees
+from migrator.conductor import audit, broker, cleanups, metrics, periodics, registry, rpcapi, takeover
 from migrator.conductor.compute_client import HostBusy, Hosts
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.migration.tools import Options, Tools
@@ -160,7 +160,7 @@ class ConductorManager:
             return
         periodics.sweep(self.tools, self.runner, self._poll_pool, self.metrics.count_cleanups)
         if not self._adopt_pool.running and not self._adopt_pool.waiting:
-            self._adopt_pool.submit(trees.place_all, self.tools.database, self.tools.placement)
+            self._adopt_pool.submit(registry.write_all_providers, self.tools.database, self.tools.placement)
 
     def _renew(self) -> None:
         """Renew the lease, or begin a new incarnation if the lease has expired.
@@ -326,13 +326,13 @@ class ConductorManager:
 
     def _place_node(self, host: str, placed: executors.Event) -> None:
         try:
-            trees.place_all(self.tools.database, self.tools.placement, host)
+            registry.write_all_providers(self.tools.database, self.tools.placement, host)
         finally:
             placed.set()
 
     def _adopt_guests(self, report: protocol.HostReport) -> None:
         try:
-            instances.adopt(self.tools.database, self.tools.placement, report, self._stopping)
+            registry.adopt_instances(self.tools.database, self.tools.placement, report, self._stopping)
         except Exception:  # no caller waits for the result
             LOG.exception(
                 'Could not adopt the guests of host %s; the next start of its compute service tries again', report.host

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import webob
 
 from migrator import exception
-from migrator.conductor import instances
+from migrator.conductor import registry
 from migrator.objects import Instance, Migration, MigrationStatus, protocol
 from migrator.simulator import workloads
 from migrator.simulator.invariants import check
@@ -294,13 +294,13 @@ class Operator:
                 return
             if cloud.world.active_on(row.uuid) != [row.host]:
                 return
-            instances.delete(cloud.database, cloud.placement_client, row.uuid)
+            registry.delete_instance(cloud.database, cloud.placement_client, row.uuid)
             source.delete(row.uuid)
             target.delete(row.uuid)
             again = row.replace(host=host, node=host)
             for _ in range(_TRIES):
                 try:
-                    instances.create(cloud.database, cloud.placement_client, again)
+                    registry.create_instance(cloud.database, cloud.placement_client, again)
                 except exception.ServiceUnreachable:
                     self.wait(_AGAIN)
                 else:

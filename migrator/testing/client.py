@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import webob
 
-from migrator.conductor import instances
+from migrator.conductor import registry
 from migrator.db import saga_log
 from migrator.db.api import Database
 from migrator.objects import Flavor, Instance, Migration
@@ -70,7 +70,7 @@ class Face:
         flavor = fields.pop('flavor', None) or Flavor(name=f'm{memory_mb}', vcpus=vcpus, memory_mb=memory_mb, root_gb=1)
         wanted = {'project_id': PROJECT, 'user_id': USER, **fields}
         instance = Instance(uuid=self.new_uuid(), name=name, host=host, node=host, flavor=flavor, **wanted)
-        stored = instances.create(self.database, self.placement_client, instance)
+        stored = registry.create_instance(self.database, self.placement_client, instance)
         self.world.hypervisors[host].spawn(stored, dirty_rate=dirty_rate)
         return stored
 

@@ -4,7 +4,7 @@
 
 import pytest
 
-from migrator.conductor import instances
+from migrator.conductor import registry
 from migrator.objects import protocol
 from migrator.objects.protocol import GuestState
 from tests.functional import seen
@@ -45,7 +45,7 @@ def test_a_source_that_comes_back_pays_what_it_owes_and_may_have_the_server_agai
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_debt_is_paid_for_a_server_that_was_deleted_meanwhile(cloud):
     instance = completed_without_its_source(cloud)
-    instances.delete(cloud.database, cloud.placement_client, instance.uuid)
+    registry.delete_instance(cloud.database, cloud.placement_client, instance.uuid)
     cloud.world.hypervisors['host2'].delete(instance.uuid)
     seen.restart(cloud, 'host1')
     cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)
@@ -132,7 +132,7 @@ def test_a_guest_that_its_source_was_to_restore_and_has_lost_is_an_alarm_unless_
     assert seen.migration(cloud, instance)['status'] == 'failed'
     assert owed(cloud) == [('host1', 'rollback_live_migration_at_source')]
     if deleted:
-        instances.delete(cloud.database, cloud.placement_client, instance.uuid)
+        registry.delete_instance(cloud.database, cloud.placement_client, instance.uuid)
     cloud.world.hypervisors['host1'].delete(instance.uuid)
     seen.restart(cloud, 'host1')
     if deleted:
@@ -151,7 +151,7 @@ def count_told(cloud):
 def test_what_was_to_be_done_for_a_guest_that_was_deleted_is_forgotten(cloud):
     """It was told at each sweep for ever, of a guest that could not be there."""
     instance = completed_at_a_host_that_died(cloud)
-    instances.delete(cloud.database, cloud.placement_client, instance.uuid)
+    registry.delete_instance(cloud.database, cloud.placement_client, instance.uuid)
     cloud.world.hypervisors['host2'].delete(instance.uuid)
     seen.restart(cloud, 'host2')
     cloud.simulation.run_until(lambda: not owed(cloud), timeout=60)

@@ -11,7 +11,7 @@ import sqlite3
 import pytest
 
 from migrator import exception
-from migrator.conductor import instances
+from migrator.conductor import registry
 from tests.functional import actions, seen
 from tests.functional.trouble import LONG, faults, migrate
 
@@ -26,7 +26,7 @@ ARRIVED = ['arrived', 'post_live_migration_at_source']
 def delete(cloud, instance):
     """Delete an instance as a service would that does not ask: its row, its allocation, and its guest."""
     with pytest.raises(exception.MigrationInProgress):
-        instances.delete(cloud.database, cloud.placement_client, instance.uuid)
+        registry.delete_instance(cloud.database, cloud.placement_client, instance.uuid)
     with contextlib.closing(sqlite3.connect(cloud.directory / 'migrator.sqlite')) as connection, connection:
         connection.execute('DELETE FROM instances WHERE uuid = ?', [instance.uuid])
     cloud.placement.adapter().delete(f'/allocations/{instance.uuid}')

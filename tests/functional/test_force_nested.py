@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from migrator.conductor import instances
+from migrator.conductor import registry
 from migrator.objects import Flavor, Instance, compute_node
 from migrator.placement_client import allocations, candidates
 from migrator.virt.fake import driver
@@ -90,7 +90,7 @@ def boot(cloud, host, extra_specs):
     instance = Instance(
         uuid=cloud.new_uuid(), name='one', project_id='demo', user_id='demo', host=host, node=host, flavor=flavor
     )
-    owner = instances.consumer_of(instance)
+    owner = registry.consumer_of(instance)
     allocations.claim(cloud.placement_client, owner, found[0].allocations, generation=None)
     stored = cloud.database.instances.create(instance)
     cloud.world.hypervisors[host].spawn(stored)
@@ -434,5 +434,5 @@ def test_one_whose_registration_was_cut_off_after_its_claim_is_registered_by_the
     instance = cloud.boot('one', 'from', flavor=flavor)
     before = held(cloud)
     cloud.database.instances.delete(instance.uuid)
-    again = instances.create(cloud.database, cloud.placement_client, instance)
+    again = registry.create_instance(cloud.database, cloud.placement_client, instance)
     assert (again.uuid, held(cloud)) == (instance.uuid, before)

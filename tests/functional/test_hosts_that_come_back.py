@@ -4,7 +4,7 @@
 
 import pytest
 
-from migrator.conductor import instances
+from migrator.conductor import registry
 from tests.functional import actions, seen
 from tests.functional.trouble import LONG, faults, migrate
 
@@ -83,7 +83,7 @@ def test_a_host_whose_server_was_deleted_while_it_was_away_starts_and_serves(clo
     seen.kill(cloud, 'host1')
     cloud.wait(LONG)
     assert seen.migration(cloud, gone)['status'] == 'completed'
-    instances.delete(cloud.database, cloud.placement_client, gone.uuid)
+    registry.delete_instance(cloud.database, cloud.placement_client, gone.uuid)
     # its user's guest, at the destination; what the source keeps of it is a copy that nobody needs
     cloud.world.hypervisors['host2'].delete(gone.uuid)
     cloud.world.hypervisors['host1'].delete(gone.uuid)

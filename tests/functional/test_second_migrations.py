@@ -5,7 +5,7 @@
 import pytest
 from webob import exc
 
-from migrator.conductor import instances
+from migrator.conductor import registry
 from migrator.conductor.tasks import live_migrate
 from migrator.objects.protocol import GuestState
 from tests.functional import actions, seen
@@ -108,10 +108,10 @@ def test_a_guest_that_was_brought_back_is_not_removed_by_the_cleanup_that_is_pen
 def bring_back(cloud, instance):
     """Have an embedding service take the guest to host1 again, shut off: it is deleted there, and created here."""
     row = cloud.database.instances.get(instance.uuid)
-    instances.delete(cloud.database, cloud.placement_client, instance.uuid)
+    registry.delete_instance(cloud.database, cloud.placement_client, instance.uuid)
     cloud.world.hypervisors['host2'].delete(instance.uuid)
     cloud.world.hypervisors['host1'].delete(instance.uuid)
-    instances.create(cloud.database, cloud.placement_client, row.replace(host='host1', node='host1'))
+    registry.create_instance(cloud.database, cloud.placement_client, row.replace(host='host1', node='host1'))
     cloud.world.hypervisors['host1'].spawn(row)
     cloud.world.hypervisors['host1'].shut_off(instance.uuid)
 

@@ -4,7 +4,7 @@
 
 import pytest
 
-from migrator.conductor import instances
+from migrator.conductor import registry
 from migrator.placement_client import allocations
 from migrator.simulator.monitor import Monitor
 from migrator.simulator.operator import Operator
@@ -17,7 +17,7 @@ def forget(cloud, instance):
     with cloud.engine.writer() as session:
         session.connection().exec_driver_sql('DELETE FROM instances WHERE uuid = ?', (instance.uuid,))
     held = allocations.read(cloud.placement_client, instance.uuid)
-    allocations.remove(cloud.placement_client, instances.consumer_of(instance), generation=held.generation)
+    allocations.remove(cloud.placement_client, registry.consumer_of(instance), generation=held.generation)
 
 
 @pytest.fixture

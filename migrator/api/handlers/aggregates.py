@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import webob
 
-from migrator.api import request as api_request
 from migrator.api.policies.aggregates import INDEX
+from migrator.api.request import Request, answer
 
 
-def index(request: api_request.Request) -> webob.Response:
+def index(request: Request) -> webob.Response:
     """Return an empty list of host aggregates."""
     request.authorize(INDEX)
-    return api_request.answer({'aggregates': []})
+    return answer({'aggregates': []})

@@ -14,9 +14,9 @@ from oslo_utils import uuidutils
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api import request as api_request
 from migrator.api.handlers import services as service_handlers
 from migrator.api.policies.hypervisors import LIST, LIST_DETAIL, SEARCH, SERVERS, SHOW, STATISTICS, UPTIME
+from migrator.api.request import Request, answer
 from migrator.api.schemas import hypervisors
 from migrator.objects import COMPUTE_BINARY, ComputeNode, Instance, Service
 
@@ -24,26 +24,26 @@ from migrator.objects import COMPUTE_BINARY, ComputeNode, Instance, Service
 _AMOUNTS = {'vcpus': 'VCPU', 'memory_mb': 'MEMORY_MB', 'local_gb': 'DISK_GB'}
 
 
-def index(request: api_request.Request) -> webob.Response:
+def index(request: Request) -> webob.Response:
     """List the hypervisors by name."""
     return _list(request, LIST, detailed=False)
 
 
-def detail(request: api_request.Request) -> webob.Response:
+def detail(request: Request) -> webob.Response:
     """List the hypervisors with details."""
     return _list(request, LIST_DETAIL, detailed=True)
 
 
-def show(request: api_request.Request, hypervisor_id: str) -> webob.Response:
+def show(request: Request, hypervisor_id: str) -> webob.Response:
     """Show one hypervisor."""
     given = schemas.query(request, hypervisors.SHOW)
     request.authorize(SHOW)
     node = _find(request, hypervisor_id)
     views = _Views.of(request, [node])
-    return api_request.answer({'hypervisor': views.view(node, True, _is_true(given, 'with_servers'))})
+    return answer({'hypervisor': views.view(node, True, _is_true(given, 'with_servers'))})
 
 
-def statistics(request: api_request.Request) -> webob.Response:
+def statistics(request: Request) -> webob.Response:
     """Sum up all hypervisors."""
     request.authorize(STATISTICS)
     nodes = request.services.database.services.list_nodes()
@@ -51,27 +51,27 @@ def statistics(request: api_request.Request) -> webob.Response:
     counted = [*(views.amounts(node) for node in nodes)]
     names = counted[0].keys() if counted else _Views.NOTHING
     total = {name: sum(amounts[name] for amounts in counted) for name in names}
-    return api_request.answer({'hypervisor_statistics': total | {'count': len(nodes)}})
+    return answer({'hypervisor_statistics': total | {'count': len(nodes)}})
 
 
-def uptime(request: api_request.Request, hypervisor_id: str) -> NoReturn:
+def uptime(request: Request, hypervisor_id: str) -> NoReturn:
     """Refuse the request: migrator does not know the uptime of a hypervisor. Clients accept a 501."""
     request.authorize(UPTIME)
     _find(request, hypervisor_id)
     raise webob.exc.HTTPNotImplemented('migrator does not know the uptime of a hypervisor.')
 
 
-def search(request: api_request.Request, hypervisor_id: str) -> webob.Response:
+def search(request: Request, hypervisor_id: str) -> webob.Response:
     """Find hypervisors by a part of their name. From 2.53 on a parameter of the list replaces this."""
     return _matching(request, SEARCH, hypervisor_id, with_servers=False)
 
 
-def servers(request: api_request.Request, hypervisor_id: str) -> webob.Response:
+def servers(request: Request, hypervisor_id: str) -> webob.Response:
     """List the servers of hypervisors found by a part of their name."""
     return _matching(request, SERVERS, hypervisor_id, with_servers=True)
 
 
-def _list(request: api_request.Request, rule: str, detailed: bool) -> webob.Response:
+def _list(request: Request, rule: str, detailed: bool) -> webob.Response:
     given = schemas.query(request, hypervisors.INDEX)
     request.authorize(rule)
     database = request.services.database
@@ -91,10 +91,10 @@ def _list(request: api_request.Request, rule: str, detailed: bool) -> webob.Resp
         further = common.next_link(request, size, [str(_id(request, node)) for node in nodes])
         if further:
             body['hypervisors_links'] = further
-    return api_request.answer(body)
+    return answer(body)
 
 
-def _marker(request: api_request.Request, given: dict[str, str]) -> str | None:
+def _marker(request: Request, given: dict[str, str]) -> str | None:
     marker = given.get('marker')
     if marker is None:
         return None
@@ -104,21 +104,21 @@ def _marker(request: api_request.Request, given: dict[str, str]) -> str | None:
         raise exception.MarkerNotFound(marker=marker) from None
 
 
-def _matching(request: api_request.Request, rule: str, name: str, with_servers: bool) -> webob.Response:
+def _matching(request: Request, rule: str, name: str, with_servers: bool) -> webob.Response:
     request.authorize(rule)
     nodes = _named(request, name)
     views = _Views.of(request, nodes)
-    return api_request.answer({'hypervisors': [views.view(node, False, with_servers) for node in nodes]})
+    return answer({'hypervisors': [views.view(node, False, with_servers) for node in nodes]})
 
 
-def _named(request: api_request.Request, name: str) -> list[ComputeNode]:
+def _named(request: Request, name: str) -> list[ComputeNode]:
     found = [node for node in request.services.database.services.list_nodes() if name in node.node]
     if not found:
         raise exception.NotFound(f"No hypervisor matching '{name}' could be found.")
     return found
 
 
-def _find(request: api_request.Request, hypervisor_id: str) -> ComputeNode:
+def _find(request: Request, hypervisor_id: str) -> ComputeNode:
     key: str | int | None = hypervisor_id if uuidutils.is_uuid_like(hypervisor_id) else None
     if not request.since(53):
         key = common.integer_id(hypervisor_id)
@@ -127,7 +127,7 @@ def _find(request: api_request.Request, hypervisor_id: str) -> ComputeNode:
     return request.services.database.services.get_node(key)
 
 
-def _id(request: api_request.Request, node: ComputeNode) -> str | int:
+def _id(request: Request, node: ComputeNode) -> str | int:
     return node.uuid if request.since(53) else node.id
 
 
@@ -144,13 +144,13 @@ class _Views:
         'free_disk_gb', 'disk_available_least', 'current_workload', 'running_vms',
     )  # fmt: skip
 
-    request: api_request.Request
+    request: Request
     services: dict[str, Service]
     guests: dict[str, list[Instance]]
     now: Any
 
     @classmethod
-    def of(cls, request: api_request.Request, nodes: Iterable[ComputeNode]) -> _Views:
+    def of(cls, request: Request, nodes: Iterable[ComputeNode]) -> _Views:
         database = request.services.database
         guests: dict[str, list[Instance]] = {node.host: [] for node in nodes}
         for instance in database.instances.list({'host': list(guests)}):

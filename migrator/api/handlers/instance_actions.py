@@ -10,9 +10,9 @@ import webob
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api import request as api_request
 from migrator.api.handlers import migrations
 from migrator.api.policies.instance_actions import EVENTS, LIST, SHOW
+from migrator.api.request import Request, answer
 from migrator.api.schemas.instance_actions import INDEX
 from migrator.db.actions import LIVE_MIGRATION, Action
 from migrator.objects import Instance, Migration
@@ -25,7 +25,7 @@ AT_DESTINATION = frozenset(
 _RESULTS = {'done': 'Success', 'failed': 'Error'}
 
 
-def index(request: api_request.Request, server_id: str) -> webob.Response:
+def index(request: Request, server_id: str) -> webob.Response:
     """List a server's actions, the newest first."""
     given = schemas.query(request, INDEX)
     instance = common.get_instance(request, server_id)
@@ -33,7 +33,7 @@ def index(request: api_request.Request, server_id: str) -> webob.Response:
     database = request.services.database
     if not request.since(58):
         found = database.actions.list(instance.uuid)
-        return api_request.answer({'instanceActions': _views(request, instance, found)})
+        return answer({'instanceActions': _views(request, instance, found)})
     size = common.page_size(request, given)
     since, before = migrations.times(given)
     found = database.actions.list(
@@ -43,10 +43,10 @@ def index(request: api_request.Request, server_id: str) -> webob.Response:
     further = common.next_link(request, size, [action.request_id for action in found])
     if further:
         body['links'] = further
-    return api_request.answer(body)
+    return answer(body)
 
 
-def show(request: api_request.Request, server_id: str, request_id: str) -> webob.Response:
+def show(request: Request, server_id: str, request_id: str) -> webob.Response:
     """Show the action of one request, with its events."""
     instance = common.get_instance(request, server_id)
     request.authorize(SHOW, common.target(instance))
@@ -55,10 +55,10 @@ def show(request: api_request.Request, server_id: str, request_id: str) -> webob
     everything = request.can(EVENTS, common.target(instance))
     if everything or request.since(51):
         view['events'] = [_event(request, instance, event, everything) for event in _events(request, instance, action)]
-    return api_request.answer({'instanceAction': view})
+    return answer({'instanceAction': view})
 
 
-def _views(request: api_request.Request, instance: Instance, found: list[Action]) -> list[dict[str, Any]]:
+def _views(request: Request, instance: Instance, found: list[Action]) -> list[dict[str, Any]]:
     may_see = request.can(EVENTS, common.target(instance))
     messages = common.without_hosts(request, [action.message for action in found], may_see)
     views = []
@@ -78,7 +78,7 @@ def _views(request: api_request.Request, instance: Instance, found: list[Action]
     return views
 
 
-def _events(request: api_request.Request, instance: Instance, action: Action) -> list[dict[str, Any]]:
+def _events(request: Request, instance: Instance, action: Action) -> list[dict[str, Any]]:
     """Return the events of an action, the newest first, as nova does."""
     whole = {
         'event': 'conductor_live_migrate_instance',
@@ -116,7 +116,7 @@ def _event_of_step(migration: Migration, record: Any) -> dict[str, Any]:
     }
 
 
-def _event(request: api_request.Request, instance: Instance, event: dict[str, Any], everything: bool) -> dict[str, Any]:
+def _event(request: Request, instance: Instance, event: dict[str, Any], everything: bool) -> dict[str, Any]:
     view = {
         'event': event['event'],
         'start_time': common.iso(event['start_time']),

@@ -12,9 +12,9 @@ from oslo_log import log as logging
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api import request as api_request
 from migrator.api.policies.server_actions import MIGRATE_LIVE, MIGRATE_LIVE_HOST
 from migrator.api.policies.server_migrations import INDEX_HOST
+from migrator.api.request import Request, accepted
 from migrator.api.schemas import server_actions
 from migrator.db import actions
 from migrator.objects import (
@@ -40,7 +40,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 MIGRATION_OWNED = 2
 
 
-def migrate_live(request: api_request.Request, server_id: str) -> webob.Response:
+def migrate_live(request: Request, server_id: str) -> webob.Response:
     """Live-migrate a server. The row is committed before the answer, and a conductor runs the migration."""
     wanted = schemas.body(request, server_actions.MIGRATE_LIVE)['os-migrateLive']
     instance = common.get_instance(request, server_id)
@@ -60,10 +60,10 @@ def migrate_live(request: api_request.Request, server_id: str) -> webob.Response
         _wake(request, migration)
     else:
         _wait_for_checks(request, migration)
-    return api_request.accepted()
+    return accepted()
 
 
-def _check_state(request: api_request.Request, instance: Instance) -> None:
+def _check_state(request: Request, instance: Instance) -> None:
     # The transaction in _accept() makes the decision. This check makes the usual refusal cheap, and reports it before
     # errors of the destination.
     for attr, right in (('vm_state', MIGRATABLE_VM_STATES), ('task_state', (None,))):
@@ -76,7 +76,7 @@ def _check_state(request: api_request.Request, instance: Instance) -> None:
 
 
 def _check_destination(
-    request: api_request.Request,
+    request: Request,
     instance: Instance,
     host: str | None,
     force: bool,
@@ -92,7 +92,7 @@ def _check_destination(
         raise exception.UnableToMigrateToSelf(instance_uuid=instance.uuid, host=host)
 
 
-def _check_queue(request: api_request.Request, instance: Instance) -> None:
+def _check_queue(request: Request, instance: Instance) -> None:
     limit = request.services.conf.api.max_queued_live_migrations
     queued = request.services.database.migrations.count_queued(instance.host)
     if queued >= limit:
@@ -103,7 +103,7 @@ def _check_queue(request: api_request.Request, instance: Instance) -> None:
 
 
 def _new(
-    request: api_request.Request,
+    request: Request,
     instance: Instance,
     wanted: dict[str, Any],
     force: bool,
@@ -128,7 +128,7 @@ def _new(
     )
 
 
-def _accept(request: api_request.Request, migration: Migration) -> None:
+def _accept(request: Request, migration: Migration) -> None:
     try:
         request.services.database.migrations.accept(request.context, migration, actions.LIVE_MIGRATION)
     except exception.InstanceInvalidState as error:
@@ -141,7 +141,7 @@ def _accept(request: api_request.Request, migration: Migration) -> None:
         ) from None
 
 
-def _wake(request: api_request.Request, migration: Migration) -> bool:
+def _wake(request: Request, migration: Migration) -> bool:
     try:
         request.services.conductor.live_migrate(request.context, migration.uuid)
     except exception.MigratorException as error:
@@ -154,7 +154,7 @@ def _wake(request: api_request.Request, migration: Migration) -> bool:
     return True
 
 
-def _wait_for_checks(request: api_request.Request, migration: Migration) -> None:
+def _wait_for_checks(request: Request, migration: Migration) -> None:
     """Read the row until the checks are done, so that waiting holds a thread here and not in a conductor."""
     threads = request.services.threads
     timeout: float = request.services.conf.api.sync_timeout
@@ -166,7 +166,7 @@ def _wait_for_checks(request: api_request.Request, migration: Migration) -> None
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _is_decided(request: api_request.Request, migration: Migration) -> bool:
+def _is_decided(request: Request, migration: Migration) -> bool:
     try:
         row = request.services.database.migrations.get(migration.uuid)
     except exception.DatabaseUnreachable as error:

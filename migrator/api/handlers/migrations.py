@@ -10,8 +10,8 @@ import webob
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api import request as api_request
 from migrator.api.policies.migrations import INDEX, INDEX_ALL_PROJECTS, INDEX_HOST
+from migrator.api.request import Request, answer
 from migrator.api.schemas import migrations
 from migrator.objects import Migration, MigrationType
 
@@ -19,7 +19,7 @@ from migrator.objects import Migration, MigrationType
 _COLUMNS = ('host', 'instance_uuid', 'source_compute', 'status', 'migration_type', 'user_id', 'project_id')
 
 
-def index(request: api_request.Request) -> webob.Response:
+def index(request: Request) -> webob.Response:
     """List migrations, the newest first."""
     given = schemas.query(request, migrations.INDEX)
     request.authorize(INDEX)
@@ -51,7 +51,7 @@ def index(request: api_request.Request) -> webob.Response:
         further = common.next_link(request, size, [migration.uuid for migration in found])
         if further:
             body['migrations_links'] = further
-    return api_request.answer(body)
+    return answer(body)
 
 
 def times(given: dict[str, str]) -> tuple[Any, Any]:
@@ -75,7 +75,7 @@ def _hidden(given: dict[str, str]) -> bool:
         raise exception.ValidationError(path='hidden', value=given['hidden'], detail='Use true or false.') from None
 
 
-def _view(request: api_request.Request, migration: Migration, shows_hosts: bool) -> dict[str, Any]:
+def _view(request: Request, migration: Migration, shows_hosts: bool) -> dict[str, Any]:
     view: dict[str, Any] = {
         'id': migration.id,
         'status': migration.status,

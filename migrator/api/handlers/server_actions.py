@@ -10,13 +10,13 @@ import webob
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api import request as api_request
 from migrator.api.handlers import live_migrations, not_served
 from migrator.api.policies.server_actions import LOCK, UNLOCK, UNLOCK_OVERRIDE
+from migrator.api.request import Request, accepted
 from migrator.api.schemas import server_actions
 
 
-def act(request: api_request.Request, server_id: str) -> webob.Response:
+def act(request: Request, server_id: str) -> webob.Response:
     """Run the action that the one key of the body names."""
     document = request.json_document()
     if not isinstance(document, dict) or len(document) != 1:
@@ -33,7 +33,7 @@ def act(request: api_request.Request, server_id: str) -> webob.Response:
     return not_served.refuse_what(f'the server action {name!r}')
 
 
-def lock(request: api_request.Request, server_id: str) -> webob.Response:
+def lock(request: Request, server_id: str) -> webob.Response:
     """Lock a server against actions of users other than administrators."""
     arguments = schemas.body(request, server_actions.LOCK)['lock'] or {}
     instance = common.get_instance(request, server_id)
@@ -46,10 +46,10 @@ def lock(request: api_request.Request, server_id: str) -> webob.Response:
             locked_by='owner' if is_owner else 'admin',
             locked_reason=arguments.get('locked_reason'),
         )
-    return api_request.accepted()
+    return accepted()
 
 
-def unlock(request: api_request.Request, server_id: str) -> webob.Response:
+def unlock(request: Request, server_id: str) -> webob.Response:
     """Unlock a server. A policy decides about a lock of another user."""
     schemas.body(request, server_actions.UNLOCK)
     instance = common.get_instance(request, server_id)
@@ -58,10 +58,10 @@ def unlock(request: api_request.Request, server_id: str) -> webob.Response:
     if instance.locked and instance.locked_by != ('owner' if is_owner else 'admin'):
         request.authorize(UNLOCK_OVERRIDE, common.target(instance))
     request.services.database.instances.update(instance.uuid, locked_by=None, locked_reason=None)
-    return api_request.accepted()
+    return accepted()
 
 
-ACTIONS: dict[str, Callable[[api_request.Request, str], webob.Response]] = {
+ACTIONS: dict[str, Callable[[Request, str], webob.Response]] = {
     'os-migrateLive': live_migrations.migrate_live,
     'lock': lock,
     'unlock': unlock,

@@ -11,9 +11,9 @@ from oslo_log import log as logging
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api import request as api_request
 from migrator.api.handlers import migrations
 from migrator.api.policies.server_migrations import DELETE, FORCE_COMPLETE, INDEX, INDEX_HOST, SHOW
+from migrator.api.request import Request, accepted, answer
 from migrator.api.schemas import server_migrations
 from migrator.objects import ABORTS_QUEUED, Instance, Migration, MigrationStatus, MigrationType
 
@@ -29,7 +29,7 @@ ABORTABLE: dict[int, list[str]] = {
 COMPLETABLE = [_S.RUNNING.value]
 
 
-def index(request: api_request.Request, server_id: str) -> webob.Response:
+def index(request: Request, server_id: str) -> webob.Response:
     """List a server's live migrations in progress."""
     instance = common.get_instance(request, server_id)
     request.authorize(INDEX, common.target(instance))
@@ -37,10 +37,10 @@ def index(request: api_request.Request, server_id: str) -> webob.Response:
     found = request.services.database.migrations.list(
         {'instance_uuid': instance.uuid, 'migration_type': _LIVE, 'hidden': False}, in_progress=True
     )
-    return api_request.answer({'migrations': [_view(request, migration, shows_hosts) for migration in found]})
+    return answer({'migrations': [_view(request, migration, shows_hosts) for migration in found]})
 
 
-def show(request: api_request.Request, server_id: str, migration_id: str) -> webob.Response:
+def show(request: Request, server_id: str, migration_id: str) -> webob.Response:
     """Show one of a server's live migrations in progress."""
     instance = common.get_instance(request, server_id)
     request.authorize(SHOW, common.target(instance))
@@ -49,10 +49,10 @@ def show(request: api_request.Request, server_id: str, migration_id: str) -> web
         raise exception.MigrationNotFound(
             f'Live migration {migration.id} of server {instance.uuid} is not in progress: it is {migration.status}.'
         )
-    return api_request.answer({'migration': _view(request, migration, True)})
+    return answer({'migration': _view(request, migration, True)})
 
 
-def delete(request: api_request.Request, server_id: str, migration_id: str) -> webob.Response:
+def delete(request: Request, server_id: str, migration_id: str) -> webob.Response:
     """Abort a live migration. The request is committed before the answer, and the owner acts on it."""
     instance = common.get_instance(request, server_id)
     request.authorize(DELETE, common.target(instance))
@@ -68,10 +68,10 @@ def delete(request: api_request.Request, server_id: str, migration_id: str) -> w
             _check_host_aborts_queued(request, instance, migration)
     if request.services.database.requests.request_abort(request.context, migration, statuses):
         _wake(request, migration)
-    return api_request.accepted()
+    return accepted()
 
 
-def act(request: api_request.Request, server_id: str, migration_id: str) -> webob.Response:
+def act(request: Request, server_id: str, migration_id: str) -> webob.Response:
     """Force the completion of a running live migration, whatever it has still to copy."""
     schemas.body(request, server_migrations.FORCE_COMPLETE)
     instance = common.get_instance(request, server_id)
@@ -87,13 +87,13 @@ def act(request: api_request.Request, server_id: str, migration_id: str) -> webo
     _check_status(migration, COMPLETABLE, 'force_complete')
     if request.services.database.requests.request_force_complete(request.context, migration, COMPLETABLE):
         _wake(request, migration)
-    return api_request.accepted()
+    return accepted()
 
 
 _LIVE = MigrationType.LIVE_MIGRATION.value
 
 
-def _find(request: api_request.Request, instance: Instance, migration_id: str) -> Migration:
+def _find(request: Request, instance: Instance, migration_id: str) -> Migration:
     number = common.integer_id(migration_id)
     try:
         if number is not None:
@@ -105,9 +105,7 @@ def _find(request: api_request.Request, instance: Instance, migration_id: str) -
     raise exception.MigrationNotFoundForInstance(migration_id=migration_id, instance_uuid=instance.uuid)
 
 
-def _check_state(
-    request: api_request.Request, instance: Instance, attr: str, wanted: str, method: str, migration_id: str
-) -> None:
+def _check_state(request: Request, instance: Instance, attr: str, wanted: str, method: str, migration_id: str) -> None:
     state = getattr(instance, attr)
     if state != wanted:
         number = common.integer_id(migration_id)
@@ -136,7 +134,7 @@ def _check_status(migration: Migration, statuses: list[str], method: str) -> Non
     )
 
 
-def _check_host_aborts_queued(request: api_request.Request, instance: Instance, migration: Migration) -> None:
+def _check_host_aborts_queued(request: Request, instance: Instance, migration: Migration) -> None:
     service = request.services.database.services.get_compute(instance.host)
     needed = ABORTS_QUEUED
     if service.version < needed:
@@ -147,7 +145,7 @@ def _check_host_aborts_queued(request: api_request.Request, instance: Instance, 
         )
 
 
-def _wake(request: api_request.Request, migration: Migration) -> None:
+def _wake(request: Request, migration: Migration) -> None:
     services = request.services
     try:
         owner = services.database.migrations.get(migration.uuid).owner
@@ -161,7 +159,7 @@ def _wake(request: api_request.Request, migration: Migration) -> None:
         )
 
 
-def _view(request: api_request.Request, migration: Migration, shows_hosts: bool) -> dict[str, Any]:
+def _view(request: Request, migration: Migration, shows_hosts: bool) -> dict[str, Any]:
     view: dict[str, Any] = {
         'id': migration.id,
         'server_uuid': migration.instance_uuid,

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The servers: list, find by name, show."""
+"""The servers: list, find by name, show; nova's filters of a list are database columns and predicates."""
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+import itertools
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,38 +16,82 @@ import webob
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api import request as api_request
-from migrator.api.handlers import server_filters, server_views
+from migrator.api.handlers import server_views
 from migrator.api.policies.servers import DETAIL, DETAIL_ALL, INDEX, INDEX_ALL, SHOW
+from migrator.api.request import Request, answer
 from migrator.api.schemas import servers
-from migrator.objects import Instance
+from migrator.api.schemas.servers import SHOWS_HOSTS, SORT_KEYS, WITHOUT_NOTION
+from migrator.objects import MIGRATABLE_VM_STATES, Instance
+
+Predicate = Callable[[Instance], bool]
+
+#: The parameters for users other than administrators -> the minor version from which they apply. Other parameters are
+#: ignored, as in nova.
+FOR_EVERYBODY = {
+    'name': 1, 'status': 1, 'image': 1, 'flavor': 1, 'ip': 1, 'reservation_id': 1, 'changes-since': 1,
+    'all_tenants': 1, 'limit': 1, 'marker': 1, 'sort_key': 1, 'sort_dir': 1,
+    'ip6': 5, 'tags': 26, 'tags-any': 26, 'not-tags': 26, 'not-tags-any': 26, 'changes-before': 66, 'locked': 73,
+}  # fmt: skip
+
+_COLUMNS = ('host', 'node', 'user_id', 'vm_state', 'task_state', 'uuid', 'locked_by')
+_NAMES = ('name', 'display_name')
+#: migrator knows no address, description or tag of a guest, so these match no server.
+_NEVER = ('ip', 'ip6', 'description', 'display_description', 'tags', 'tags-any')
+
+#: The limit for the ways in which a pattern may try to match at one place of a name, because Python matches by
+#: backtracking. A repetition counts as many ways as a name has characters, an optional part two, a choice its
+#: alternatives. The ways of consecutive parts multiply.
+MAX_WAYS = 256**2
+#: An escape, a class of characters, flags or a comment, a back reference or condition, the head of a group, a lazy
+#: repetition, or one character.
+_PART = re.compile(
+    r'\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?:#|[aiLmsux-]+[:)]|P=|\()|\((?:\?(?:P<\w+>|<?[=!]|[:>]))?|[*+]\?|.',
+    re.DOTALL,
+)
+_REPEATING = ('*', '+', '*?', '+?', '{')
 
 
-def index(request: api_request.Request) -> webob.Response:
+@dataclasses.dataclass
+class Wanted:
+    """The filters of a list.
+
+    :ivar columns: the filters for the database; a list means any of its members.
+    :ivar predicates: the filters that are applied to what the database returns.
+    :ivar nothing: whether no server can match.
+    """
+
+    columns: dict[str, Any] = dataclasses.field(default_factory=dict)
+    predicates: list[Predicate] = dataclasses.field(default_factory=list)
+    changes_since: datetime.datetime | None = None
+    sort: list[tuple[str, bool]] = dataclasses.field(default_factory=list)
+    nothing: bool = False
+
+
+def index(request: Request) -> webob.Response:
     """List servers by name."""
     found, body = _list(request, INDEX, INDEX_ALL)
-    return api_request.answer({'servers': [server_views.basic(request, instance) for instance in found], **body})
+    return answer({'servers': [server_views.basic(request, instance) for instance in found], **body})
 
 
-def detail(request: api_request.Request) -> webob.Response:
+def detail(request: Request) -> webob.Response:
     """List servers with details."""
     found, body = _list(request, DETAIL, DETAIL_ALL)
     details = server_views.Details.of(request, found)
-    return api_request.answer({'servers': [details.view(instance) for instance in found], **body})
+    return answer({'servers': [details.view(instance) for instance in found], **body})
 
 
-def show(request: api_request.Request, server_id: str) -> webob.Response:
+def show(request: Request, server_id: str) -> webob.Response:
     """Show one server."""
     instance = common.get_instance(request, server_id)
     request.authorize(SHOW, common.target(instance))
     details = server_views.Details.of(request, [instance], alone=True)
-    return api_request.answer({'server': details.view(instance)})
+    return answer({'server': details.view(instance)})
 
 
-def _list(request: api_request.Request, rule: str, all_rule: str) -> tuple[list[Instance], dict[str, Any]]:
+def _list(request: Request, rule: str, all_rule: str) -> tuple[list[Instance], dict[str, Any]]:
     given = schemas.query(request, servers.INDEX)
     request.authorize(rule)
-    wanted = server_filters.of_request(request, given, all_rule)
+    wanted = _filters(request, given, all_rule)
     size = common.page_size(request, given)
     marker = given.get('marker')
     if wanted.nothing:
@@ -61,9 +110,7 @@ def _list(request: api_request.Request, rule: str, all_rule: str) -> tuple[list[
     return found, {'servers_links': further} if further else {}
 
 
-def _filtered(
-    request: api_request.Request, wanted: server_filters.Wanted, size: int, marker: str | None
-) -> list[Instance]:
+def _filtered(request: Request, wanted: Wanted, size: int, marker: str | None) -> list[Instance]:
     everything = request.services.database.instances.list(wanted.columns, changes_since=wanted.changes_since)
     found = [instance for instance in everything if all(fits(instance) for fits in wanted.predicates)]
     for attribute, descending in reversed(wanted.sort):
@@ -82,3 +129,152 @@ def _none_first(attribute: str) -> Callable[[Instance], tuple[bool, Any]]:
         return (value is not None, value)
 
     return key
+
+
+def _filters(request: Request, given: dict[str, str], all_projects_rule: str) -> Wanted:
+    """Return the filters that a request's parameters define.
+
+    :param given: the parameters that the schema knows.
+    :param all_projects_rule: the policy for lists that include other projects.
+    :raises migrator.exception.Invalid: the value of a parameter is not valid.
+    :raises migrator.exception.Forbidden: the policy does not allow the list.
+    """
+    if not request.context.is_admin:
+        given = {name: value for name, value in given.items() if request.since(FOR_EVERYBODY.get(name, 1000))}
+    wanted = Wanted(sort=_sort(request))
+    _projects(request, given, wanted, all_projects_rule)
+    for column in _COLUMNS:
+        if column in given:
+            wanted.columns[column] = given[column]
+    if 'status' in given:
+        _status(request.GET.getall('status'), wanted)
+    for name in _NAMES:
+        if name in given:
+            search = _safe_pattern(name, given[name]).search
+            wanted.predicates.append(lambda instance, search=search: bool(search(instance.name)))  # type: ignore[misc]  # a default argument binds the loop's value
+    if 'flavor' in given:
+        wanted.predicates.append(lambda instance: instance.flavor.name == given['flavor'])
+    if 'power_state' in given:
+        wanted.columns['power_state'] = _number('power_state', given['power_state'])
+    if 'locked' in given:
+        wanted.columns['locked_by'] = ['owner', 'admin'] if _truth('locked', given['locked']) else None
+    if 'availability_zone' in given:
+        wanted.nothing |= given['availability_zone'] != server_views.ZONE
+    if 'hostname' in given:
+        wanted.predicates.append(lambda instance: server_views.hostname(instance) == given['hostname'])
+    _times(given, wanted)
+    wanted.nothing |= any(name in given for name in _NEVER)
+    wanted.nothing |= any(given.get(name) for name in WITHOUT_NOTION)
+    # migrator does not keep deleted servers.
+    wanted.nothing |= any(name in given and _truth(name, given[name]) for name in ('deleted', 'soft_deleted'))
+    return wanted
+
+
+def _projects(request: Request, given: dict[str, str], wanted: Wanted, rule: str) -> None:
+    own = request.context.project_id
+    project = given.get('project_id', given.get('tenant_id'))
+    # A request that names another project lists all projects, unless all_tenants is false.
+    beyond = project not in (None, own)
+    if 'all_tenants' in given:
+        beyond = _truth('all_tenants', given['all_tenants'] or '1')
+    if beyond:
+        request.authorize(rule)
+        if project is not None:
+            wanted.columns['project_id'] = project
+        return
+    wanted.columns['project_id'] = own
+    wanted.nothing |= project not in (None, own)
+
+
+def _status(asked: list[str], wanted: Wanted) -> None:
+    names = {name.upper() for name in asked}
+    vm_states = [state for state, name in server_views.STATUSES.items() if name in names]
+    if vm_states:
+        # As in nova, ACTIVE finds those that are being migrated too.
+        wanted.columns['vm_state'] = vm_states
+    elif 'MIGRATING' in names:
+        wanted.columns |= {'vm_state': list(MIGRATABLE_VM_STATES), 'task_state': 'migrating'}
+    elif 'REBUILD' in names:
+        wanted.columns['task_state'] = list(server_views.REBUILDING)
+    else:
+        wanted.nothing = True
+
+
+def _times(given: dict[str, str], wanted: Wanted) -> None:
+    since = schemas.moment(given['changes-since']) if 'changes-since' in given else None
+    wanted.changes_since = since
+    if 'changes-before' not in given:
+        return
+    before = schemas.moment(given['changes-before'])
+    if since and since > before:
+        raise exception.Invalid('The value of changes-since must be less than or equal to changes-before.')
+
+    def is_before(instance: Instance) -> bool:
+        changed = instance.updated_at or instance.created_at
+        return changed is not None and changed <= before
+
+    wanted.predicates.append(is_before)
+
+
+def _sort(request: Request) -> list[tuple[str, bool]]:
+    keys, directions = request.GET.getall('sort_key'), request.GET.getall('sort_dir')
+    if len(directions) > len(keys):
+        raise exception.Invalid('There are more sort_dir than sort_key: give one for each key at most.')
+    if not request.context.is_admin:
+        for key in keys:
+            if key in SHOWS_HOSTS:
+                raise exception.Forbidden(f'Only administrators can sort servers by {key}.')
+    directions += ['desc'] * (len(keys) - len(directions))
+    named = [(SORT_KEYS[key], way == 'desc') for key, way in zip(keys, directions, strict=True)]
+    return [(attribute, descending) for attribute, descending in named if attribute is not None]
+
+
+def _safe_pattern(name: str, text: str) -> re.Pattern[str]:
+    pattern = schemas.pattern(text)
+    if _ways(text) > MAX_WAYS:
+        raise exception.ValidationError(
+            path=name,
+            value=text,
+            detail='Use a regular expression without back references, comments and nested repetitions, and with at '
+            'most two repetitions, or a few optional parts and choices instead.',
+        )
+    return pattern
+
+
+def _ways(text: str) -> float:
+    """Return the ways in which a regular expression may try to match at one place; infinity: unknown."""
+    parts = _PART.findall(text)
+    # For each open group, outermost first: the ways of its earlier alternatives, and of its present one.
+    groups = [(0.0, 1.0)]
+    for part, follower in itertools.pairwise([*parts, '']):
+        before, ways = groups.pop()
+        if part in ('(?P=', '(?(', '(?#') or re.fullmatch(r'\\[1-9]|\(\?[a-zA-Z-]*x.*', part):
+            # A comment, or the flag x, can separate a repetition from the part that it repeats.
+            return math.inf
+        if part.startswith('(') and not part.endswith(')'):
+            groups += [(before, ways), (0.0, 1.0)]
+        elif part == ')':
+            inside = before + ways
+            if inside > 1 and follower in _REPEATING:
+                return math.inf
+            before, ways = groups.pop()
+            groups.append((before, ways * inside))
+        elif part == '|':
+            groups.append((before + ways, 1.0))
+        else:
+            groups.append((before, ways * (256 if part in _REPEATING else 2 if part == '?' else 1)))
+    before, ways = groups.pop()
+    return before + ways
+
+
+def _truth(name: str, text: str) -> bool:
+    try:
+        return schemas.boolean(text)
+    except ValueError:
+        raise exception.ValidationError(path=name, value=text, detail='Use true or false.') from None
+
+
+def _number(name: str, text: str) -> int:
+    if not re.fullmatch('[0-9]{1,9}', text):
+        raise exception.ValidationError(path=name, value=text, detail='Use a whole number of at most 9 digits.')
+    return int(text)

@@ -13,8 +13,8 @@ from oslo_utils import uuidutils
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api import request as api_request
 from migrator.api.policies.services import LIST, UPDATE
+from migrator.api.request import Request, answer
 from migrator.api.schemas import services
 from migrator.objects import COMPUTE_BINARY, Service
 
@@ -22,17 +22,17 @@ from migrator.objects import COMPUTE_BINARY, Service
 ZONES = {COMPUTE_BINARY: 'nova'}
 
 
-def index(request: api_request.Request) -> webob.Response:
+def index(request: Request) -> webob.Response:
     """List the services."""
     given = schemas.query(request, services.INDEX)
     request.authorize(LIST)
     database = request.services.database
     now = database.services.now()
     found = database.services.list(binary=given.get('binary'), host=given.get('host'))
-    return api_request.answer({'services': [_view(request, service, now) for service in found]})
+    return answer({'services': [_view(request, service, now) for service in found]})
 
 
-def update(request: api_request.Request, service_id: str) -> webob.Response:
+def update(request: Request, service_id: str) -> webob.Response:
     """Change a compute service. Below 2.53 the last part of the URL names the change, not the service."""
     if not request.since(53):
         return _update_by_action(request, service_id)
@@ -50,7 +50,7 @@ def update(request: api_request.Request, service_id: str) -> webob.Response:
         raise exception.Invalid("No updates were requested. Fields 'status' or 'forced_down' should be specified.")
     request.services.database.services.update(service.id, **changes)
     now = request.services.database.services.now()
-    return api_request.answer({'service': _view(request, request.services.database.services.get(service_id), now)})
+    return answer({'service': _view(request, request.services.database.services.get(service_id), now)})
 
 
 def _changes(wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _changes(wanted: Mapping[str, Any]) -> dict[str, Any]:
     return changes
 
 
-def _update_by_action(request: api_request.Request, action: str) -> webob.Response:
+def _update_by_action(request: Request, action: str) -> webob.Response:
     wanted = schemas.body(request, services.UPDATE_BY_ACTION)
     request.authorize(UPDATE)
     needed = {'enable': None, 'disable': None, 'disable-log-reason': 'disabled_reason'}
@@ -85,10 +85,10 @@ def _update_by_action(request: api_request.Request, action: str) -> webob.Respon
     elif action == 'force-down':
         changes = view = {'forced_down': schemas.boolean(wanted['forced_down'])}
     request.services.database.services.update(service.id, **changes)
-    return api_request.answer({'service': {'host': service.host, 'binary': service.binary, **view}})
+    return answer({'service': {'host': service.host, 'binary': service.binary, **view}})
 
 
-def is_up(request: api_request.Request, service: Service, now: datetime.datetime) -> bool:
+def is_up(request: Request, service: Service, now: datetime.datetime) -> bool:
     """Return whether a service is up.
 
     :param now: the database's time.
@@ -96,7 +96,7 @@ def is_up(request: api_request.Request, service: Service, now: datetime.datetime
     return service.is_up(now, request.services.conf.conductor.lease)
 
 
-def _view(request: api_request.Request, service: Service, now: datetime.datetime) -> dict[str, Any]:
+def _view(request: Request, service: Service, now: datetime.datetime) -> dict[str, Any]:
     view = {
         'id': service.uuid if request.since(53) else service.id,
         'binary': service.binary,

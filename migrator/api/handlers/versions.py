@@ -9,22 +9,22 @@ from typing import Any
 import webob
 
 from migrator.api import microversions
-from migrator.api import request as api_request
+from migrator.api.request import Request, answer
 
 PATHS = ('/', '', '/v2.1', '/v2.1/')
 
 
-def discover(request: api_request.Request) -> webob.Response:
+def discover(request: Request) -> webob.Response:
     """Return the versions of the compute API."""
     if request.path_info.strip('/'):
-        return api_request.answer({'version': _v2_1(request) | {'media-types': [_MEDIA_TYPE]}})
-    return api_request.answer({'versions': [_v2_1(request)]})
+        return answer({'version': _v2_1(request) | {'media-types': [_MEDIA_TYPE]}})
+    return answer({'versions': [_v2_1(request)]})
 
 
 _MEDIA_TYPE = {'base': 'application/json', 'type': 'application/vnd.openstack.compute+json;version=2.1'}
 
 
-def _v2_1(request: api_request.Request) -> dict[str, Any]:
+def _v2_1(request: Request) -> dict[str, Any]:
     return {
         'id': 'v2.1',
         'status': 'CURRENT',

@@ -16,7 +16,7 @@ import jsonschema
 from oslo_utils import strutils, timeutils, uuidutils
 
 from migrator import exception
-from migrator.api import request as api_request
+from migrator.api.request import Request, check_text
 from migrator.objects import base
 
 #: First minor version -> the schema from there on.
@@ -63,7 +63,7 @@ def boolean(value: Any) -> bool:
     return bool(strutils.bool_from_string(value, strict=True))
 
 
-def body(request: api_request.Request, table: Table) -> Any:
+def body(request: Request, table: Table) -> Any:
     """Return the document in a request's body.
 
     :param table: its schemas by version.
@@ -74,7 +74,7 @@ def body(request: api_request.Request, table: Table) -> Any:
     return document
 
 
-def query(request: api_request.Request, table: Table) -> dict[str, str]:
+def query(request: Request, table: Table) -> dict[str, str]:
     """Return the parameters of a request that its version's schema knows. A repeated one has its last value.
 
     :raises migrator.exception.Invalid: a value is not allowed, or the version does not allow unknown parameters.
@@ -95,12 +95,12 @@ def query(request: api_request.Request, table: Table) -> dict[str, str]:
             raise exception.Invalid(f'Parameter {shown} has {len(values)} values: send at most {MOST_VALUES}.')
     for name, values in given.items():
         for value in (name, *values):
-            api_request.check_text(base.text(name, 200), value)
+            check_text(base.text(name, 200), value)
     schema = check(request, table, given)
     return {name: values[-1] for name, values in given.items() if name in schema['properties']}
 
 
-def check(request: api_request.Request, table: Table, document: Any) -> Mapping[str, Any]:
+def check(request: Request, table: Table, document: Any) -> Mapping[str, Any]:
     """Check a document against the schema of the request's version, and return the schema.
 
     :raises migrator.exception.ValidationError: the document is not valid; the message names the field, its value and
@@ -118,7 +118,7 @@ def check(request: api_request.Request, table: Table, document: Any) -> Mapping[
     return schema
 
 
-def _detail(error: jsonschema.ValidationError, request: api_request.Request) -> str:
+def _detail(error: jsonschema.ValidationError, request: Request) -> str:
     message = str(error.message)
     if error.validator == 'additionalProperties':
         allowed = ', '.join(sorted(error.schema['properties'])) or 'none'

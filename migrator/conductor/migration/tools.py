@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 
 from migrator import executors
-from migrator.conductor import broker, outage
+from migrator.conductor import broker
 from migrator.conductor.compute_client import Hosts
 from migrator.db.api import Database
 from migrator.placement_client import provider_locks
@@ -48,4 +48,4 @@ class Tools:
         self.turns = provider_locks.Turns(self.threads)
         self.running_cleanups: set[int] = set()
         self.asking: set[str] = set()
-        self.placement.heard = outage.Outage('Placement', self.threads).heard
+        self.placement.heard = broker.Outage('Placement', self.threads).heard

@@ -13,7 +13,7 @@ import requests
 from keystoneauth1 import adapter, session, token_endpoint
 
 from migrator import executors
-from migrator.conductor import instances
+from migrator.conductor import registry
 from migrator.db.api import Database
 from migrator.objects import COMPUTE_BINARY, Flavor, Instance, Migration
 from migrator.placement_client import allocations, providers
@@ -184,7 +184,7 @@ class Cloud:
         made = Instance(
             uuid=guest.uuid, name=guest.name, project_id='p', user_id='u', host=host, node=host, flavor=flavor
         )
-        instances.create(self.database, self.placement, made)
+        registry.create_instance(self.database, self.placement, made)
         return guest
 
     def adopted(self, *those: guests.Guest) -> None:

@@ -4,9 +4,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
+from migrator import exception
+from migrator.conductor import broker
 from migrator.objects import COMPUTE_BINARY
+from migrator.testing.simulation.threads import Simulation
 
 #: The step of the source when the broker becomes unreachable, or None before the first one.
 MOMENTS = {
@@ -174,3 +179,19 @@ def test_paused_conductor_does_not_report_the_broker_away(build):
         stage.simulation.advance(1)
         assert 'broker' not in waits_for(stage, migration)
         assert all(up(stage).values())
+
+
+def test_outage_is_one_warning_and_its_end_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger='migrator')
+    with Simulation() as simulation:
+        placement = broker.Outage('Placement', simulation.process('conductor'))
+        placement.heard(None)
+        for _ in range(3):
+            placement.heard(exception.PlacementUnreachable(reason='no route'))
+        simulation.advance(42)
+        placement.heard(None)
+        placement.heard(None)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ('WARNING', 'Waiting for Placement: Placement is not reachable: no route'),
+        ('INFO', 'No longer waiting for Placement, which answers again after 42 s'),
+    ]

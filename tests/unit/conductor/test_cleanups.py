@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from migrator import exception
-from migrator.conductor import cleanups, instances
+from migrator.conductor import cleanups, registry
 from migrator.db.cleanups import Cleanup
 from migrator.objects import protocol
 from tests.unit.conductor import stage as stages
@@ -50,14 +50,14 @@ def test_create_is_refused_while_the_host_removes_the_guest(build: Any) -> None:
     stall = faults.stall('post_live_migration_at_source')
     stage.until(stall.reached.is_set, 120)
     row = stage.database.instances.get(migration.instance_uuid)
-    instances.delete(stage.database, stage.cloud.placement_client, row.uuid)
+    registry.delete_instance(stage.database, stage.cloud.placement_client, row.uuid)
     again = row.replace(host='host1', node='host1')
     with pytest.raises(exception.CleanupInProgress, match='host1 is running post_live_migration_at_source'):
-        instances.create(stage.database, stage.cloud.placement_client, again)
+        registry.create_instance(stage.database, stage.cloud.placement_client, again)
     assert stage.database.cleanups.list()[0].alarm is None
     stall.release()
     stage.until(lambda: not stage.database.cleanups.list())
-    assert instances.create(stage.database, stage.cloud.placement_client, again).host == 'host1'
+    assert registry.create_instance(stage.database, stage.cloud.placement_client, again).host == 'host1'
 
 
 def test_failed_cleanup_does_not_prevent_create(build: Any) -> None:
@@ -68,8 +68,8 @@ def test_failed_cleanup_does_not_prevent_create(build: Any) -> None:
     stage.until(lambda: 'planted' in stage.database.cleanups.list()[0].reason, 60)
     stage.simulation.advance(20)
     row = stage.database.instances.get(migration.instance_uuid)
-    instances.delete(stage.database, stage.cloud.placement_client, row.uuid)
-    instances.create(stage.database, stage.cloud.placement_client, row.replace(host='host1', node='host1'))
+    registry.delete_instance(stage.database, stage.cloud.placement_client, row.uuid)
+    registry.create_instance(stage.database, stage.cloud.placement_client, row.replace(host='host1', node='host1'))
     (blocked,) = stage.database.cleanups.list()
     assert 'has been created at host1 since' in str(blocked.alarm)
 

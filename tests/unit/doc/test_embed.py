@@ -11,7 +11,7 @@ import pytest
 from oslo_config import cfg
 
 from migrator import exception, rpc
-from migrator.conductor import instances
+from migrator.conductor import registry
 from migrator.conf import compute
 from migrator.objects import Flavor, Instance
 from migrator.testing import cloud
@@ -83,7 +83,7 @@ class Site:
                 flavor=flavor,
             )
             self.toy.hosts['alpha'].boot(wanted.uuid)
-            found.append(instances.create(self.cloud.database, self.cloud.placement_client, wanted))
+            found.append(registry.create_instance(self.cloud.database, self.cloud.placement_client, wanted))
         return found
 
     def migrate(self, instance):

@@ -2,7 +2,12 @@
 
 """The lists of servers, and one of them."""
 
+import re
+
 import pytest
+
+from migrator import exception
+from migrator.api.handlers import servers
 
 VERSIONS = ['2.1', '2.3', '2.9', '2.16', '2.19', '2.26', '2.47', '2.63', '2.71', '2.73', '2.75', '2.80']
 
@@ -229,3 +234,31 @@ def test_another_projects_server_is_a_404_and_an_administrator_sees_it(world):
 def test_a_server_is_not_found_by_its_name(world):
     world.guest('vm')
     world.refuses(world.ask('GET', '/servers/vm'), 404, 'itemNotFound', 'vm')
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        'web', '^web-[0-9]+$', 'a.b', r'web\.example\.org', '(web|db)[0-9]', '.*a.*b', 'a{2}', r'\(\*\+\{', '[*+{|]+',
+        '[]*+]x', r'[\]*+(]', '(web)+', '(web-?1)?', '(?i)WEB', '(?:a)(?=b)', '(?:ab)+', '(?P<x>ab)+', '',
+        '.*?a.*?b', 'web-?[0-9]?', '|'.join(['vm'] * 30), f'^({"|".join(["vm"] * 30)})$', '(?i:web)+', '[#x]+ ?x',
+    ],
+)  # fmt: skip
+def test_common_patterns_are_accepted(text):
+    assert isinstance(servers._safe_pattern('name', text), re.Pattern)
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        '(a+)+$', '(a*)*', '((a{1,9}){1,9}){1,9}', '(a|a)*$', '(.+){20}', r'(.*)\1', '(?P<x>a)(?P=x)', 'a*a*a*b',
+        '(a+b?)+$', '((a+))+', '([a-z]+[a-z]?)*', '(?:a?)+', '(a)?(?(1)b|c)', '((ab|a)b?){9}',
+        'a?' * 30 + 'b', '(a|a)' * 30 + 'b', '}?' * 30 + 'b', '(?x)(a+) +b', '(?x:(a+) +)b', '(a+)(?#comment)+b',
+        '(?x)#)', '(?xi)a #(',
+    ],
+)  # fmt: skip
+def test_patterns_with_exponential_matching_are_refused(text):
+    with pytest.raises(exception.ValidationError) as caught:
+        servers._safe_pattern('name', text)
+    assert 'name' in caught.value.message
+    assert text in caught.value.message

@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The registration of instances: the row and the allocation, or neither.
+"""The registration of instances, of the resource providers of hosts, and the deletion of services.
 
-An allocation never outlives its row, even if the process is lost in between. A repeated call repairs what the first one
-has left.
+An instance has its row and its allocation, or neither. An allocation never outlives its row, even if the process is
+lost in between. A repeated call repairs what the first one has left.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.conductor import trees
 from migrator.db.api import Database
-from migrator.objects import Flavor, Instance, protocol
+from migrator.objects import COMPUTE_BINARY, Flavor, Instance, Service, protocol
 from migrator.placement_client import allocation_state, allocations, candidates, providers
 from migrator.placement_client.client import PlacementClient
 
@@ -31,7 +30,7 @@ _AGAIN = 2.0
 _TRIES = 5
 
 
-def create(database: Database, client: PlacementClient, instance: Instance) -> Instance:
+def create_instance(database: Database, client: PlacementClient, instance: Instance) -> Instance:
     """Register a guest that runs on its host, with its allocation there.
 
     An equal allocation that exists already, such as one made by another service, is taken over.
@@ -49,7 +48,7 @@ def create(database: Database, client: PlacementClient, instance: Instance) -> I
     if not places:
         raise exception.ComputeHostNotFound(host=instance.host)
     root = places[0].uuid
-    trees.place(database, client, instance.host)
+    write_providers(database, client, instance.host)
     # The row first: an allocation without a row would be an orphan.
     try:
         stored = database.instances.create(instance)
@@ -67,7 +66,7 @@ def create(database: Database, client: PlacementClient, instance: Instance) -> I
     return stored
 
 
-def adopt(
+def adopt_instances(
     database: Database,
     client: PlacementClient,
     report: protocol.HostReport,
@@ -127,7 +126,7 @@ def _adopt(database: Database, client: PlacementClient, instance: Instance, host
     :raises migrator.exception.ServiceUnreachable: Placement or the database is unreachable.
     """
     try:
-        create(database, client, instance)
+        create_instance(database, client, instance)
     except exception.InstanceExists:
         return False  # another conductor or an operator was faster
     except exception.ServiceUnreachable:
@@ -235,7 +234,7 @@ def _claim_all(
     allocations.claim(client, consumer, wanted, generation=allocations.ORPHAN_GENERATION)
 
 
-def delete(database: Database, client: PlacementClient, uuid: str) -> None:
+def delete_instance(database: Database, client: PlacementClient, uuid: str) -> None:
     """Delete the row of a guest and its allocation.
 
     :raises migrator.exception.InstanceNotFound: no such instance exists.
@@ -268,3 +267,102 @@ def consumer_of(instance: Instance) -> allocation_state.Consumer:
         project_id=instance.project_id,
         user_id=instance.user_id,
     )
+
+
+LOG = logging.getLogger(__name__)
+
+
+def write_providers(database: Database, client: PlacementClient, host: str) -> None:
+    """Write the resource providers that a host has reported to Placement, unless they are written already.
+
+    :raises migrator.exception.PlacementUnreachable: Placement is unreachable.
+    :raises migrator.exception.MigratorException: Placement does not accept them.
+    """
+    placed = False
+    while not placed:
+        nodes = [node for node in database.services.nodes_to_place() if node.host == host]
+        placed = not nodes
+        for node in nodes:
+            providers.ensure_tree(client, node.providers, sleep=database.threads.sleep)
+            # If the host reported others meanwhile, write again: this write may have come after theirs.
+            placed = database.services.note_placed(node)
+
+
+def write_all_providers(database: Database, client: PlacementClient, host: str | None = None) -> None:
+    """Write the resource providers of hosts to Placement, and log the hosts whose providers it does not accept.
+
+    :param host: the only host to write, or None for all.
+    """
+    try:
+        for name in [host] if host is not None else [node.host for node in database.services.nodes_to_place()]:
+            try:
+                write_providers(database, client, name)
+            except exception.ServiceUnreachable:
+                raise
+            except (exception.MigratorException, ValueError) as error:
+                LOG.error(
+                    'Placement does not accept the resource providers of host %(host)s, which cannot be a destination'
+                    ' now: %(error)s',
+                    {'host': name, 'error': error},
+                )
+    except exception.ServiceUnreachable as error:
+        LOG.warning(
+            'Could not write the resource providers of hosts to Placement yet; the next sweep tries again: %s', error
+        )
+    except Exception:  # the pool would drop the error
+        LOG.exception('Could not write the resource providers of hosts to Placement yet; the next sweep tries again')
+
+
+def delete_service(
+    database: Database,
+    client: PlacementClient,
+    service: Service,
+    lease: float,
+    sleep: Callable[[float], None],
+) -> None:
+    """Delete a service that is down; a repeated call finishes one that was cut off.
+
+    The deferred cleanups of a compute host that is forced down are deleted with it.
+
+    :param lease: seconds without a report after which a conductor counts as down.
+    :param sleep: waits for a number of seconds.
+    :raises migrator.exception.ServiceInUse: it is up, or instances, migrations or deferred cleanups need it. Nothing
+        was changed.
+    :raises migrator.exception.ProviderInUse: Placement has allocations on it. Nothing was changed.
+    :raises migrator.exception.PlacementUnreachable: Placement is unreachable. Nothing was changed, or a repeated call
+        finishes the deletion.
+    """
+    host = service.host
+    if service.is_up(database.services.now(), lease):
+        raise exception.ServiceInUse(host=host, reason='it is up: stop it first')
+    nodes = []
+    if service.binary == COMPUTE_BINARY:
+        why = _why_not(database, service)
+        if why is not None:
+            raise exception.ServiceInUse(host=host, reason=why)
+        nodes = [node for node in database.services.list_nodes() if node.host == host]
+    for node in nodes:
+        providers.delete_tree(client, node.uuid)
+    if not database.services.delete(service):
+        # The host reports its providers at its start only, so they are written again here.
+        for node in nodes:
+            tree: Any = node.providers
+            providers.ensure_tree(client, tree, sleep=sleep)
+        raise exception.ServiceInUse(host=host, reason='an instance or a migration needs it now, or it is up again')
+
+
+def _why_not(database: Database, service: Service) -> str | None:
+    host = service.host
+    moving = database.migrations.list({'host': host}, in_progress=True)
+    if moving:
+        return f'migration {moving[0].uuid} is in progress, {len(moving)} in all: let it end, or abort it'
+    guests = database.instances.list({'host': host})
+    if guests:
+        return f'instance {guests[0].uuid} is on it, {len(guests)} in all: move or delete it'
+    deferred = database.cleanups.list(host=host)
+    if deferred and not service.forced_down:
+        return (
+            f'its cleanup {deferred[0].step} for migration {deferred[0].migration_uuid} is not done: start the service'
+            ' to run the cleanup, or force it down if it never comes back'
+        )
+    return None

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from migrator import exception
-from migrator.conductor import instances
+from migrator.conductor.registry import consumer_of, create_instance, delete_instance
 from migrator.objects import Flavor, Instance
 from migrator.placement_client import allocation_state, allocations
 from migrator.testing import backends
@@ -35,10 +35,10 @@ class Registry:
         return Instance(uuid=UUID, name='guest', project_id='p', user_id='u', **values)  # type: ignore[arg-type]
 
     def create(self, **fields: object) -> Instance:
-        return instances.create(self.cloud.database, self.cloud.placement_client, self.wanted(**fields))
+        return create_instance(self.cloud.database, self.cloud.placement_client, self.wanted(**fields))
 
     def delete(self) -> None:
-        instances.delete(self.cloud.database, self.cloud.placement_client, UUID)
+        delete_instance(self.cloud.database, self.cloud.placement_client, UUID)
 
     def read(self) -> tuple[bool, dict[str, dict[str, int]]]:
         """Return whether a row exists, and the allocations in Placement."""
@@ -103,13 +103,13 @@ class TestCreate:
         assert registry.read() == NEITHER
 
     def test_equal_allocation_of_another_service_is_taken_over(self, registry: Registry) -> None:
-        consumer = instances.consumer_of(registry.wanted())
+        consumer = consumer_of(registry.wanted())
         allocations.claim(registry.cloud.placement_client, consumer, {registry.provider: CLAIM}, generation=None)
         registry.create()
         assert registry.read() == registry.both
 
     def test_different_allocation_is_refused_and_kept(self, registry: Registry) -> None:
-        consumer = instances.consumer_of(registry.wanted())
+        consumer = consumer_of(registry.wanted())
         other = {registry.provider: {'VCPU': 1}}
         allocations.claim(registry.cloud.placement_client, consumer, other, generation=None)
         with pytest.raises(exception.AllocationExists) as caught:
@@ -122,7 +122,7 @@ class TestCreate:
     @pytest.mark.real_placement
     def test_orphan_consumer_is_taken_over(self, registry: Registry) -> None:
         """Placement was killed during an earlier write."""
-        consumer = instances.consumer_of(registry.wanted())
+        consumer = consumer_of(registry.wanted())
         allocations.claim(registry.cloud.placement_client, consumer, {registry.provider: CLAIM}, generation=None)
         (file,) = registry.cloud.directory.glob('**/placement*.sqlite')
         with sqlite3.connect(file) as database:
@@ -195,6 +195,6 @@ class TestDelete:
 
 def test_consumer_of_instance_has_its_project_and_type() -> None:
     instance = Instance(uuid=UUID, name='n', project_id='p', user_id='u', host='h', node='h', flavor=FLAVOR)
-    assert instances.consumer_of(instance) == allocation_state.Consumer(
+    assert consumer_of(instance) == allocation_state.Consumer(
         uuid=UUID, consumer_type='INSTANCE', project_id='p', user_id='u'
     )
