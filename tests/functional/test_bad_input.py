@@ -134,7 +134,7 @@ def test_a_host_whose_hypervisor_says_that_it_is_too_small_is_refused(cloud, ver
     """The host's own limits count too, at the moment of the move."""
     instance = cloud.boot('one', 'host1', memory_mb=8192)
     # less than what was reported when the service started
-    cloud.world.hypervisors['host3'].totals['MEMORY_MB'] = 4096
+    cloud.world.hypervisors['host3'].capacity.totals['MEMORY_MB'] = 4096
     before = seen.everything(cloud)
     response = cloud.live_migrate(instance, 'host3', version=version)
     words = f'Host host3 has no room for instance {instance.uuid}: 8192 of MEMORY_MB are needed, 4096 are free'

@@ -54,7 +54,7 @@ def add(cloud, host, at_root=None, **children):
     ]
     hypervisor = cloud.world.add(host, children=below)
     if at_root is not None:
-        hypervisor.totals = at_root
+        hypervisor.capacity.totals = at_root
     cloud.start_compute(host)
     cloud.simulation.run_until(cloud.up)
     return hypervisor
@@ -330,7 +330,7 @@ def borrower(cloud):
     for host in ('from', 'to'):
         hypervisor = add(cloud, host, {name: total for name, total in USUAL.items() if name != 'DISK_GB'})
         # as it sees it itself: the storage is mounted
-        hypervisor.totals = {**hypervisor.totals, 'DISK_GB': 100}
+        hypervisor.capacity.totals = {**hypervisor.capacity.totals, 'DISK_GB': 100}
     for uuid in (storage, driver.node_uuid('from'), driver.node_uuid('to')):
         generation = ask(f'/resource_providers/{uuid}', 'GET').json()['generation']
         body = {'resource_provider_generation': generation, 'aggregates': [aggregate]}

@@ -218,7 +218,7 @@ class WorldServer:
                 'hosts': {
                     host: {
                         'powered': hypervisor.powered,
-                        'lives': hypervisor.lives,
+                        'lives': self.world.connects[host],
                         'guests': {uuid: dataclasses.asdict(guest) for uuid, guest in hypervisor.guests.items()},
                         'jobs': {uuid: {'listeners': job.listeners} for uuid, job in sorted(hypervisor.jobs.items())},
                         'knobs': {name: getattr(hypervisor, name) for name in KNOBS},

@@ -55,9 +55,9 @@ class FakeDriver(driver.ComputeDriver):
         self.hypervisor = hypervisor
         self._world = hypervisor.world
         self._threads = threads
-        hypervisor.lives += 1
+        self._world.connects[hypervisor.host] += 1
         #: The name of this incarnation of the driver in the world's log.
-        self.life = f'{hypervisor.host}/{hypervisor.lives}'
+        self.life = f'{hypervisor.host}/{self._world.connects[hypervisor.host]}'
 
     def _acting(self, name: str, instance_uuid: Any) -> contextlib.AbstractContextManager[None]:
         migration_uuid = context.subject().migration_uuid
@@ -85,22 +85,12 @@ class FakeDriver(driver.ComputeDriver):
     def get_node(self) -> compute_node.ComputeNode:
         """Return the facts about the hypervisor; see :meth:`driver.ComputeDriver.get_node`."""
         hypervisor = self.hypervisor
-        inventory = {
-            name: {
-                'total': total,
-                'reserved': hypervisor.reserved.get(name, 0),
-                'min_unit': 1,
-                'max_unit': total,
-                'step_size': 1,
-                'allocation_ratio': hypervisor.ratios.get(name, 1.0),
-            }
-            for name, total in hypervisor.totals.items()
-            if total
-        }
         uuid = node_uuid(hypervisor.host)
-        root = compute_node.ProviderInventory(uuid=uuid, name=hypervisor.host, inventory=inventory)
+        root = compute_node.ProviderInventory(
+            uuid=uuid, name=hypervisor.host, inventory=hypervisor.capacity.inventory()
+        )
         return compute_node.ComputeNode(
-            uuid=uuid, host=hypervisor.host, node=hypervisor.host, providers=[root, *hypervisor.children]
+            uuid=uuid, host=hypervisor.host, node=hypervisor.host, providers=[root, *hypervisor.capacity.children]
         )
 
     @_phase

@@ -10,6 +10,7 @@ was destroyed.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from migrator import exception, executors
 from migrator.objects import GuestState, Instance, compute_node, protocol
 from migrator.virt import driver
 from migrator.virt.fake import acts, faults
+from migrator.virt.fake.capacity import Capacity
 
 #: The states in which the guest owns its processors here: they run, or its user has stopped them.
 OWNING = (GuestState.RUNNING, GuestState.PAUSED)
@@ -74,12 +76,8 @@ class RunningJob(Protocol):
     ended: executors.Event
     error: exception.MigratorException | None
     verdict: driver.Verdict | None
-    iteration: int
     listeners: int
-
-    @property
-    def in_post_copy(self) -> bool:
-        """Whether the destination runs the guest while the rest of its memory follows."""
+    in_post_copy: bool
 
     def abort(self) -> None:
         """Request the end of the job."""
@@ -107,6 +105,7 @@ class FakeWorld:
     :param shared_storage: whether all hosts see the same disks.
     :ivar log: every effect, in order.
     :ivar violations: one sentence for each event that must never happen and did.
+    :ivar connects: host -> how many drivers have connected so far. It makes the name of each one unique in the log.
     :ivar acts: which migrations act on which guests.
     """
 
@@ -117,6 +116,7 @@ class FakeWorld:
         self.log: list[Effect] = []
         self.violations: list[str] = []
         self.acts = acts.Acts()
+        self.connects: collections.Counter[str] = collections.Counter()
         #: Guards all guests and jobs of all hosts. Its holder never waits and takes no other lock.
         self.lock = threads.lock()
 
@@ -186,6 +186,7 @@ class FakeHypervisor:
     :param ratios: resource class -> allocation ratio. The default is 1.0.
     :param reserved: resource class -> amount kept for the host itself. The default is 0.
     :param children: providers below the root provider, such as NUMA nodes.
+    :ivar capacity: what the host offers to guests.
     :ivar residues: instance uuid -> the parts of it that are here besides the guest itself.
     """
 
@@ -208,16 +209,14 @@ class FakeHypervisor:
     ) -> None:
         self.world = world
         self.host = host
-        self.totals = {'VCPU': vcpus, 'MEMORY_MB': memory_mb, 'DISK_GB': disk_gb}
+        totals = {'VCPU': vcpus, 'MEMORY_MB': memory_mb, 'DISK_GB': disk_gb}
+        self.capacity = Capacity(host, totals, ratios or {}, reserved or {}, list(children))
         self.link = link
         self.max_downtime = max_downtime
         self.auto_converge_after = auto_converge_after
         self.post_copy = post_copy
         self.leave_paused = leave_paused
         self.pre_seconds = pre_seconds
-        self.ratios = ratios or {}
-        self.reserved = reserved or {}
-        self.children = list(children)
         self.faults = faults.Faults(host, world.threads)
         self.guests: dict[str, FakeGuest] = {}
         self.jobs: dict[str, RunningJob] = {}
@@ -225,8 +224,6 @@ class FakeHypervisor:
         self.pending: dict[str, RunningJob] = {}
         self.residues: dict[str, set[str]] = {}
         self.powered = True
-        #: The number of drivers that have connected so far. It makes the name of each one unique in the log.
-        self.lives = 0
         world.hypervisors[host] = self
 
     # --- actions of a test or of a guest's user ----------------------------------------------------------------------
@@ -375,11 +372,6 @@ class FakeHypervisor:
             post_copy=guest.post_copy,
         )
 
-    def capacity(self, resource_class: str) -> float:
-        """Return the amount of a resource class that guests may have in total."""
-        total = self.totals.get(resource_class, 0) - self.reserved.get(resource_class, 0)
-        return total * self.ratios.get(resource_class, 1.0)
-
     def check_room(self, instance: Instance) -> None:
         """Raise if the instance does not fit beside the other guests.
 
@@ -391,13 +383,7 @@ class FakeHypervisor:
             'MEMORY_MB': sum(guest.memory_mb for guest in others),
             'DISK_GB': sum(guest.disk_gb for guest in others),
         }
-        for name, wanted in instance.flavor.resources().items():
-            if name in used and used[name] + wanted > self.capacity(name):
-                raise exception.DestinationTooSmall(
-                    host=self.host,
-                    instance_uuid=instance.uuid,
-                    reason=f'{wanted} of {name} are needed, {self.capacity(name) - used[name]:g} are free',
-                )
+        self.capacity.check_room(instance, used)
 
     def _user_sets(self, instance_uuid: str, state: str, legal: Sequence[str]) -> None:
         with self.world.lock:

@@ -18,16 +18,16 @@ A failure or an abort before the destination runs resumes the source.
 
 from __future__ import annotations
 
+import itertools
+
 from migrator import exception
 from migrator.objects import GuestState
 from migrator.virt.driver import Verdict
-from migrator.virt.fake.hypervisor import OWNING, FakeGuest, FakeHypervisor
+from migrator.virt.fake.hypervisor import OWNING, FakeGuest, FakeHypervisor, FakeWorld
+from migrator.virt.fake.transfer import Transfer
 
-MIB = 1024 * 1024
 #: A rest that takes the link fewer seconds than this counts as sent, because clocks are rounded to microseconds.
 _LEAST = 2e-6
-#: Throttling as in QEMU: first 20 % of the guest's processors, then 10 % more each iteration, at most 99 %.
-_THROTTLE_FIRST, _THROTTLE_MORE, _THROTTLE_MOST = 0.2, 0.1, 0.99
 
 
 class _Ended(Exception):
@@ -52,9 +52,9 @@ class Job:
     :param who: the name of the driver that requested the job.
 
     :ivar begun: set when the hypervisor has the job, or has refused it (``error``).
-    :ivar ended: set when the job has ended. Then ``verdict`` and ``reason`` are valid.
+    :ivar ended: set when the job has ended. Then ``verdict`` is valid.
     :ivar arrived: whether the destination runs the guest.
-    :ivar iteration: the current pass over memory, from 1.
+    :ivar in_post_copy: whether the destination runs the guest while the rest of its memory follows.
     :ivar listeners: the number of callers that have attached to the job since it began.
     """
 
@@ -70,38 +70,22 @@ class Job:
         self.guest = guest
         self.destination = destination
         self.who = who
-        self._world = source.world
-        threads = self._world.threads
-        self._clock = threads.clock
+        threads = source.world.threads
         self.begun = threads.event()
         self.ended = threads.event()
         self._wake = threads.event()
         self.error: exception.MigratorException | None = None
         self.verdict: Verdict | None = None
-        self.reason = ''
         self.arrived = False
-        self.cancelled = False
-        self.iteration = 0
+        self.in_post_copy = False
         self.listeners = 0
-        self._abort = False
-        self._broken: str | None = None
-        self._post_copy_wanted = False
-        self._post_copy = False
-        # Figures in MiB at the moment _mark. From then on they change with _rate.
-        self._disk = disk_mib
-        self._disk_left = disk_mib
-        self._memory_sent = 0.0
-        self._left = float(guest.memory_mb)
-        self._dirtied = 0.0
-        self._in_disk = False
-        self._rate = 0.0
-        self._mark = self._clock.monotonic()
-        self._throttle = 0.0
+        self._requested_end: _Ended | None = None
+        self._post_copy_requested = False
+        self._transfer = Transfer(guest, disk_mib, threads.clock)
 
     @property
-    def in_post_copy(self) -> bool:
-        """Whether the destination runs the guest while the rest of its memory follows."""
-        return self._post_copy
+    def _world(self) -> FakeWorld:
+        return self.source.world
 
     # --- requests: the caller holds the world's lock -----------------------------------------------------------------
 
@@ -110,12 +94,14 @@ class Job:
 
         The request is too late once the destination runs the guest.
         """
-        self._abort = True
+        if self._requested_end is None:
+            self._requested_end = _Ended(Verdict.ABORTED, 'aborted')
         self.wake()
 
     def call_off(self) -> None:
         """Prevent the job from beginning."""
-        self.cancelled = True
+        reason = 'the job was cancelled before it began'
+        self.error = exception.DriverError(host=self.source.host, phase='starting', reason=reason)
         self.wake()
 
     def fail(self, reason: str) -> None:
@@ -123,7 +109,7 @@ class Job:
 
         Once the destination runs the guest, only a post-copy can still break off.
         """
-        self._broken = reason
+        self._requested_end = _Ended(Verdict.FAILED, reason)
         self.wake()
 
     def force_complete(self) -> None:
@@ -131,7 +117,7 @@ class Job:
         if self.arrived:
             return
         if self.source.post_copy and self.destination.post_copy:
-            self._post_copy_wanted = True
+            self._post_copy_requested = True
         else:
             self.pause_guest()
         self.wake()
@@ -141,7 +127,7 @@ class Job:
 
         They resume on the host that ends up with the guest.
         """
-        self._account()
+        self._transfer.account()
         if self.guest.state in OWNING:
             self.guest.resume_to = self.guest.state
             self.source.set_state(self.guest, GuestState.CUTOVER, 'hypervisor')
@@ -152,23 +138,9 @@ class Job:
 
     def progress(self) -> dict[str, int]:
         """Return the current figures in bytes, or {} at the very end, as real hypervisors do."""
-        if self.ended.is_set() or (self.arrived and not self._post_copy):
+        if self.ended.is_set() or (self.arrived and not self.in_post_copy):
             return {}
-        gone = self._rate * (self._clock.monotonic() - self._mark)
-        disk_left, left, sent = self._disk_left, self._left, self._memory_sent
-        if self._in_disk:
-            disk_left = max(0.0, disk_left - gone)
-        else:
-            gone = min(gone, left)
-            left, sent = left - gone, sent + gone
-        return {
-            'memory_total': self.guest.memory_mb * MIB,
-            'memory_processed': int(sent * MIB),
-            'memory_remaining': int(left * MIB),
-            'disk_total': int(self._disk * MIB),
-            'disk_processed': int((self._disk - disk_left) * MIB),
-            'disk_remaining': int(disk_left * MIB),
-        }
+        return self._transfer.progress()
 
     # --- the thread of the job ---------------------------------------------------------------------------------------
 
@@ -194,10 +166,10 @@ class Job:
             except _Switch:
                 self._run_in_post_copy()
         except _Ended as end:
-            self._end(end.verdict, end.reason)
+            self._end(end.verdict)
         else:
             self._phase('arrived')
-            self._end(Verdict.COMPLETED, '')
+            self._end(Verdict.COMPLETED)
 
     def _begin(self) -> None:
         host, uuid = self.source.host, self.guest.instance_uuid
@@ -206,46 +178,41 @@ class Job:
         except _Ended as end:
             raise exception.DriverError(host=host, phase='starting', reason=end.reason) from end
         with self._world.lock:
-            if self.cancelled:
-                raise exception.DriverError(host=host, phase='starting', reason='the job was cancelled before it began')
+            if self.error is not None:
+                raise self.error
             if self.guest.state not in OWNING or self.source.guests.get(uuid) is not self.guest:
                 raise exception.DriverError(host=host, phase='starting', reason=f'guest {uuid} is {self.guest.state}')
             del self.source.pending[uuid]
             self.source.jobs[uuid] = self
-            self._mark = self._clock.monotonic()
+            self._transfer.restart()
             self._world.record(host, 'job started', uuid, self.who)
             self._world.shares_changed()
 
     def _copy(self) -> None:
-        if self._disk:
-            self._in_disk = True
+        if self._transfer.disk:
+            self._transfer.in_disk = True
             self._phase('copying')
-            self._transfer()
-            self._in_disk = False
-        while True:
-            self.iteration += 1
+            self._carry()
+            self._transfer.in_disk = False
+        for iteration in itertools.count(1):
             self._phase('copying')
-            began = self._clock.monotonic()
-            self._transfer()
-            lasted = self._clock.monotonic() - began
+            began = self._world.threads.clock.monotonic()
+            self._carry()
+            lasted = self._world.threads.clock.monotonic() - began
             with self._world.lock:
-                dirtied = self._left = min(self._dirtied, float(self.guest.memory_mb))
-                self._dirtied = 0.0
+                dirtied = self._transfer.begin_iteration()
                 fits = dirtied <= self._share() * self.source.max_downtime
             if fits or self.guest.state != GuestState.RUNNING:
                 return
-            late = self.source.auto_converge_after and self.iteration >= self.source.auto_converge_after
-            # As in QEMU: throttle while more than half of what was sent has to be sent again.
-            if late and dirtied > 0.5 * self._rate * lasted:
-                more = self._throttle + _THROTTLE_MORE if self._throttle else _THROTTLE_FIRST
-                self._throttle = min(more, _THROTTLE_MOST)
+            if self.source.auto_converge_after and iteration >= self.source.auto_converge_after:
+                self._transfer.throttle(dirtied, lasted)
 
     def _cut_over(self) -> None:
         with self._world.lock:
             self._look()
             self.pause_guest()
         self._phase('cutover')
-        self._transfer()
+        self._carry()
         with self._world.lock:
             self._look()
             self._arrive(post_copy=False)
@@ -254,14 +221,14 @@ class Job:
         with self._world.lock:
             self._look()
             self.pause_guest()
-            self._left = min(self._left + self._dirtied, float(self.guest.memory_mb))
-            self._post_copy = True
+            self._transfer.stop_dirtying()
+            self.in_post_copy = True
             self._arrive(post_copy=True)
         self._phase('postcopy')
-        self._transfer()
+        self._carry()
         with self._world.lock:
             self._look()
-            self._post_copy = False
+            self.in_post_copy = False
             self.destination.guests[self.guest.instance_uuid].post_copy = False
             self._world.record(self.destination.host, 'last page arrived', self.guest.instance_uuid, 'hypervisor')
 
@@ -273,10 +240,10 @@ class Job:
         self.arrived = True
         self.destination.set_state(arrived, self.guest.resume_to, 'hypervisor')
 
-    def _end(self, verdict: Verdict, reason: str) -> None:
+    def _end(self, verdict: Verdict) -> None:
         uuid = self.guest.instance_uuid
         with self._world.lock:
-            self._account()
+            self._transfer.account()
             other = self.destination.guests.get(uuid)
             if verdict is not Verdict.COMPLETED:
                 if self.arrived:
@@ -291,7 +258,7 @@ class Job:
                     # The receiving process ends with the stream. What was prepared for the guest stays.
                     self.destination.end_receiving(other)
             self.source.jobs.pop(uuid, None)
-            self.verdict, self.reason = verdict, reason
+            self.verdict = verdict
             self._world.record(self.source.host, f'job {verdict.value}', uuid, 'hypervisor')
             self._world.shares_changed()
         self.ended.set()
@@ -306,60 +273,45 @@ class Job:
         if fault.stall is None:
             raise _Ended(Verdict.FAILED, fault.reason)
         with self._world.lock:
-            self._account()
-            self._rate = 0.0
+            self._transfer.account()
+            self._transfer.rate = 0.0
         fault.stall.call_on_release(self.wake)
-        while not fault.stall.released and not (phase == 'starting' and self.cancelled):
+        while not fault.stall.released and not (phase == 'starting' and self.error is not None):
             with self._world.lock:
                 self._wake.clear()
                 # A job that hangs can still be aborted. After the arrival it can only break off in post-copy.
-                if phase != 'starting' and (not self.arrived or self._post_copy):
+                if phase != 'starting' and (not self.arrived or self.in_post_copy):
                     self._look()
             if not fault.stall.released:
                 self._wake.wait()
         with self._world.lock:
-            self._mark = self._clock.monotonic()
+            self._transfer.restart()
 
-    def _transfer(self) -> None:
+    def _carry(self) -> None:
         """Wait until the link has carried everything that is left."""
         while True:
             with self._world.lock:
-                self._account()
+                self._transfer.account()
                 self._wake.clear()
                 self._look()
-                self._rate = self._share()
-                left = (self._disk_left if self._in_disk else self._left) / self._rate
+                self._transfer.rate = self._share()
+                left = self._transfer.seconds_left
             if left <= _LEAST:
                 return
             self._wake.wait(left)
 
-    def _account(self) -> None:
-        """Update the figures to the present."""
-        now = self._clock.monotonic()
-        lasted, self._mark = now - self._mark, now
-        gone = self._rate * lasted
-        if self._in_disk:
-            self._disk_left = max(0.0, self._disk_left - gone)
-            return
-        gone = min(gone, self._left)
-        self._left -= gone
-        self._memory_sent += gone
-        if self.guest.state == GuestState.RUNNING:
-            self._dirtied += self.guest.dirty_rate * (1 - self._throttle) * lasted
-
     def _look(self) -> None:
         """Raise if the job must end or must switch to post-copy."""
-        if self._broken is not None:
-            raise _Ended(Verdict.FAILED, self._broken)
+        end = self._requested_end
+        if end is not None and (end.verdict is Verdict.FAILED or not self.arrived):
+            raise end
         if self.arrived:
             return
-        if self._abort:
-            raise _Ended(Verdict.ABORTED, 'aborted')
         other = self.destination.guests.get(self.guest.instance_uuid)
         if other is None or other.state != GuestState.WAITING or not other.incoming:
             raise _Ended(Verdict.FAILED, f'host {self.destination.host} has no receiving process for the guest')
-        if self._post_copy_wanted and not self._in_disk:
-            self._post_copy_wanted = False
+        if self._post_copy_requested and not self._transfer.in_disk:
+            self._post_copy_requested = False
             raise _Switch
 
     def _share(self) -> float:

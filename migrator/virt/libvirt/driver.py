@@ -338,7 +338,7 @@ class LibvirtDriver(driver.ComputeDriver):
                     'Removed disk %(path)s of guest %(guest)s, which was copied to the destination',
                     {'path': disk.path, 'guest': instance.uuid},
                 )
-                self._remove_directory(disk.path)
+                _remove_directory(disk.path, self.conf.instances_path)
         self._records.remove(records.OUTGOING, instance.uuid)
         self.connection.forget(instance.uuid)
 
@@ -446,13 +446,6 @@ class LibvirtDriver(driver.ComputeDriver):
                 f'started with on host {facts.get("host")}: {cpu}'
             )
 
-    def _remove_directory(self, path: str) -> None:
-        directory = os.path.dirname(path)
-        if os.path.dirname(directory) == os.path.abspath(self.conf.instances_path):
-            # The directory is the guest's own. It stays if it holds other files.
-            with contextlib.suppress(OSError):
-                os.rmdir(directory)
-
 
 def _resume(connection: Any, instance_uuid: str) -> None:
     domain = connection.lookupByUUIDString(instance_uuid)
@@ -486,3 +479,11 @@ def _holds(path: str, token: str) -> bool:
         return pathlib.Path(path).read_text() == token
     except OSError:
         return False
+
+
+def _remove_directory(path: str, instances_path: str) -> None:
+    """Remove the directory of a removed disk if it is the guest's own; it stays if it holds other files."""
+    directory = os.path.dirname(path)
+    if os.path.dirname(directory) == os.path.abspath(instances_path):
+        with contextlib.suppress(OSError):
+            os.rmdir(directory)

@@ -36,7 +36,7 @@ def test_heartbeat_goes_on_while_driver_hangs_or_fails(scene: Scene) -> None:
 
 def test_grown_inventory_is_in_the_next_heartbeats(scene: Scene) -> None:
     host = scene.host()
-    scene.alpha.totals['VCPU'] = 32
+    scene.alpha.capacity.totals['VCPU'] = 32
     scene.simulation.advance(25)
     node = host.events.beats[-1].node
     assert isinstance(node, compute_node.ComputeNode)
@@ -76,7 +76,7 @@ def test_hung_driver_has_one_query_and_one_warning_until_it_recovers(
         assert host.manager._pool.running == 1
         assert levels_logged_for_hypervisor(caplog) == ['WARNING']
         scene.alpha.faults.clear()
-        scene.alpha.totals['VCPU'] = 32
+        scene.alpha.capacity.totals['VCPU'] = 32
         stall.release()
         scene.simulation.advance(25)
     assert levels_logged_for_hypervisor(caplog) == ['WARNING', 'INFO']
