@@ -17,6 +17,7 @@ import collections
 import concurrent.futures
 import datetime
 import functools
+import itertools
 import random
 import sys
 import threading
@@ -36,6 +37,7 @@ _FIRST_CHECK = 0.001
 _LONGEST_CHECK = 0.05
 
 T = TypeVar('T')
+_Item = tuple[concurrent.futures.Future[Any], Callable[[], Any]]
 
 
 class Clock(Protocol):
@@ -215,7 +217,10 @@ class Probe(Generic[T]):
     def __init__(self, function: Callable[[], T]) -> None:
         self._function = function
         self._lock = _native_threading().Lock()
-        self._attempt: _Attempt[T] | None = None
+        self._ended = _native_threading().Event()
+        self._ended.set()
+        self._until = 0.0
+        self._answer: Callable[[], T] = lambda: _raise(RuntimeError('the function was never called'))
 
     def ask(self, seconds: float) -> T:
         """Return the function's result, or raise its error.
@@ -226,74 +231,90 @@ class Probe(Generic[T]):
         :raises ProbeTimeout: the call takes longer.
         """
         with self._lock:
-            attempt = self._attempt
-            if attempt is None or attempt.ended.is_set():
-                attempt = _Attempt(self._function, time.monotonic() + seconds)
-                attempt.start()
-                self._attempt = attempt
-        if not attempt.ended.wait(max(0.0, attempt.until - time.monotonic())):
+            if self._ended.is_set():
+                until, ended = time.monotonic() + seconds, _native_threading().Event()
+                _native_threading().Thread(target=self._call, args=(ended,), daemon=True).start()
+                self._until, self._ended = until, ended
+            until, ended = self._until, self._ended
+        if not ended.wait(max(0.0, until - time.monotonic())):
             raise ProbeTimeout(f'no answer within {seconds:g} s')
-        return attempt.answer()
+        return self._answer()
+
+    def _call(self, ended: Any) -> None:
+        self._answer = _outcome(self._function)
+        ended.set()
 
 
-class _Attempt(Generic[T]):
-    """One call of the function of a :class:`Probe`."""
-
-    def __init__(self, function: Callable[[], T], until: float) -> None:
-        self._function = function
-        self.until = until
-        self.ended = _native_threading().Event()
-        self.answer: Callable[[], T] = lambda: _raise(RuntimeError('the call has not ended'))
-
-    def start(self) -> None:
-        _native_threading().Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        self.answer = _outcome(self._function)
-        self.ended.set()
+def _run(future: concurrent.futures.Future[Any], call: Callable[[], Any]) -> None:
+    """Call a function, unless its Future has been cancelled, and set the Future."""
+    if future.set_running_or_notify_cancel():
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001 -- the caller reads it from the Future
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
 
-class _Call:
-    """A call that waits for a worker.
+class ThreadExecutor(concurrent.futures.Executor):
+    """An executor that runs each call in a new daemon thread, which ends with the call.
 
-    Thousands may wait, so it is small. A functools.partial would have a dict.
+    A process can end while a call hangs. The executors of Python and of futurist join their threads at exit.
+
+    :param name: the prefix of the names of its threads.
     """
 
-    __slots__ = ('args', 'fn', 'kwargs')
+    def __init__(self, threads: Threads, name: str) -> None:
+        self._threads = threads
+        self._name = name
+        self._numbers = itertools.count(1)
 
-    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.fn, self.args, self.kwargs = fn, args, kwargs or None
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+        """Start a thread for ``fn(*args, **kwargs)``.
 
-    def __call__(self) -> Any:
-        return self.fn(*self.args, **(self.kwargs or {}))
+        :raises RuntimeError: no thread can be started.
+        """
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        call = functools.partial(fn, *args, **kwargs)
+        self._threads.start(_run, future, call, name=f'{self._name}-{next(self._numbers)}')
+        return future
 
 
 class BoundedExecutor(concurrent.futures.Executor):
-    """A first-in-first-out thread pool whose bound can change, and that drops cancelled items at once.
+    """A first-in-first-out queue above any executor. Its bound can change, and it forgets cancelled items at once.
 
-    The pools of the standard library keep a cancelled item until a worker takes it, and cannot shrink. This pool keeps
-    waiting items in an ordered dict keyed by Future, so that cancelling touches one entry. Its workers end when nothing
-    waits, so that an idle pool has no thread.
+    Items wait here, and never in the executor. The executor runs only workers, each of which takes waiting items until
+    none is left. An idle queue has no worker.
 
-    If no thread can be started, no item is lost. It waits for a worker that becomes free, for the next submit, or for
-    :meth:`start_waiting`, which the pool's owner calls periodically.
+    If the executor refuses a worker, for example because no thread can be started, no item is lost. It waits for a
+    worker that becomes free, for the next submit, or for :meth:`start_waiting`, which the owner calls periodically.
 
     :param max_workers: how many items run at once; 1 or more.
-    :param threads: the source of its lock and its workers.
-    :param name: the prefix of its workers' names.
+    :param threads: the source of its lock and its clock.
+    :param name: the name of the queue in messages.
+    :param executor: runs the workers in threads of the same kind as ``threads``; by default a :class:`ThreadExecutor`.
+        It stays open: shutting it down is up to the caller, after this queue has been shut down.
     """
 
-    def __init__(self, max_workers: int, threads: Threads, name: str = 'pool') -> None:
+    def __init__(
+        self,
+        max_workers: int,
+        threads: Threads,
+        name: str = 'pool',
+        executor: concurrent.futures.Executor | None = None,
+    ) -> None:
         _check_bound(max_workers)
         self._threads = threads
         self._name = name
+        self._executor = executor or ThreadExecutor(threads, name)
         self._lock = threads.lock()
         self._idle = threads.event()
         self._idle.set()
         self._max_workers = max_workers
         self._running = 0
-        self._started = 0
-        #: Since when no thread could be started while no worker ran, in monotonic seconds; None: not stalled.
+        #: The workers, among those that run, that have not yet looked for an item.
+        self._starting = 0
+        #: Since when no worker could be started while none ran, in monotonic seconds; None: not stalled.
         self._stalled_at: float | None = None
         self._closed = False
         self._waiting: collections.OrderedDict[concurrent.futures.Future[Any], Callable[[], Any]] = (
@@ -307,7 +328,7 @@ class BoundedExecutor(concurrent.futures.Executor):
 
     @property
     def running(self) -> int:
-        """The number of items that run now, including those above the bound."""
+        """The number of workers, including those above the bound."""
         return self._running
 
     @property
@@ -324,16 +345,16 @@ class BoundedExecutor(concurrent.futures.Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
         """Queue ``fn(*args, **kwargs)`` and return its Future.
 
-        :raises RuntimeError: the pool has been shut down.
+        :raises RuntimeError: the queue has been shut down.
         """
-        return self._submit(_Call(fn, args, kwargs), above_bound=False)
+        return self._submit(functools.partial(fn, *args, **kwargs), above_bound=False)
 
     def submit_now(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
         """Start ``fn(*args, **kwargs)`` at once, above the bound if necessary. It takes a slot like any other.
 
         This is for work that runs already, such as a job that outlived the service which started it.
         """
-        return self._submit(_Call(fn, args, kwargs), above_bound=True)
+        return self._submit(functools.partial(fn, *args, **kwargs), above_bound=True)
 
     def _submit(self, call: Callable[[], Any], above_bound: bool) -> concurrent.futures.Future[Any]:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -349,7 +370,7 @@ class BoundedExecutor(concurrent.futures.Executor):
         return future
 
     def start_waiting(self) -> None:
-        """Start waiting items as far as the bound allows, after a thread could not be started."""
+        """Start waiting items as far as the bound allows, after a worker could not be started."""
         with self._lock:
             self._start_workers()
 
@@ -381,52 +402,48 @@ class BoundedExecutor(concurrent.futures.Executor):
         return self._idle.wait(timeout)
 
     def _start_workers(self) -> None:
-        while self._waiting and self._running < self._max_workers:
-            # Remove the item before its thread starts. An error may hit this thread afterwards (in a process that
-            # eventlet has patched, a time-out), and the item must not be found and started again.
-            future, call = self._waiting.popitem(last=False)
-            if not self._start_worker((future, call)):
-                self._waiting[future] = call
-                self._waiting.move_to_end(future, last=False)
+        while len(self._waiting) > self._starting and self._running < self._max_workers:
+            if not self._start_worker():
                 return
 
-    def _start_worker(self, item: tuple[concurrent.futures.Future[Any], Callable[[], Any]]) -> bool:
-        """Start a worker with its first item. Return False if no thread could be started."""
+    def _start_worker(self, item: _Item | None = None) -> bool:
+        """Start a worker, with an item that it must run first. Return False if the executor refuses it."""
         self._running += 1
-        self._started += 1
+        self._starting += item is None
         self._idle.clear()
         try:
-            self._threads.start(self._work, item, name=f'{self._name}-{self._started}')
-        except RuntimeError as error:
+            self._executor.submit(self._work, item)
+        except Exception as error:  # noqa: BLE001 -- futurist's executors can refuse with an error of the caller's
+            self._starting -= item is None
             self._end_worker()
             if self._stalled_at is None and not self._running:
                 self._stalled_at = self._threads.clock.monotonic()
             LOG.warning(
                 'Cannot start a thread of pool %(pool)s, trying again; %(waiting)d items wait: %(error)s',
-                {'pool': self._name, 'waiting': len(self._waiting) + 1, 'error': error},
+                {'pool': self._name, 'waiting': len(self._waiting), 'error': error},
             )
             return False
         self._stalled_at = None
         return True
 
-    def _work(self, item: tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None) -> None:
-        while item is not None:
-            future, call = item
-            if future.set_running_or_notify_cancel():
-                try:
-                    result = call()
-                except BaseException as error:  # noqa: BLE001 -- the caller reads it from the Future
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)
-            # Do not keep the objects of this item alive while the next one runs.
-            del future, call
+    def _work(self, item: _Item | None) -> None:
+        if item is None:
             with self._lock:
-                if self._waiting and self._running <= self._max_workers:
-                    item = self._waiting.popitem(last=False)
-                else:
-                    item = None
-                    self._end_worker()
+                self._starting -= 1
+                item = self._next()
+        while item is not None:
+            _run(*item)
+            # Do not keep the objects of this item alive while the next one runs.
+            del item
+            with self._lock:
+                item = self._next()
+
+    def _next(self) -> _Item | None:
+        """Return the next item for a worker. None ends the worker."""
+        if self._waiting and self._running <= self._max_workers:
+            return self._waiting.popitem(last=False)
+        self._end_worker()
+        return None
 
     def _end_worker(self) -> None:
         self._running -= 1

@@ -116,6 +116,7 @@ class ComputeManager:
     :param events: the client that reports to conductors.
     :param rpc: the RPC to listen on; may be given to :meth:`start` instead.
     :param version: the service version to report; by default the version of this release, or its cap in ``conf``.
+    :param executor: runs the live migrations; by default each has its own thread of ``threads``.
     :ivar boot_id: identifies this start of the service; each start of the same host has its own.
     :raises migrator.exception.ConfigurationError: an option has an invalid value.
     """
@@ -129,6 +130,7 @@ class ComputeManager:
         events: EventClient,
         rpc: migrator_rpc.RPC | None = None,
         version: int | None = None,
+        executor: concurrent.futures.Executor | None = None,
     ) -> None:
         limit = compute.max_concurrent_live_migrations(conf)
         cap = compute.service_version(conf, CURRENT_VERSION)
@@ -147,7 +149,7 @@ class ComputeManager:
         self._inherited: dict[str, _Inherited] = {}
         self._registered = False
         self._pool = executors.BoundedExecutor(POOL_SIZE, threads, name='compute')
-        self._live_migration_executor = executors.BoundedExecutor(limit, threads, name='live-migration')
+        self._live_migration_executor = executors.BoundedExecutor(limit, threads, 'live-migration', executor)
         self._waiting_live_migrations: dict[str, concurrent.futures.Future[Any]] = {}
         self._queue = live_migration_queue.LiveMigrationQueue(
             host, self._live_migration_executor, self._waiting_live_migrations, threads

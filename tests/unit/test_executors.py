@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The pool and the periodic, on real threads and on simulated ones."""
+"""The queue above an executor, and the periodic, on real threads, on simulated ones and on executors of libraries."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import gc
 import itertools
 import sys
 import threading
 import weakref
 
+import futurist
 import pytest
 
 from migrator import executors
@@ -18,6 +20,8 @@ from migrator.testing.simulation.threads import Simulation
 
 class Native:
     """Real threads, on which a test waits in real time."""
+
+    executor = None
 
     def __init__(self):
         self.threads = executors.NativeThreads()
@@ -34,8 +38,35 @@ class Native:
         pass
 
 
+class Python(Native):
+    """Real threads of the standard library's executor."""
+
+    make = concurrent.futures.ThreadPoolExecutor
+
+    def __init__(self):
+        super().__init__()
+        self.executor = self.make(8)
+
+    def close(self):
+        self.executor.shutdown(wait=False)
+
+
+class Futurist(Python):
+    """Real threads of futurist's executor."""
+
+    make = futurist.ThreadPoolExecutor
+
+
+class FuturistDynamic(Python):
+    """Real threads of futurist's executor that can shrink."""
+
+    make = futurist.DynamicThreadPoolExecutor
+
+
 class Simulated:
     """Simulated threads."""
+
+    executor = None
 
     def __init__(self, seed=None):
         self.simulation = Simulation(seed)
@@ -48,7 +79,7 @@ class Simulated:
         self.simulation.close()
 
 
-@pytest.fixture(params=[Native, Simulated])
+@pytest.fixture(params=[Native, Python, Futurist, FuturistDynamic, Simulated])
 def stage(request):
     stage = request.param()
     yield stage
@@ -70,13 +101,20 @@ class Gate:
 
 
 @pytest.fixture
+def simulated():
+    stage = Simulated()
+    yield stage
+    stage.close()
+
+
+@pytest.fixture
 def gate(stage):
     return Gate(stage.threads)
 
 
 @pytest.fixture
 def pool(stage):
-    return executors.BoundedExecutor(2, stage.threads, name='pool')
+    return executors.BoundedExecutor(2, stage.threads, 'pool', stage.executor)
 
 
 def open_all(gate, names):
@@ -99,6 +137,7 @@ def test_work_starts_in_the_order_in_which_it_was_submitted_and_no_more_than_the
     assert gate.started[2:] == ['c', 'd', 'e']
 
 
+@pytest.mark.parametrize('stage', [Native, Simulated], indirect=True)
 def test_an_idle_pool_holds_no_thread(stage, gate, pool):
     before = threading.active_count() if isinstance(stage, Native) else len(stage.threads.threads)
     pool.submit(gate.work, 'a')
@@ -186,6 +225,7 @@ def test_bound_below_1_raises_value_error(stage, pool, bound):
 def test_submit_now_exceeds_the_bound_and_takes_a_slot(stage, gate, pool):
     for name in 'ab':
         pool.submit(gate.work, name)
+    stage.settle(lambda: len(gate.started) == 2)
     pool.submit_now(gate.work, 'found')
     pool.submit(gate.work, 'c')
     stage.settle(lambda: len(gate.started) == 3)
@@ -197,6 +237,38 @@ def test_submit_now_exceeds_the_bound_and_takes_a_slot(stage, gate, pool):
     stage.settle(lambda: 'c' in gate.started)
     open_all(gate, 'bc')
     stage.settle(lambda: not pool.running)
+
+
+def test_submit_now_takes_the_slot_of_an_item_that_has_not_begun(simulated):
+    threads = simulated.threads
+    pool, gate = executors.BoundedExecutor(1, threads), Gate(threads)
+    pool.submit(gate.work, 'a')
+    pool.submit_now(gate.work, 'found')
+    simulated.settle(lambda: gate.started)
+    assert (gate.started, pool.running, pool.waiting) == (['found'], 1, 1)
+    open_all(gate, ['a', 'found'])
+    simulated.settle(lambda: not pool.running)
+    assert gate.started == ['found', 'a']
+
+
+@pytest.mark.parametrize('kind', [Python, Futurist, FuturistDynamic])
+def test_executor_with_fewer_threads_than_the_bound_keeps_the_order_and_no_cancelled_item(kind):
+    stage = kind()
+    stage.executor.shutdown()
+    stage.executor = kind.make(2)
+    pool, gate = executors.BoundedExecutor(4, stage.threads, 'pool', stage.executor), Gate(stage.threads)
+    futures = {name: pool.submit(gate.work, name) for name in 'abcdef'}
+    stage.settle(lambda: len(gate.started) == 2)
+    assert futures['c'].cancel()
+    futures.pop('c')
+    assert pool.waiting == 3
+    gate.opened['a'].set()
+    stage.settle(lambda: 'd' in gate.started)
+    assert 'e' not in gate.started
+    open_all(gate, 'bdef')
+    assert [future.result(10) for future in futures.values()] == list('abdef')
+    assert pool.wait_idle(10)
+    stage.close()
 
 
 def test_shutdown_refuses_new_items_and_runs_waiting_ones(stage, gate, pool):
@@ -257,6 +329,7 @@ def test_free_worker_takes_waiting_item_while_no_thread_can_be_started():
     threads.spare = 1
     pool, gate = executors.BoundedExecutor(2, threads), Gate(threads)
     futures = [pool.submit(gate.work, name) for name in 'ab']
+    Native().settle(lambda: gate.started)
     assert (pool.running, pool.waiting) == (1, 1)
     open_all(gate, 'ab')
     assert [future.result(10) for future in futures] == ['a', 'b']
@@ -299,7 +372,7 @@ def test_item_runs_once_when_a_time_out_hits_its_starter():
 
 def test_no_order_of_submit_cancel_resize_and_start_loses_an_item_or_runs_a_cancelled_one():
     orders = set()
-    for seed in range(150):
+    for seed in range(200):
         with Simulation(seed) as simulation:
             threads = simulation.process('service')
             pool = executors.BoundedExecutor(1, threads)

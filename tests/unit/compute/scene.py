@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any
 
 from oslo_config import cfg
@@ -118,7 +119,14 @@ class Wire:
 class Host:
     """One start of a compute host, until it is killed."""
 
-    def __init__(self, scene: Scene, name: str, start: bool = True, **options: Any) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        name: str,
+        start: bool = True,
+        executor: Callable[[executors.Threads], Executor] | None = None,
+        **options: Any,
+    ) -> None:
         self.scene = scene
         self.name = name
         self.process = scene.simulation.process(name)
@@ -126,7 +134,15 @@ class Host:
         self.wire = Wire()
         self.conf = configuration(**options)
         self.driver = FakeDriver(scene.world.hypervisors[name], self.process)
-        self.manager = manager.ComputeManager(self.conf, name, self.driver, self.process, self.events, self.wire)
+        self.manager = manager.ComputeManager(
+            self.conf,
+            name,
+            self.driver,
+            self.process,
+            self.events,
+            self.wire,
+            executor=executor and executor(self.process),
+        )
         if start:
             self.start()
 

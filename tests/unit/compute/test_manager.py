@@ -44,6 +44,16 @@ def assignment(number: int, epoch: int = 2, queue: bool = True, **changes: Any) 
 
 @pytest.mark.seeds(None, 1, 2)
 class TestQueue:
+    def test_executor_of_the_importing_service_runs_the_live_migrations_within_the_limit(self, scene: Scene) -> None:
+        scene.guests(1, 2)
+        host = scene.host(executor=lambda threads: executors.ThreadExecutor(threads, 'importer'))
+        for number in (1, 2):
+            host.call(LIVE, number)
+        scene.until(lambda: scene.alpha.jobs)
+        assert [thread.name for thread in host.process.threads if thread.name.startswith('importer')] == ['importer-1']
+        scene.until(lambda: len(scene.world.effects('job completed')) == 2)
+        assert host.waiting == []
+
     def test_live_migrations_run_first_in_first_out_within_the_limit(self, scene: Scene) -> None:
         scene.guests(*range(1, 8))
         host = scene.host(max_concurrent_live_migrations=2)
