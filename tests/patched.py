@@ -16,6 +16,7 @@ from typing import Any
 TESTS = (
     'tests/eventlet',
     'tests/unit/test_executors.py',
+    'tests/unit/test_futurist.py',
     'tests/unit/test_context.py',
     'tests/unit/test_rpc.py',
     'tests/unit/compute',
