@@ -66,8 +66,6 @@ class Operator:
         #: Violations that were found at the end of an outage of the broker.
         self._outage_violations: list[check.Violation] = []
         self._over = False
-        self._rows: list[Migration] = []
-        self._rows_at = -1
 
     # --- processes ---------------------------------------------------------------------------------------------------
 
@@ -337,15 +335,8 @@ class Operator:
 
     def newest(self, instance: Instance) -> Migration | None:
         """Return an instance's newest migration, or None."""
-        found = [row for row in self.migrations() if row.instance_uuid == instance.uuid]
+        found = self.cloud.migrations(instance)
         return found[-1] if found else None
-
-    def migrations(self) -> list[Migration]:
-        """Return every migration, the oldest first; the database is read only after a write to the table."""
-        writes = self.cloud.backend.writes['migrations']
-        if self._rows_at != writes:
-            self._rows_at, self._rows = writes, self.cloud.migrations()
-        return self._rows
 
     def do(self, deed: workloads.Deed, guests: Sequence[Instance]) -> None:
         """Do an action of a plan."""
@@ -397,7 +388,7 @@ class Operator:
         elif deed.name == 'guest vanishes':
             for hypervisor in self.cloud.world.hypervisors.values():
                 hypervisor.delete(instance.uuid)
-            rows = [row for row in self.migrations() if row.instance_uuid == instance.uuid]
+            rows = self.cloud.migrations(instance)
             moved = {row.uuid for row in rows if row.ended or row.running_at is not None}
             self.vanished.setdefault(instance.uuid, moved)
         elif deed.name == 'bring back':
@@ -492,7 +483,7 @@ class Operator:
             self.simulation.run(PATIENCE)
 
     def _open(self) -> list[Migration]:
-        return [row for row in self.migrations() if row.in_progress]
+        return [row for row in self.cloud.migrations() if row.in_progress]
 
     def _all_stuck(self) -> bool:
         return all(row.stuck_reason for row in self._open())

@@ -25,6 +25,7 @@ from migrator.conductor.manager import ConductorManager
 from migrator.conductor.rpcapi import ConductorAPI, ConductorEvents
 from migrator.conf import opts
 from migrator.db.api import Database
+from migrator.objects import Instance, Migration
 from migrator.placement_client.client import PlacementClient
 from migrator.testing import backends, placement_faults
 from migrator.testing.bus import DirectBus
@@ -248,6 +249,15 @@ class SimulatedCloud(Cloud):
         """
         assert self.simulation is not None
         self.simulation.run_until(self.idle, timeout=seconds)
+
+    def migrations(self, instance: Instance | None = None) -> list[Migration]:
+        """Return the migrations of one instance, or of all, the oldest first."""
+        rows = [row.object for row in self.backend.tables.read('migrations')]
+        return [one for one in rows if instance is None or one.instance_uuid == instance.uuid]
+
+    def idle(self) -> bool:
+        """Return whether no migration is in progress."""
+        return not any(one.in_progress for one in self.migrations())
 
     def can_clean_up(self) -> bool:
         """Return whether a running compute service has a deferred cleanup that is not blocked."""

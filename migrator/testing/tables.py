@@ -2,8 +2,8 @@
 
 """Repeated reads of whole tables of a SQLite file, which keep the objects of unchanged rows.
 
-A monitor of a simulated cloud reads all tables after every commit. A session and a query for each table would cost more
-than everything else that it does.
+A monitor of a simulated cloud reads all tables after every commit, and a test that waits for a status reads the
+migrations after every event. A session and a query for each read would cost more than everything else that they do.
 """
 
 from __future__ import annotations
@@ -51,12 +51,22 @@ class Tables:
         self._file = file
         self._connection: sqlite3.Connection | None = None
         self._tables = {name: _Table(*found) for name, found in TABLES.items()}
+        #: What was read since the last commit of anyone else, whose number is the version.
+        self._read: dict[str, list[Row]] = {}
+        self._version: int | None = None
 
     def read(self, table: str) -> list[Row]:
         """Return every row of a table, in the order in which they were inserted."""
         if self._connection is None:
             self._connection = sqlite3.connect(f'file:{self._file}?mode=ro', uri=True, isolation_level=None)
-        return list(self._tables[table].read(self._connection))
+            self._version = None
+        (version,) = self._connection.execute('PRAGMA data_version').fetchone()
+        if version != self._version:
+            self._version = version
+            self._read.clear()
+        if table not in self._read:
+            self._read[table] = list(self._tables[table].read(self._connection))
+        return list(self._read[table])
 
     def close(self) -> None:
         """Close the connection; the next read opens another one."""

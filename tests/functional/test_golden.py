@@ -13,7 +13,7 @@ import re
 import pytest
 
 from migrator.cmd import manage
-from migrator.conductor.tasks import live_migrate
+from migrator.conductor.migration import settle
 from migrator.testing.placement_faults import Fault
 from tests.functional import actions, seen
 from tests.functional.trouble import LONG, faults
@@ -265,7 +265,7 @@ def test_placement_is_away(cloud, operator, golden):
 @pytest.fixture(autouse=True)
 def short_copies(monkeypatch):
     """A copy whose source nobody hears of is late at once."""
-    monkeypatch.setattr(live_migrate, 'SECONDS_PER_GIB', 0)
+    monkeypatch.setattr(settle, 'SECONDS_PER_GIB', 0)
 
 
 def stuck(cloud):

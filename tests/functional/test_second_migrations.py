@@ -6,7 +6,7 @@ import pytest
 from webob import exc
 
 from migrator.conductor import registry
-from migrator.conductor.tasks import live_migrate
+from migrator.conductor.migration import settle
 from migrator.objects.protocol import GuestState
 from tests.functional import actions, seen
 from tests.functional.test_golden import Operator
@@ -141,7 +141,7 @@ def test_a_force_complete_that_hangs_does_not_strike_the_next_migration(cloud):
 
 def test_the_abandonment_of_the_next_migration_blocks_what_earlier_ones_have_left(cloud, operator, monkeypatch):
     """A cleanup of the first migration would have removed the guest from where the operator has seen it."""
-    monkeypatch.setattr(live_migrate, 'SECONDS_PER_GIB', 0)
+    monkeypatch.setattr(settle, 'SECONDS_PER_GIB', 0)
     instance = cloud.boot('one', 'host1', memory_mb=4096)
     faults(cloud, 'host1').fail('post_live_migration_at_source', 'the disk is busy', sticky=True)
     assert cloud.live_migrate(instance, 'host2').status_int == 202

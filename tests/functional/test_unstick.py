@@ -7,8 +7,7 @@ import json
 import pytest
 import sqlalchemy as sa
 
-from migrator.conductor.migration import abandon
-from migrator.conductor.tasks import live_migrate
+from migrator.conductor.migration import abandon, settle
 from migrator.db import cleanups, models
 from migrator.db.cleanups import Cleanup
 from migrator.objects.protocol import GuestState
@@ -30,7 +29,7 @@ def operator(cloud, capsys, tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def short_copies(monkeypatch):
     """A copy whose source nobody hears of is late at once."""
-    monkeypatch.setattr(live_migrate, 'SECONDS_PER_GIB', 0)
+    monkeypatch.setattr(settle, 'SECONDS_PER_GIB', 0)
 
 
 def row(cloud, instance):

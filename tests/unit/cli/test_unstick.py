@@ -10,13 +10,13 @@ import pytest
 
 from migrator import exception
 from migrator.cli import command
-from migrator.conductor.tasks import live_migrate
+from migrator.conductor.migration import settle
 
 
 @pytest.fixture
 def stuck(operator, monkeypatch):
     """A stuck migration: its source lost power after the time in which the copy would have ended."""
-    monkeypatch.setattr(live_migrate, 'SECONDS_PER_GIB', 0)
+    monkeypatch.setattr(settle, 'SECONDS_PER_GIB', 0)
     monkeypatch.setenv('LOGNAME', 'ada')
     cloud = operator.cloud
     instance = cloud.boot('one', 'host1', memory_mb=4096)

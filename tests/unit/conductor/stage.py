@@ -121,7 +121,7 @@ class Stage:
 
     def row(self, migration: Migration) -> Migration:
         """Return a migration as read now."""
-        return self.database.migrations.get(migration.uuid)
+        return next(one for one in self.cloud.migrations() if one.uuid == migration.uuid)
 
     def until(self, predicate: Callable[[], Any], seconds: float = 60) -> None:
         """Run the simulation until a predicate is true."""

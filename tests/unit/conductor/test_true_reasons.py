@@ -110,8 +110,7 @@ def test_error_with_a_changing_text_has_a_reason(build, kind):
 
     stage.cloud.adapter.request = request
     stage.door.live_migrate(stages.context.admin_context(), migration.uuid)
-    stage.simulation.advance(700)
-    assert reason_of(stage, migration)
+    stage.until(lambda: reason_of(stage, migration), 700)
 
 
 @pytest.mark.parametrize('abort', [True, False])
@@ -132,9 +131,8 @@ def test_rollback_reports_that_it_waits_for_a_slot(build, abort):
             break
     stage.simulation.advance(0.2)
     with busy(stage, 'host2'):
-        stage.simulation.advance(900)
+        stage.until(lambda: reason_of(stage, migration), 900)
         assert (stage.row(migration).status, stage.row(migration).outcome) == ('running', 'back')
-        assert reason_of(stage, migration)
 
 
 @pytest.mark.parametrize('status', ['running', 'queued'])
@@ -147,9 +145,7 @@ def test_copy_to_an_unreachable_destination_does_not_wait_for_ever(build, status
         stage.until_status(migration, 'queued')
     unheard(stage, 'host2', 'host3')
     stage.kill('host1')
-    stage.simulation.advance(2600)
-    row = stage.row(migration)
-    assert row.stuck_reason, row.waits_for
+    stage.until_stuck(migration, 2600)
 
 
 def test_forced_down_source_is_not_the_reason(build):
@@ -161,8 +157,7 @@ def test_forced_down_source_is_not_the_reason(build):
     stage.host('host1').power_off()
     stage.simulation.advance(200)
     stage.database.services.update(stage.database.services.get_compute('host1').id, forced_down=True)
-    stage.simulation.advance(700)
-    assert 'host2' in (reason_of(stage, migration) or '')
+    stage.until(lambda: 'host2' in (reason_of(stage, migration) or ''), 700)
 
 
 def test_forced_copy_may_last(build):
