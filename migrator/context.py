@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from oslo_context import context as oslo_context
+import oslo_context.context
 
 
-class RequestContext(oslo_context.RequestContext):
+class RequestContext(oslo_context.context.RequestContext):
     """The caller and the id of a request.
 
     This is oslo.context's context with :meth:`from_primitive` and :meth:`to_primitive` added, for the form that travels

@@ -12,9 +12,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import logging as py_logging
 import time
 from collections.abc import Callable
+from logging import ERROR, Filter, LogRecord, getLogger
 from typing import Any, Protocol, TypeVar
 
 import amqp  # type: ignore[import-untyped]  # it has no types
@@ -83,7 +83,7 @@ def get_transport(conf: Any, url: str | None = None) -> Any:
     )
 
 
-class _OncePerOutage(py_logging.Filter):
+class _OncePerOutage(Filter):
     """A log filter that lets one "not reachable" record per outage through.
 
     oslo.messaging logs one for each attempt of each connection.
@@ -100,10 +100,10 @@ class _OncePerOutage(py_logging.Filter):
         self._clock = clock
         self._last = float('-inf')
 
-    def filter(self, record: py_logging.LogRecord) -> bool:
+    def filter(self, record: LogRecord) -> bool:
         """Return whether to log a record."""
         phrases = ('is unreachable', 'Connection failed', 'Unable to connect')
-        if record.levelno < py_logging.ERROR or not any(phrase in str(record.msg) for phrase in phrases):
+        if record.levelno < ERROR or not any(phrase in str(record.msg) for phrase in phrases):
             return True
         # The record's own time comes from the wall clock, which may jump.
         now = self._clock()
@@ -118,7 +118,7 @@ def say_outages_once(clock: Callable[[], float] = time.monotonic) -> None:
 
     :param clock: monotonic seconds.
     """
-    logger = py_logging.getLogger('oslo.messaging._drivers.impl_rabbit')
+    logger = getLogger('oslo.messaging._drivers.impl_rabbit')
     if not any(isinstance(one, _OncePerOutage) for one in logger.filters):
         logger.addFilter(_OncePerOutage(clock))
 

@@ -10,11 +10,11 @@ from typing import Any
 import webob
 import webob.dec
 from oslo_config import cfg
-from oslo_context import context as oslo_context
+from oslo_context.context import generate_request_id
 
 from migrator import exception, executors
-from migrator.api import auth as api_auth
 from migrator.api import errors, microversions, policies, routes
+from migrator.api.auth import Auth, of_conf
 from migrator.api.handlers import versions
 from migrator.api.policies.base import CONTEXT_IS_ADMIN
 from migrator.api.request import Handler, Request, Services
@@ -28,7 +28,7 @@ def make_app(
     conductor_api: rpcapi.ConductorAPI,
     threads: executors.Threads,
     *,
-    auth: api_auth.Auth | None = None,
+    auth: Auth | None = None,
 ) -> Callable[..., Any]:
     """Return the WSGI application.
 
@@ -44,7 +44,7 @@ def make_app(
     handle = _in_its_version(handle)
     handle = _with_its_rights(handle)
     handle = _with_errors(handle)
-    handle = (auth or api_auth.of_conf(conf))(handle)
+    handle = (auth or of_conf(conf))(handle)
     handle = _or_discovery(handle)
     handle = _with_errors(handle)
     handle = _with_request_id(handle, services)
@@ -56,7 +56,7 @@ def make_app(
 
 def _with_request_id(handle: Handler, services: Services) -> Handler:
     def identified(request: Request) -> webob.Response:
-        request_id = oslo_context.generate_request_id()
+        request_id = generate_request_id()
         request.environ['openstack.request_id'] = request_id
         request.environ['migrator.services'] = services
         response = handle(request)

@@ -15,7 +15,7 @@ from typing import Any
 
 import webob
 import webob.dec
-from oslo_context import context as oslo_context
+from oslo_context.context import generate_request_id
 
 from migrator import exception
 from migrator.api import auth, errors
@@ -38,7 +38,7 @@ def make_app(endpoints: Mapping[str, str]) -> Callable[..., Any]:
     """
 
     def answer(request: webob.Request) -> webob.Response:
-        request.environ['openstack.request_id'] = oslo_context.generate_request_id()
+        request.environ['openstack.request_id'] = generate_request_id()
         try:
             response = _answer(request, endpoints)
         except Exception as error:  # noqa: BLE001 -- any error is answered in the API's form

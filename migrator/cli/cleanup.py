@@ -13,7 +13,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from migrator import exception
-from migrator.cli import command as manage_command
+from migrator.cli import command
 from migrator.cli.command import Asked, Verb
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ def list_(asked: Asked) -> int:
             one.step,
             one.instance_uuid,
             one.migration_uuid,
-            manage_command.ago(one.created_at, now),
+            command.ago(one.created_at, now),
             _state(one),
             one.alarm or one.reason,
         ]
         for one in shown
     ]
-    asked.answer({'cleanups': [_document(one) for one in shown]}, manage_command.table(COLUMNS, rows))
-    return manage_command.RIGHT
+    asked.answer({'cleanups': [_document(one) for one in shown]}, command.table(COLUMNS, rows))
+    return command.RIGHT
 
 
 def retry(asked: Asked) -> int:
@@ -52,18 +52,18 @@ def retry(asked: Asked) -> int:
     :raises migrator.exception.CleanupNotFound: no cleanup has this id, or it is not blocked.
     """
     cleanup = _blocked(asked)
-    command = f'{asked.command} cleanup retry {cleanup.id}'
+    to_run = f'{asked.command} cleanup retry {cleanup.id}'
     if asked.arguments.dry_run:
         plan = (
             f'A conductor would have {cleanup.host} do {cleanup.step} again. The host observes first, and stops no '
             'guest that could run. The cleanup is blocked again if it would remove the guest from the host where the '
             'database has the instance.'
         )
-        return _show_plan(asked, cleanup, plan, command)
+        return _show_plan(asked, cleanup, plan, to_run)
     _refuse_unless_done(cleanup, asked.database.cleanups.try_again([cleanup]) > 0)
     text = f'Cleanup {cleanup.id} is unblocked: with its next sweep a conductor has {cleanup.host} do {cleanup.step}.'
     asked.answer(_document(cleanup) | {'dry_run': False}, text)
-    return manage_command.RIGHT
+    return command.RIGHT
 
 
 def discard(asked: Asked) -> int:
@@ -72,17 +72,17 @@ def discard(asked: Asked) -> int:
     :raises migrator.exception.CleanupNotFound: no cleanup has this id, or it is not blocked.
     """
     cleanup = _blocked(asked)
-    command = f'{asked.command} cleanup discard {cleanup.id} --yes'
+    to_run = f'{asked.command} cleanup discard {cleanup.id} --yes'
     if not asked.arguments.yes:
         plan = (
             f'No conductor would ever have {cleanup.host} do {cleanup.step}. Whatever is left there of guest '
             f'{cleanup.instance_uuid} would stay: look at {cleanup.host} first.'
         )
-        return _show_plan(asked, cleanup, plan, command)
+        return _show_plan(asked, cleanup, plan, to_run)
     _refuse_unless_done(cleanup, asked.database.cleanups.discard(cleanup))
     text = f'Cleanup {cleanup.id} is discarded: no conductor has {cleanup.host} do {cleanup.step}.'
     asked.answer(_document(cleanup) | {'dry_run': False}, text)
-    return manage_command.RIGHT
+    return command.RIGHT
 
 
 def _state(cleanup: Cleanup) -> str:
@@ -112,23 +112,23 @@ def _refuse_unless_done(cleanup: Cleanup, done: bool) -> None:
         raise exception.CleanupNotFound(id=cleanup.id, what=what)
 
 
-def _show_plan(asked: Asked, cleanup: Cleanup, plan: str, command: str) -> int:
+def _show_plan(asked: Asked, cleanup: Cleanup, plan: str, to_run: str) -> int:
     head = f'Cleanup {cleanup.id} of migration {cleanup.migration_uuid} at {cleanup.host}: {_state(cleanup)}'
-    lines = [f'* It is blocked: {cleanup.alarm}', f'* {plan}', '', 'Nothing was changed. To do it:', f'  {command}']
-    text = '\n'.join(map(manage_command.printable, [head, '', *lines]))
+    lines = [f'* It is blocked: {cleanup.alarm}', f'* {plan}', '', 'Nothing was changed. To do it:', f'  {to_run}']
+    text = '\n'.join(map(command.printable, [head, '', *lines]))
     asked.answer(_document(cleanup) | {'dry_run': True, 'plan': plan}, text)
-    return manage_command.RIGHT
+    return command.RIGHT
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('--host', type=manage_command.name, help='only cleanups of this host')
-    parser.add_argument('--instance', type=manage_command.uuid, metavar='UUID', help='only cleanups of this instance')
+    parser.add_argument('--host', type=command.name, help='only cleanups of this host')
+    parser.add_argument('--instance', type=command.uuid, metavar='UUID', help='only cleanups of this instance')
     parser.add_argument('--blocked', action='store_true', help='only blocked cleanups, which wait for an operator')
 
 
 def _which(parser: argparse.ArgumentParser) -> None:
     help_ = 'the id of the cleanup, as "list" shows it'
-    parser.add_argument('cleanup', type=manage_command.at_least(1), metavar='ID', help=help_)
+    parser.add_argument('cleanup', type=command.at_least(1), metavar='ID', help=help_)
 
 
 def _retry_arguments(parser: argparse.ArgumentParser) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a module that only some verbs need is imported there, so th
     from migrator.db.api import Database
     from migrator.db.engine import Engine
     from migrator.db.services import Incarnation
-    from migrator.placement_client import client as placement_client
+    from migrator.placement_client.client import PlacementClient
     from migrator.rpc import RPC
 
 RIGHT, WRONG, USAGE, UNREACHABLE = range(4)
@@ -90,14 +90,14 @@ class Asked:
                 words += [option, path]
         return shlex.join(words)
 
-    def placement(self) -> placement_client.PlacementClient:
+    def placement(self) -> PlacementClient:
         """Return the client of Placement.
 
         :raises migrator.exception.ConfigurationError: an option of ``[placement]`` is missing or invalid.
         """
-        from migrator.placement_client import client as placement_client
+        from migrator.placement_client.client import client_from_conf
 
-        return placement_client.client_from_conf(self.conf)
+        return client_from_conf(self.conf)
 
     def wake(self, context: RequestContext, migration_uuid: str, server: str | None) -> None:
         """Wake the owner of a migration, because a request has been committed.

@@ -12,7 +12,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from migrator.cli import command as manage_command
+from migrator.cli import command
 from migrator.cli.timeline import Story
 from migrator.conductor.migration import abandon
 from migrator.conductor.tasks import live_migrate
@@ -141,7 +141,7 @@ def result_of(step: log.StepRecord) -> str:
     words = _state_of(step)
     if step.started_at and step.ended_at:
         seconds = (step.ended_at - step.started_at).total_seconds()
-        words += f' after {manage_command.span(seconds)}' if seconds >= 1 else ''
+        words += f' after {command.span(seconds)}' if seconds >= 1 else ''
     if step.tries > 1:
         words += f', tried {step.tries} times'
     if 'owed' in (step.result or {}):
@@ -211,21 +211,21 @@ def _of_requests(story: Story) -> Iterator[Line]:
 # --- what happens next -----------------------------------------------------------------------------------------------
 
 
-def next_(story: Story, command: str = manage_command.PROG) -> list[str]:
+def next_(story: Story, program: str = command.PROG) -> list[str]:
     """Return sentences on what happens next, and on what an operator has to do for it.
 
-    :param command: the beginning of the commands in them: the program with its configuration option.
+    :param program: the beginning of the commands in them: the program with its configuration option.
     """
     migration = story.migration
     if migration.ended:
-        return [*_after_the_end(story), *_cleanups(story, command)]
+        return [*_after_the_end(story), *_cleanups(story, program)]
     if migration.abandon_requested_at is not None:
         found = [*_owner(story), *_abandoned(story)]
     elif migration.stuck_reason is not None:
-        found = [*_stuck(story, command)]
+        found = [*_stuck(story, program)]
     else:
         found = [*_owner(story), *_steps(story)]
-    return [*found, *_cleanups(story, command)]
+    return [*found, *_cleanups(story, program)]
 
 
 def _after_the_end(story: Story) -> Iterator[str]:
@@ -251,11 +251,11 @@ def _after_the_end(story: Story) -> Iterator[str]:
         )
 
 
-def _cleanups(story: Story, command: str) -> Iterator[str]:
+def _cleanups(story: Story, program: str) -> Iterator[str]:
     if any(cleanup.alarm for cleanup in story.cleanups):
         yield (
             'A blocked cleanup does not run until an operator has looked. Then, to run it again: '
-            f'{command} migration retry {story.migration.uuid}'
+            f'{program} migration retry {story.migration.uuid}'
         )
     for cleanup in story.cleanups:
         if not cleanup.alarm:
@@ -273,14 +273,14 @@ def _owner(story: Story) -> Iterator[str]:
         )
 
 
-def _stuck(story: Story, command: str) -> Iterator[str]:
+def _stuck(story: Story, program: str) -> Iterator[str]:
     migration = story.migration
     uuid = migration.uuid
     yield (
         'Nothing, until the cause is fixed. Then it goes on with the next sweep. To retry at once, with all earlier '
         'tries forgotten:'
     )
-    yield f'  {command} migration retry {uuid}'
+    yield f'  {program} migration retry {uuid}'
     hosts = ' or '.join(host for _, host in story.hosts)
     yield (
         f'If the cause cannot be fixed: look on which host the guest is ({hosts}), and end the migration in error with '
@@ -290,8 +290,8 @@ def _stuck(story: Story, command: str) -> Iterator[str]:
     guest_on = {'forward': migration.dest_compute, 'back': migration.source_compute}.get(
         migration.outcome or '', 'HOST'
     )
-    yield f'  {command} migration abandon {uuid} --guest-on {guest_on}'
-    yield f'  {command} migration abandon {uuid} --guest-on {guest_on} --yes'
+    yield f'  {program} migration abandon {uuid} --guest-on {guest_on}'
+    yield f'  {program} migration abandon {uuid} --guest-on {guest_on} --yes'
 
 
 def _abandoned(story: Story) -> Iterator[str]:

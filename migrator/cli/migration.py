@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from migrator.cli import command as manage_command
+from migrator.cli import command
 from migrator.cli.command import Asked, Verb
 from migrator.objects import Migration, MigrationStatus
 from migrator.runtime import concurrency
@@ -43,7 +43,7 @@ def list_(asked: Asked) -> int:
     deferred: dict[str, list[Cleanup]] = collections.defaultdict(list)
     for cleanup in database.cleanups.list():
         deferred[cleanup.migration_uuid].append(cleanup)
-    text = manage_command.table(COLUMNS, [_row(one, servers, deferred[one.uuid]) for one in shown])
+    text = command.table(COLUMNS, [_row(one, servers, deferred[one.uuid]) for one in shown])
     if more:
         text += f'\nThere are more: --limit shows {given.limit} of them.'
     documents = []
@@ -60,7 +60,7 @@ def list_(asked: Asked) -> int:
             for one in shown
         ]
     asked.answer({'migrations': documents, 'more': more}, text)
-    return manage_command.RIGHT
+    return command.RIGHT
 
 
 def _row(migration: Migration, servers: dict[str, str], deferred: Sequence[Cleanup]) -> list[object]:
@@ -94,13 +94,13 @@ def show(asked: Asked) -> int:
     from migrator.cli import timeline
 
     story = timeline.gather(asked.database, asked.arguments.migration, asked.conf.conductor.lease)
-    manage_narrative = _narrative()
+    explain = _narrative()
     document = timeline.document(story) | {
-        'story': [dataclasses.asdict(line) for line in manage_narrative.lines(story)],
-        'next': manage_narrative.next_(story, asked.command),
+        'story': [dataclasses.asdict(line) for line in explain.lines(story)],
+        'next': explain.next_(story, asked.command),
     }
     asked.answer(document, '\n'.join(text_of(story, asked.command)))
-    return manage_command.RIGHT
+    return command.RIGHT
 
 
 def retry(asked: Asked) -> int:
@@ -130,7 +130,7 @@ def purge(asked: Asked) -> int:
     found, kept = database.purge.count(before)
     wanted = found if given.max_rows is None else min(found, given.max_rows)
     gone, last, ids = Purged(), 0, [0]
-    with manage_command.progress(asked, 'migrations purged', wanted) as advance:
+    with command.progress(asked, 'migrations purged', wanted) as advance:
         while ids and gone.migrations < wanted and not given.dry_run:
             ids = database.purge.next(before, last, min(PURGE_BATCH, wanted - gone.migrations))
             if ids:
@@ -142,7 +142,7 @@ def purge(asked: Asked) -> int:
     # The second is the older name of the first.
     rows = {'saga_log': gone.saga_log, 'saga_steps': gone.saga_log, 'instance_actions': gone.instance_actions}
     asked.answer(document | rows | {'kept': kept}, _purged(asked, before, wanted, document | rows, kept))
-    return manage_command.RIGHT
+    return command.RIGHT
 
 
 def _purged(asked: Asked, before: datetime.datetime, wanted: int, document: dict[str, Any], kept: int) -> str:
@@ -150,7 +150,7 @@ def _purged(asked: Asked, before: datetime.datetime, wanted: int, document: dict
         return f'{count} migration' + ('s' if count != 1 else '')
 
     count = wanted if document['dry_run'] else document['purged']
-    text = f'{migrations(count)} that ended before {manage_command.moment(before)} UTC '
+    text = f'{migrations(count)} that ended before {command.moment(before)} UTC '
     if document['dry_run']:
         text += f'would be purged, with {"their logs" if count != 1 else "its log"} and actions.'
     else:
@@ -165,8 +165,8 @@ def _purged(asked: Asked, before: datetime.datetime, wanted: int, document: dict
     if not document['dry_run']:
         return text
     limit = f' --max-rows {asked.arguments.max_rows}' if asked.arguments.max_rows is not None else ''
-    command = f'{asked.command} migration purge --before {before.isoformat()}{limit}'
-    return f'{text}\n\nNothing was changed. To do it:\n  {command}'
+    to_run = f'{asked.command} migration purge --before {before.isoformat()}{limit}'
+    return f'{text}\n\nNothing was changed. To do it:\n  {to_run}'
 
 
 # These modules import the modules of a conductor, which the other commands do not need.
@@ -174,9 +174,9 @@ def _purged(asked: Asked, before: datetime.datetime, wanted: int, document: dict
 
 def _narrative() -> Any:
     concurrency.native()
-    from migrator.cli import explain as manage_narrative
+    from migrator.cli import explain
 
-    return manage_narrative
+    return explain
 
 
 def _unstick() -> Any:
@@ -186,10 +186,10 @@ def _unstick() -> Any:
     return unstick
 
 
-def text_of(story: Story, command: str = manage_command.PROG) -> Iterator[str]:
+def text_of(story: Story, program: str = command.PROG) -> Iterator[str]:
     """Yield the lines of a timeline: first what the migration waits for, then everything else.
 
-    :param command: the beginning of each command in the text.
+    :param program: the beginning of each command in the text.
     """
     from migrator.cli import timeline
 
@@ -197,26 +197,26 @@ def text_of(story: Story, command: str = manage_command.PROG) -> Iterator[str]:
     name = f' ({story.instance.name})' if story.instance is not None else ', which has been deleted'
     destination = migration.dest_compute or migration.requested_host or 'a host that is not chosen yet'
     yield f'Migration {migration.uuid} (id {migration.id}): {migration.status}'
-    yield manage_command.printable(
+    yield command.printable(
         f'{migration.migration_type} of instance {migration.instance_uuid}{name}, '
         f'from {migration.source_compute} to {destination}'
     )
     yield ''
     for line in timeline.waits(story):
-        yield manage_command.printable(f'* {line}')
-    manage_narrative = _narrative()
+        yield command.printable(f'* {line}')
+    explain = _narrative()
     yield ''
     yield 'Timeline (UTC)'
-    events = [[one.at, one.server, one.epoch, one.what] for one in manage_narrative.lines(story)]
-    yield manage_command.table(('AT', 'CONDUCTOR', 'EPOCH', 'WHAT'), events)
+    events = [[one.at, one.server, one.epoch, one.what] for one in explain.lines(story)]
+    yield command.table(('AT', 'CONDUCTOR', 'EPOCH', 'WHAT'), events)
     for title, columns, rows in _sections(story):
         if rows:
             yield ''
             yield title
-            yield manage_command.table(columns, rows)
+            yield command.table(columns, rows)
     yield ''
     yield 'What happens next'
-    yield from map(manage_command.printable, manage_narrative.next_(story, command))
+    yield from map(command.printable, explain.next_(story, program))
 
 
 def _sections(story: Story) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[object]]]]:
@@ -231,7 +231,7 @@ def _sections(story: Story) -> Iterator[tuple[str, Sequence[str], Sequence[Seque
             migration.strategy,
         ]
     ]  # fmt: skip
-    ago = manage_command.ago
+    ago = command.ago
     yield 'Hosts', ('ROLE', 'HOST', 'SERVICE', 'LAST SEEN'), [
         [role, host, _state(story, host), ago(service.last_seen_up if service is not None else None, now)]
         for role, host in story.hosts
@@ -260,7 +260,7 @@ def _state(story: Story, host: str) -> str:
 
 def _lease(until: datetime.datetime, now: datetime.datetime) -> str:
     left = (until - now).total_seconds()
-    return f'{manage_command.span(left)} left' if left > 0 else f'ended {manage_command.span(left)} ago'
+    return f'{command.span(left)} left' if left > 0 else f'ended {command.span(left)} ago'
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
@@ -271,14 +271,14 @@ def _which(text: str) -> str:
     if text.isdecimal() and text.isascii():
         return text
     try:
-        return manage_command.uuid(text)
+        return command.uuid(text)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f'{text!r} is neither the uuid nor the id of a migration') from None
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
     statuses = [status.value for status in MigrationStatus]
-    parser.add_argument('--instance', type=manage_command.uuid, metavar='UUID', help='only migrations of this instance')
+    parser.add_argument('--instance', type=command.uuid, metavar='UUID', help='only migrations of this instance')
     parser.add_argument(
         '--status',
         action='append',
@@ -288,7 +288,7 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument('--host', help='only migrations from or to this host')
     parser.add_argument('--in-progress', action='store_true', help='only migrations that have not ended')
-    manage_command.limit(parser)
+    command.limit(parser)
 
 
 def _show_arguments(parser: argparse.ArgumentParser) -> None:
@@ -304,7 +304,7 @@ def _retry_arguments(parser: argparse.ArgumentParser) -> None:
 def _abandon_arguments(parser: argparse.ArgumentParser) -> None:
     _show_arguments(parser)
     parser.add_argument(
-        '--guest-on', required=True, type=manage_command.name, metavar='HOST', help='the host that has the guest'
+        '--guest-on', required=True, type=command.name, metavar='HOST', help='the host that has the guest'
     )
     sure = parser.add_mutually_exclusive_group()
     sure.add_argument('--dry-run', action='store_true', help='only show what would be done; the default without --yes')
@@ -316,22 +316,22 @@ def _purge_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--before',
         required=True,
-        type=manage_command.past,
+        type=command.past,
         metavar='TIME',
         help='only migrations that ended before: ISO 8601, in UTC if it has no zone, or an age such as 30d or 12h',
     )
     help_ = 'purge at most N migrations, the oldest; default: all'
-    parser.add_argument('--max-rows', type=manage_command.at_least(1), metavar='N', help=help_)
+    parser.add_argument('--max-rows', type=command.at_least(1), metavar='N', help=help_)
     parser.add_argument('--dry-run', action='store_true', help='only show how many would be purged')
 
 
 def _wait(parser: argparse.ArgumentParser, seconds: int) -> None:
     help_ = f'wait at most this long for the result; default {seconds}'
-    parser.add_argument('--wait', type=manage_command.at_least(0), default=seconds, metavar='SECONDS', help=help_)
+    parser.add_argument('--wait', type=command.at_least(0), default=seconds, metavar='SECONDS', help=help_)
 
 
 #: The verbs of a migration.
-VERBS: tuple[manage_command.Verb, ...] = (
+VERBS: tuple[command.Verb, ...] = (
     Verb('list', 'list migrations, the newest first', list_, _list_arguments),
     Verb('show', 'show what a migration waits for, its timeline, and what happens next', show, _show_arguments),
     Verb('retry', 'have a stuck migration observed again, with its tries reset', retry, _retry_arguments),

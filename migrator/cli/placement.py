@@ -14,10 +14,8 @@ from migrator.cli import command
 from migrator.cli.command import Asked, Verb
 
 if TYPE_CHECKING:
-    from migrator.conductor import audit as audits
+    from migrator.conductor.audit import Wrong
     from migrator.placement_client.client import PlacementClient
-
-    Wrong = audits.Wrong
 
 
 _RIGHT = 'its allocation is correct, or is changing at this moment.'
@@ -26,9 +24,9 @@ _UNKNOWN = 'it is neither an instance nor a migration here, and holds nothing in
 
 def audit(asked: Asked) -> int:
     """Show the wrong allocations and the remedy of each; change nothing."""
-    from migrator.conductor import audit as audits
+    from migrator.conductor import audit
 
-    found = audits.audit(asked.database, asked.placement())
+    found = audit.audit(asked.database, asked.placement())
     lines = [line for wrong in found for line in _lines(wrong)]
     lines.append(_sum(found))
     asked.answer({'findings': _findings(found)}, _text(lines))
@@ -41,10 +39,10 @@ def heal(asked: Asked) -> int:
     Without ``--yes`` only show what would be done. Exit 1 if a finding is left, or if ``--consumer`` names an unknown
     consumer.
     """
-    from migrator.conductor import audit as audits
+    from migrator.conductor import audit
 
     given, client = asked.arguments, asked.placement()
-    found = audits.audit(asked.database, client)
+    found = audit.audit(asked.database, client)
     without_finding = sorted(set(given.consumer or ()) - {wrong.consumer for wrong in found})
     if given.consumer:
         found = [wrong for wrong in found if wrong.consumer in given.consumer]
@@ -89,17 +87,17 @@ def _findings(found: Iterable[Wrong]) -> list[dict[str, Any]]:
 
 def _heal(asked: Asked, client: PlacementClient, wrong: Wrong) -> tuple[bool, str]:
     """Return whether a consumer is or would be corrected, and a text that says how."""
-    from migrator.conductor import audit as audits
+    from migrator.conductor import audit
 
     named = asked.arguments.consumer or ()
     try:
         if not asked.arguments.yes:
-            found = audits.remedy(asked.database, client, wrong, named)
+            found = audit.remedy(asked.database, client, wrong, named)
             return (
                 found.write is not None,
                 f'Would be done: {found.observed}' if found.write else f'Not corrected: {found.observed}',
             )
-        done, observed = audits.heal(asked.database, client, wrong, named)
+        done, observed = audit.heal(asked.database, client, wrong, named)
     except exception.MigratorException as error:
         return False, f'The correction may or may not be done ({error}): audit again'
     return done, f'Done: {observed}' if done else f'Not corrected: {observed}'

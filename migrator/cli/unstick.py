@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from migrator import context, exception
-from migrator.cli import command as manage_command
-from migrator.cli import explain, timeline
+from migrator.cli import command, explain, timeline
 from migrator.cli.command import Asked
 from migrator.cli.timeline import Story
 from migrator.conductor.migration.abandon import ALLOCATIONS, CLEAN
@@ -61,7 +60,7 @@ def retry(asked: Asked) -> int:
     )
     # Until a conductor has observed it again, stuck_reason is the old one.
     wrong = now.stuck_reason is not None if observed else asked.arguments.wait > 0
-    return manage_command.WRONG if wrong else manage_command.RIGHT
+    return command.WRONG if wrong else command.RIGHT
 
 
 def _retry_cleanups(asked: Asked, story: Story) -> int:
@@ -81,7 +80,7 @@ def _retry_cleanups(asked: Asked, story: Story) -> int:
     asked.database.cleanups.try_again(blocked)
     lines = [f'With its next sweep a conductor has {cleanup.host} do {cleanup.step}.' for cleanup in blocked]
     asked.answer({'migration': migration.uuid, 'status': migration.status, 'debts': len(blocked)}, '\n'.join(lines))
-    return manage_command.RIGHT
+    return command.RIGHT
 
 
 def abandon(asked: Asked) -> int:
@@ -97,11 +96,11 @@ def abandon(asked: Asked) -> int:
     names = [host for _, host in story.hosts]
     if guest_on not in names:
         what = f'{guest_on!r} has no part in this migration: give {" or ".join(names)}'
-        print(f'{manage_command.PROG}: argument --guest-on: {what}', file=sys.stderr)
-        return manage_command.USAGE
+        print(f'{command.PROG}: argument --guest-on: {what}', file=sys.stderr)
+        return command.USAGE
     if not asked.arguments.yes:
-        command = f'{asked.command} migration abandon {migration.uuid} --guest-on {guest_on} --yes'
-        return _show_plan(asked, story, [*_plan(asked, story, guest_on)], command, again)
+        to_run = f'{asked.command} migration abandon {migration.uuid} --guest-on {guest_on} --yes'
+        return _show_plan(asked, story, [*_plan(asked, story, guest_on)], to_run, again)
     asked.database.requests.request_abandon(migration, guest_on, _user())
     _wake(asked, migration)
     printed: list[str] = []
@@ -124,7 +123,7 @@ def abandon(asked: Asked) -> int:
     document = {'migration': now.uuid, 'status': now.status, 'guest_on': guest_on, 'dry_run': False}
     asked.answer(document, _line(text))
     late = not now.ended and asked.arguments.wait > 0
-    return manage_command.WRONG if late else manage_command.RIGHT
+    return command.WRONG if late else command.RIGHT
 
 
 # --- shared by both --------------------------------------------------------------------------------------------------
@@ -135,7 +134,7 @@ def _story(asked: Asked) -> Story:
 
 
 def _ended(story: Story) -> str:
-    return f'it ended {story.migration.status} {manage_command.ago(story.migration.updated_at, story.now)}.'
+    return f'it ended {story.migration.status} {command.ago(story.migration.updated_at, story.now)}.'
 
 
 def _refuse_unless_stuck(story: Story) -> None:
@@ -151,7 +150,7 @@ def _refuse_unless_stuck(story: Story) -> None:
     raise exception.NotStuck(uuid=migration.uuid, what=what)
 
 
-def _show_plan(asked: Asked, story: Story, plan: list[str], command: str, again: bool = False) -> int:
+def _show_plan(asked: Asked, story: Story, plan: list[str], to_run: str, again: bool = False) -> int:
     """Print what a command would do.
 
     :param again: the same request was committed before, so no further command is needed.
@@ -160,14 +159,14 @@ def _show_plan(asked: Asked, story: Story, plan: list[str], command: str, again:
     head = f'Migration {migration.uuid} (id {migration.id}): {migration.status}'
     how = 'Nothing was changed, and no further request is needed. To wait for it:'
     how = how if again else 'Nothing was changed. To do it:'
-    lines = [head, '', *(f'* {line}' for line in plan), '', how, f'  {command}']
+    lines = [head, '', *(f'* {line}' for line in plan), '', how, f'  {to_run}']
     document = {'migration': migration.uuid, 'status': migration.status, 'dry_run': True, 'plan': plan}
     asked.answer(document, '\n'.join(map(_line, lines)))
-    return manage_command.RIGHT
+    return command.RIGHT
 
 
 def _line(text: str) -> str:
-    return manage_command.printable(text) if text else ''
+    return command.printable(text) if text else ''
 
 
 def _user() -> str:
@@ -185,7 +184,7 @@ def _wake(asked: Asked, migration: Migration) -> None:
         asked.wake(context.admin_context(), migration.uuid, server)
     except Exception as error:  # noqa: BLE001 -- a wake-up only saves seconds
         why = ' '.join(str(error).split()) or type(error).__name__
-        print(f'{manage_command.PROG}: no conductor was woken, its sweep finds the request ({why})', file=sys.stderr)
+        print(f'{command.PROG}: no conductor was woken, its sweep finds the request ({why})', file=sys.stderr)
 
 
 def _wait(asked: Asked, uuid: str, enough: Callable[[Migration], bool]) -> Migration:

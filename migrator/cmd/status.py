@@ -70,11 +70,11 @@ class Checks(upgradecheck.UpgradeCommands):
 
     def _placement(self) -> Result:
         """Check whether Placement answers, accepts migrator's credentials, and is new enough."""
-        from migrator.placement_client import client as placement_client
+        from migrator.placement_client.client import MICROVERSION, client_from_conf
 
-        client = placement_client.client_from_conf(self._conf)
+        client = client_from_conf(self._conf)
         offered = client.read('/')['versions'][0]['max_version']
-        wanted = placement_client.MICROVERSION
+        wanted = MICROVERSION
         if _numbers(offered) < _numbers(wanted):
             return Result(
                 Code.FAILURE, f'it offers microversion {offered} at most, and {wanted} is needed: upgrade it.'

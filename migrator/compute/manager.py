@@ -17,13 +17,12 @@ from typing import Any
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from migrator import context as migrator_context
 from migrator import exception, executors
-from migrator import rpc as migrator_rpc
 from migrator.compute import checks, inventory, live_migration_queue, packing, registration, rpcapi, steps, timeouts
 from migrator.compute.status import Observer
 from migrator.compute.work import LIVE_MIGRATION, Orders, Outcome, Work
 from migrator.conf import compute
+from migrator.context import RequestContext, about, subject
 from migrator.objects import (
     COMPARES_TENURE,
     CURRENT_VERSION,
@@ -38,11 +37,12 @@ from migrator.objects import (
     WorkState,
     protocol,
 )
+from migrator.rpc import RPC, Served, Target, expose
 from migrator.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
 
-Context = migrator_context.RequestContext
+Context = RequestContext
 
 #: The number of concurrent driver calls and messages, without live migrations. The pool is large enough that hung calls
 #: do not delay the others. It is small enough that a hypervisor that hangs in every call does not exhaust the process.
@@ -128,7 +128,7 @@ class ComputeManager:
         driver: ComputeDriver,
         threads: executors.Threads,
         events: EventClient,
-        rpc: migrator_rpc.RPC | None = None,
+        rpc: RPC | None = None,
         version: int | None = None,
         executor: concurrent.futures.Executor | None = None,
     ) -> None:
@@ -144,7 +144,7 @@ class ComputeManager:
         self.boot_id = threads.new_uuid()
         self.version = version or cap
         self._rpc = rpc
-        self._served: migrator_rpc.Served | None = None
+        self._served: Served | None = None
         self._lock = threads.lock()
         self._inherited: dict[str, _Inherited] = {}
         self._registered = False
@@ -196,14 +196,14 @@ class ComputeManager:
                 self._queue.attach(self._outlast, guest.instance_uuid, inherited)
         self._inventory.refresh()
 
-    def start(self, rpc: migrator_rpc.RPC | None = None) -> None:
+    def start(self, rpc: RPC | None = None) -> None:
         """Attach to running jobs, listen, register in the background, and start the heartbeat."""
         rpc = rpc or self._rpc
         if rpc is None:
             raise ValueError('a compute host needs an RPC to listen on: pass rpc to ComputeManager or to start()')
         self.init_host()
         self.conf.register_mutate_hook(self._conf_mutated)
-        target = migrator_rpc.Target(rpcapi.TOPIC, self.host, rpcapi.served_by(self.version))
+        target = Target(rpcapi.TOPIC, self.host, rpcapi.served_by(self.version))
         self._served = rpc.serve(target, self)
         self._registration.start()
 
@@ -283,7 +283,7 @@ class ComputeManager:
         """Apply the reply to compute_started: the migrations in which this host takes part, in order."""
         for assignment in assignments:
             command = assignment.command
-            with migrator_context.about(None, command.migration_uuid, command.instance_uuid):
+            with about(None, command.migration_uuid, command.instance_uuid):
                 self._apply_one(assignment)
         self._forget_inherited()
 
@@ -314,7 +314,7 @@ class ComputeManager:
             # The migration of the job becomes known only when a conductor assigns it.
             if inherited.work is not None:
                 return inherited.work.log_context()
-            return migrator_context.about(instance_uuid=instance_uuid)
+            return about(instance_uuid=instance_uuid)
 
         verdict = steps.outlast(self.driver, self.threads, instance_uuid, log_context)
         outcome = steps.outcome(verdict)
@@ -348,7 +348,7 @@ class ComputeManager:
 
     # --- steps, in the order of the saga ---------------------------------------------------------------------------
 
-    @migrator_rpc.expose
+    @expose
     def check_can_live_migrate_destination(
         self,
         context: Context,
@@ -371,7 +371,7 @@ class ComputeManager:
             ),
         )
 
-    @migrator_rpc.expose
+    @expose
     def check_can_live_migrate_source(
         self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData, wait: float
     ) -> Answer:
@@ -386,7 +386,7 @@ class ComputeManager:
             lambda work: checks.check_can_live_migrate_source(self.driver, self.host, instance, migrate_data),
         )
 
-    @migrator_rpc.expose
+    @expose
     def pre_live_migration(
         self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData
     ) -> Answer:
@@ -395,7 +395,7 @@ class ComputeManager:
             command, lambda work: steps.pre_live_migration(self.driver, instance, migrate_data, work)
         )
 
-    @migrator_rpc.expose
+    @expose
     def live_migration(
         self,
         context: Context,
@@ -411,7 +411,7 @@ class ComputeManager:
         """
         return self._accept_live(command, instance, destination, migrate_data)
 
-    @migrator_rpc.expose
+    @expose
     def live_migration_abort(self, context: Context, command: Command, instance: Instance) -> Answer:
         """Abort the live migration: in the queue if it still waits there, otherwise with the driver.
 
@@ -431,7 +431,7 @@ class ComputeManager:
         }
         return answer.replace(report=self._done(command, result))
 
-    @migrator_rpc.expose
+    @expose
     def live_migration_force_complete(self, context: Context, command: Command, instance: Instance) -> Answer:
         """Force the running live migration to complete; do nothing if none is running."""
         answer = self._orders.admit(command)
@@ -442,7 +442,7 @@ class ComputeManager:
             self._call_driver('force-complete', self.driver.live_migration_force_complete, uuid, instance)
         return answer.replace(report=self._done(command, None))
 
-    @migrator_rpc.expose
+    @expose
     def post_live_migration_at_source(
         self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
@@ -452,7 +452,7 @@ class ComputeManager:
             lambda work: steps.post_live_migration_at_source(self.driver, self.host, instance, migrate_data),
         )
 
-    @migrator_rpc.expose
+    @expose
     def post_live_migration_at_destination(
         self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
@@ -461,7 +461,7 @@ class ComputeManager:
             command, lambda work: steps.post_live_migration_at_destination(self.driver, instance, migrate_data)
         )
 
-    @migrator_rpc.expose
+    @expose
     def rollback_live_migration_at_source(
         self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
@@ -476,7 +476,7 @@ class ComputeManager:
             stop=lambda work: self._stop_work(work, instance),
         )
 
-    @migrator_rpc.expose
+    @expose
     def rollback_live_migration_at_destination(
         self, context: Context, command: Command, instance: Instance, migrate_data: LiveMigrateData | None
     ) -> Answer:
@@ -490,7 +490,7 @@ class ComputeManager:
             stop=lambda work: self._stop_work(work, instance),
         )
 
-    @migrator_rpc.expose
+    @expose
     def poll_live_migrations(
         self, context: Context, commands: list[Command], acks: list[dict[str, Any]], wait: float
     ) -> list[Observation]:
@@ -560,8 +560,8 @@ class ComputeManager:
         """Have the pool call the driver for a running live migration, if the call may run beside other work."""
         if not self._orders.begin_call(what, migration_uuid):
             return
-        request = migrator_context.subject().request
-        log_context = migrator_context.about(request, migration_uuid, instance.uuid)
+        request = subject().request
+        log_context = about(request, migration_uuid, instance.uuid)
         self._pool.submit(self._call, what, method, migration_uuid, instance, log_context)
 
     def _call(

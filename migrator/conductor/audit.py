@@ -22,8 +22,7 @@ from migrator.db.api import Database
 from migrator.db.instances import DELETING
 from migrator.objects import Instance, Migration
 from migrator.placement_client import allocation_state, allocations, providers
-from migrator.placement_client import audit as placement_audit
-from migrator.placement_client.audit import Finding
+from migrator.placement_client.audit import LEAKED, UNKNOWN_CONSUMER, Books, Finding, compare, read_held, with_types
 from migrator.placement_client.client import PlacementClient
 
 LOG = logging.getLogger(__name__)
@@ -108,9 +107,9 @@ def remedy(database: Database, client: PlacementClient, wrong: Wrong, named: Col
     :param named: uuids of unknown consumers that the operator wants removed nevertheless.
     """
     verdicts = {finding.verdict for finding in wrong.findings}
-    if placement_audit.UNKNOWN_CONSUMER in verdicts:
+    if UNKNOWN_CONSUMER in verdicts:
         return _of_unknown(client, wrong, named)
-    if placement_audit.LEAKED in verdicts:
+    if LEAKED in verdicts:
         migration = wrong.rows.migrations[0]
         owner = allocation_state.Consumer(
             uuid=wrong.consumer,
@@ -235,12 +234,12 @@ class _Audit:
     def run(self) -> list[Wrong]:
         instances = self._database.instances.list()
         migrations = self._database.migrations.list(in_progress=True)
-        held = placement_audit.read_held(self._client)
+        held = read_held(self._client)
         known = {one.uuid for one in instances} | {one.uuid for one in migrations}
         migrations += self._migrations_of([uuid for uuid in held.held if uuid not in known])
         known |= {one.uuid for one in migrations}
-        typed = placement_audit.with_types(self._client, held, known)
-        found = placement_audit.audit(typed, _roots(self._database), instances, migrations)
+        typed = with_types(self._client, held, known)
+        found = compare(typed, _roots(self._database), instances, migrations)
         suspects = dict.fromkeys(finding.consumer for finding in found)
         return [wrong for consumer in suspects if (wrong := self._recheck(consumer)) is not None]
 
@@ -265,13 +264,13 @@ class _Audit:
         if rows.instance is not None and rows.instance.uuid == consumer and self._comes_or_goes(rows.instance):
             return None
         # Hosts and providers may have been added since the first read.
-        now = placement_audit.Books(
+        now = Books(
             providers={one.uuid: one for one in providers.list_providers(self._client)},
             held={one.uuid: allocation_state.normal(one.allocations) for one in held if one.allocations},
             types={one.uuid: one.consumer_type or '' for one in held},
         )
         instances = [rows.instance] if rows.instance is not None else []
-        found = placement_audit.audit(now, _roots(self._database), instances, rows.migrations)
+        found = compare(now, _roots(self._database), instances, rows.migrations)
         findings = tuple(one for one in found if one.consumer == consumer)
         return Wrong(consumer, findings, held[0].generation, rows) if findings else None
 

@@ -20,7 +20,7 @@ from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.migration.tools import Tools
 from migrator.db.cleanups import REMOVES, Cleanup
 from migrator.objects import COMPARES_TENURE, base, protocol
-from migrator.objects import instance as instance_objects
+from migrator.objects.instance import Instance, stand_in
 from migrator.saga import log
 from migrator.saga.step import Failed, Parked, Stuck
 
@@ -278,8 +278,8 @@ def _name(cleanup: Cleanup) -> str:
     return f'{cleanup.step} at {cleanup.host} for migration {cleanup.migration_uuid}'
 
 
-def _instance(tools: Tools, cleanup: Cleanup) -> instance_objects.Instance:
+def _instance(tools: Tools, cleanup: Cleanup) -> Instance:
     try:
         return tools.database.instances.get(cleanup.instance_uuid)
     except exception.InstanceNotFound:
-        return instance_objects.stand_in(cleanup.instance_uuid, cleanup.host)
+        return stand_in(cleanup.instance_uuid, cleanup.host)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from migrator import context as migrator_context
 from migrator import exception, executors, rpc
 from migrator.compute.rpcapi import VERSIONS, ComputeAPI
 from migrator.conductor import audit, broker, cleanups, metrics, periodics, registry, rpcapi, takeover
@@ -19,6 +18,7 @@ from migrator.conductor.migration.tools import Options, Tools
 from migrator.conductor.runner import Runner
 from migrator.conductor.tasks import live_migrate
 from migrator.conf import upgrade_levels
+from migrator.context import RequestContext, admin_context
 from migrator.db.api import Database
 from migrator.objects import COMPUTE_BINARY, CONDUCTOR_BINARY, CURRENT_VERSION, MigrationType, protocol
 from migrator.placement_client.client import PlacementClient
@@ -189,11 +189,11 @@ class ConductorManager:
 
     def _send_to_itself(self, number: int) -> None:
         target = rpc.Target(rpcapi.TOPIC, self.tools.server, rpcapi.VERSION)
-        context = migrator_context.admin_context()
+        context = admin_context()
         self._rpc.cast(context, target, 'heard_itself', owner=self.tools.owner, number=number)
 
     @rpc.expose
-    def heard_itself(self, context: migrator_context.RequestContext, owner: str, number: int) -> None:
+    def heard_itself(self, context: RequestContext, owner: str, number: int) -> None:
         """Record that a message of this conductor has come back through the message broker."""
         if owner == self.tools.owner:  # an earlier process of this name may have sent it
             self.tools.broker.heard(number)
@@ -245,14 +245,12 @@ class ConductorManager:
     # --- from the API ------------------------------------------------------------------------------------------------
 
     @rpc.expose
-    def live_migrate(self, context: migrator_context.RequestContext, migration_uuid: str) -> None:
+    def live_migrate(self, context: RequestContext, migration_uuid: str) -> None:
         """Take over a migration that was just accepted."""
         self.adopt(migration_uuid, 0)
 
     @rpc.expose
-    def live_migrate_and_wait(
-        self, context: migrator_context.RequestContext, migration_uuid: str, seconds: float
-    ) -> None:
+    def live_migrate_and_wait(self, context: RequestContext, migration_uuid: str, seconds: float) -> None:
         """Take over a migration that was just accepted, for an API of an earlier release.
 
         That API reads the row afterwards.
@@ -263,7 +261,7 @@ class ConductorManager:
         self.adopt(migration_uuid, 0)
 
     @rpc.expose
-    def wake(self, context: migrator_context.RequestContext, migration_uuid: str, forwarded: bool = False) -> None:
+    def wake(self, context: RequestContext, migration_uuid: str, forwarded: bool = False) -> None:
         """Wake a migration for which a request was committed, or forward the wake-up to its owner.
 
         A wake-up is forwarded once. If it is lost, the sweep finds the request.
@@ -279,7 +277,7 @@ class ConductorManager:
     # --- from the compute hosts --------------------------------------------------------------------------------------
 
     @rpc.expose
-    def step_ended(self, context: migrator_context.RequestContext, report: protocol.Report) -> None:
+    def step_ended(self, context: RequestContext, report: protocol.Report) -> None:
         """Record the report of a step that has started or ended.
 
         A report of neither a migration nor a cleanup of this conductor is dropped. The owner's poll finds the same.
@@ -288,7 +286,7 @@ class ConductorManager:
             cleanups.take_report(self.tools, report)
 
     @rpc.expose
-    def compute_answers(self, context: migrator_context.RequestContext, host: str) -> bool:
+    def compute_answers(self, context: RequestContext, host: str) -> bool:
         """Return whether a compute service of this name answers now, for one that is about to start."""
         if not self.tools.database.services.list(binary=COMPUTE_BINARY, host=host):
             return False
@@ -300,9 +298,7 @@ class ConductorManager:
         return True
 
     @rpc.expose
-    def compute_started(
-        self, context: migrator_context.RequestContext, report: protocol.HostReport
-    ) -> list[protocol.Assignment]:
+    def compute_started(self, context: RequestContext, report: protocol.HostReport) -> list[protocol.Assignment]:
         """Record a host's new boot, and return the work that is assigned to the host.
 
         The host's resource providers are written to Placement afterwards.
@@ -339,7 +335,7 @@ class ConductorManager:
             )
 
     @rpc.expose
-    def compute_heartbeat(self, context: migrator_context.RequestContext, report: protocol.HostReport) -> None:
+    def compute_heartbeat(self, context: RequestContext, report: protocol.HostReport) -> None:
         """Record a heartbeat; if the database has another, unreachable boot of the host, make this one register.
 
         The service may have been deleted, or the call of an earlier boot may have been committed after the call of
@@ -377,9 +373,7 @@ class ConductorManager:
             LOG.debug('No free call slot for host %s; its next heartbeat tries again', host)
 
     @rpc.expose
-    def compute_stopping(
-        self, context: migrator_context.RequestContext, host: str, boot_id: str, cancelled: list[str]
-    ) -> None:
+    def compute_stopping(self, context: RequestContext, host: str, boot_id: str, cancelled: list[str]) -> None:
         """Commit a planned stop, and request the abort of the migrations that the host cancelled in its queue.
 
         The owners of those migrations act on the requests.
@@ -391,7 +385,7 @@ class ConductorManager:
     @rpc.expose
     def live_migration_timed_out(
         self,
-        context: migrator_context.RequestContext,
+        context: RequestContext,
         host: str,
         boot_id: str,
         migration_uuid: str,

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrator import context as migrator_context
 from migrator import rpc
+from migrator.context import RequestContext, admin_context
 from migrator.objects import protocol
 
 TOPIC = 'conductor'
@@ -32,11 +32,11 @@ class ConductorAPI:
         self._rpc = client
         self._version = version
 
-    def live_migrate(self, context: migrator_context.RequestContext, migration_uuid: str) -> None:
+    def live_migrate(self, context: RequestContext, migration_uuid: str) -> None:
         """Wake any conductor for a migration that was just accepted; if the cast is lost, the sweep finds it."""
         self._rpc.cast(context, rpc.Target(TOPIC, version=self._version), 'live_migrate', migration_uuid=migration_uuid)
 
-    def wake(self, context: migrator_context.RequestContext, migration_uuid: str, server: str | None) -> None:
+    def wake(self, context: RequestContext, migration_uuid: str, server: str | None) -> None:
         """Wake a migration's owner for a committed request; if the cast is lost, the sweep finds it.
 
         :param server: the owner's server name, or None for any conductor.
@@ -61,7 +61,7 @@ class ConductorEvents:
     def step_ended(self, reply_to: str, report: protocol.Report) -> None:
         """Report to the owner's server that the work of a step has started or ended."""
         target = rpc.Target(TOPIC, reply_to, version=self._version)
-        self._rpc.cast(migrator_context.admin_context(), target, 'step_ended', report=report)
+        self._rpc.cast(admin_context(), target, 'step_ended', report=report)
 
     def compute_answers(self, host: str, timeout: float) -> bool:
         """Return whether a compute service of this name answers now, before another one starts.
@@ -72,25 +72,25 @@ class ConductorEvents:
         :raises migrator.exception.ServiceUnreachable: no conductor replied.
         """
         target = rpc.Target(TOPIC, version=self._version)
-        context = migrator_context.admin_context()
+        context = admin_context()
         return bool(self._rpc.call(context, target, 'compute_answers', timeout=timeout, host=host))
 
     def compute_started(self, report: protocol.HostReport) -> list[protocol.Assignment]:
         """Report to any conductor that this host has started; return its assignments in queued_at order."""
         target = rpc.Target(TOPIC, version=self._version)
-        context = migrator_context.admin_context()
+        context = admin_context()
         found: list[Any] = self._rpc.call(context, target, 'compute_started', timeout=self._timeout, report=report)
         return found
 
     def compute_heartbeat(self, report: protocol.HostReport) -> None:
         """Report to any conductor that this host is up."""
         target = rpc.Target(TOPIC, version=self._version)
-        self._rpc.cast(migrator_context.admin_context(), target, 'compute_heartbeat', report=report)
+        self._rpc.cast(admin_context(), target, 'compute_heartbeat', report=report)
 
     def compute_stopping(self, host: str, boot_id: str, cancelled: list[str]) -> None:
         """Report a planned stop and the queued migrations that it cancelled to any conductor, within 1 s."""
         target = rpc.Target(TOPIC, version=self._version)
-        context = migrator_context.admin_context()
+        context = admin_context()
         args: dict[str, Any] = {'host': host, 'boot_id': boot_id, 'cancelled': cancelled}
         self._rpc.call(context, target, 'compute_stopping', timeout=1, **args)
 
@@ -99,7 +99,7 @@ class ConductorEvents:
     ) -> None:
         """Report to any conductor that a migration takes longer than allowed."""
         target = rpc.Target(TOPIC, version=self._version)
-        context = migrator_context.admin_context()
+        context = admin_context()
         args: dict[str, Any] = {'host': host, 'boot_id': boot_id, 'migration_uuid': migration_uuid}
         self._rpc.call(
             context,

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from oslo_log import log as logging
 
-from migrator import context as migrator_context
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.migration.tools import Tools
+from migrator.context import RequestContext, about
 from migrator.db.migrations import Owned
 from migrator.objects import COMPUTE_BINARY, Migration, MigrationStatus, base, protocol
 from migrator.saga import log
@@ -28,7 +28,7 @@ def adopt(tools: Tools, uuid: str, epoch: int) -> MigrationContext | None:
     owned = tools.database.migrations.adopt(uuid, epoch, tools.owner)
     if owned is None:
         return None
-    with migrator_context.about(migration_uuid=uuid, instance_uuid=owned.migration.instance_uuid):
+    with about(migration_uuid=uuid, instance_uuid=owned.migration.instance_uuid):
         LOG.info(
             'Took over migration %(migration)s in epoch %(epoch)d', {'migration': uuid, 'epoch': owned.migration.epoch}
         )
@@ -62,7 +62,7 @@ def request_by_timeout(tools: Tools, migration: Migration, action: str, seconds:
     :raises migrator.exception.InvalidMigrationState: the guest has moved, or the migration has ended.
     """
     who = f'the time-out of {seconds:.0f} s (live_migration_completion_timeout)'
-    context = migrator_context.RequestContext(is_admin=True, overwrite=False, user_id=who)
+    context = RequestContext(is_admin=True, overwrite=False, user_id=who)
     statuses = [MigrationStatus.QUEUED.value, MigrationStatus.RUNNING.value]
     request = (
         tools.database.requests.request_abort if action == 'abort' else tools.database.requests.request_force_complete

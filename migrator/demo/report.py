@@ -11,7 +11,7 @@ from typing import Any
 
 from migrator.demo.cloud import SOURCE, DemoCloud
 from migrator.objects import Migration, MigrationStatus
-from migrator.placement_client import audit as placement_audit
+from migrator.placement_client.audit import compare, read_all
 from migrator.testing import counting
 
 _S = MigrationStatus
@@ -76,7 +76,7 @@ class Report:
         }
 
 
-def make(cloud: DemoCloud, refused: Sequence[Refusal]) -> Report:
+def make_report(cloud: DemoCloud, refused: Sequence[Refusal]) -> Report:
     """Return the report after the migrations have ended."""
     # Read the counters first, because the audit sends requests to Placement too.
     costs, asides = cloud.costs(), cloud.asides()
@@ -124,8 +124,8 @@ def audit(cloud: DemoCloud) -> tuple[list[dict[str, Any]], dict[str, int]]:
     migrations = cloud.database.migrations.list()
     roots = {node.host: node.uuid for node in cloud.database.services.list_nodes()}
     known = {one.uuid for one in instances} | {one.uuid for one in migrations}
-    allocations = placement_audit.read(cloud.placement_client, known)
-    found = placement_audit.audit(allocations, roots, instances, migrations)
+    allocations = read_all(cloud.placement_client, known)
+    found = compare(allocations, roots, instances, migrations)
     looked_at = {
         'allocations': sum(len(held) for held in allocations.held.values()),
         'consumers': len(allocations.held),

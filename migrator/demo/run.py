@@ -13,10 +13,10 @@ from typing import Any
 import rich.console
 
 from migrator.demo import options, summary
-from migrator.demo import report as demo_report
-from migrator.demo import screen as demo_screen
 from migrator.demo.cloud import SOURCE, DemoCloud
 from migrator.demo.options import PROG
+from migrator.demo.report import Refusal, make_report
+from migrator.demo.screen import Lines, Screen, View, look
 
 WRONG, INTERRUPTED = 1, 130
 
@@ -53,16 +53,16 @@ def run(settings: options.Settings, directory: str) -> int:
     cloud = DemoCloud(directory, settings)
     try:
         cloud.populate()
-        view: demo_screen.View = demo_screen.Lines(sys.stderr if settings.json else sys.stdout)
+        view: View = Lines(sys.stderr if settings.json else sys.stdout)
         if screen:
-            view = demo_screen.Screen(console, summary.title(settings))
+            view = Screen(console, summary.title(settings))
         refused = _empty_the_source(cloud, view)
-        report = demo_report.make(cloud, refused)
+        report = make_report(cloud, refused)
     except KeyboardInterrupt as stop:
         _ignore_signals()
         print(f'{PROG}: interrupted, stopping ...', file=sys.stderr)
         cloud.stop_services()
-        print(f'{PROG}: {summary.interrupted(demo_screen.look(cloud))}', file=sys.stderr)
+        print(f'{PROG}: {summary.interrupted(look(cloud))}', file=sys.stderr)
         return getattr(stop, 'status', INTERRUPTED)
     else:
         _ignore_signals()
@@ -85,12 +85,12 @@ def make_console() -> rich.console.Console:
     return rich.console.Console(force_terminal=False, color_system=None, highlight=False, width=500)
 
 
-def _empty_the_source(cloud: DemoCloud, view: demo_screen.View) -> list[demo_report.Refusal]:
+def _empty_the_source(cloud: DemoCloud, view: View) -> list[Refusal]:
     """Request a live migration of each guest of the source, and wait until all have ended.
 
     :returns: the requests that the API refused.
     """
-    refused: list[demo_report.Refusal] = []
+    refused: list[Refusal] = []
     asked, enough = cloud.world_threads.event(), cloud.world_threads.event()
 
     def ask() -> None:
@@ -100,7 +100,7 @@ def _empty_the_source(cloud: DemoCloud, view: demo_screen.View) -> list[demo_rep
                     return
                 answer = cloud.live_migrate(guest)
                 if answer.status_int != 202:
-                    refused.append(demo_report.Refusal(guest.name, f'{answer.status}: {answer.text}'))
+                    refused.append(Refusal(guest.name, f'{answer.status}: {answer.text}'))
         finally:
             asked.set()
 
@@ -111,7 +111,7 @@ def _empty_the_source(cloud: DemoCloud, view: demo_screen.View) -> list[demo_rep
             while True:
                 # Read the flag before the look. Otherwise the look could miss the last migrations.
                 complete = asked.is_set()
-                seen = demo_screen.look(cloud)
+                seen = look(cloud)
                 view.show(seen)
                 # A stuck migration waits for an operator, and the demo has none.
                 if complete and all(one.ended or one.stuck_reason for one in seen.migrations):

@@ -2,7 +2,7 @@
 
 """The audit of Placement: a comparison of every consumer with the instances and migrations.
 
-:func:`read` reads Placement, the caller reads the database, and :func:`audit` compares the two and changes nothing.
+:func:`read_all` reads Placement, the caller reads the database, and :func:`audit` compares the two and changes nothing.
 While migrations run, the two readings are not of the same moment, so an allocation that moved in between may look
 wrong. Trust only a finding that two audits agree on.
 """
@@ -68,7 +68,7 @@ class Finding:
         return dataclasses.asdict(self)
 
 
-def read(client: PlacementClient, known: Collection[str]) -> Books:
+def read_all(client: PlacementClient, known: Collection[str]) -> Books:
     """Read every allocation and the types of the unknown consumers.
 
     The function sends one request for the providers, one for each provider, and one for each unknown consumer.
@@ -103,7 +103,7 @@ def with_types(client: PlacementClient, observed: Books, known: Collection[str])
     return dataclasses.replace(observed, types=types)
 
 
-def audit(
+def compare(
     observed: Books,
     roots: Mapping[str, str],
     instances: Iterable[Instance],

@@ -20,8 +20,16 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import requests
-from keystoneauth1 import exceptions as ks_exceptions
 from keystoneauth1 import loading, token_endpoint
+from keystoneauth1.exceptions import (
+    AuthorizationFailure,
+    AuthPluginException,
+    ClientException,
+    Forbidden,
+    MissingRequiredOptions,
+    NoMatchingPlugin,
+    Unauthorized,
+)
 from oslo_config import cfg
 
 from migrator import exception
@@ -106,13 +114,13 @@ class PlacementClient:
                 headers={'OpenStack-API-Version': f'placement {MICROVERSION}', 'Accept': 'application/json'},
             )
         except (
-            ks_exceptions.Unauthorized,
-            ks_exceptions.Forbidden,
-            ks_exceptions.AuthorizationFailure,
-            ks_exceptions.AuthPluginException,
+            Unauthorized,
+            Forbidden,
+            AuthorizationFailure,
+            AuthPluginException,
         ) as error:
             raise exception.PlacementUnauthorized(reason=_public(error)) from error
-        except (ks_exceptions.ClientException, requests.exceptions.RequestException, OSError) as error:
+        except (ClientException, requests.exceptions.RequestException, OSError) as error:
             raise exception.PlacementUnreachable(reason=_public(error)) from error
         if response.status_code >= 400 and response.status_code not in allow:
             raise _error_of(method, url, response)
@@ -180,9 +188,9 @@ def client_from_conf(conf: cfg.ConfigOpts) -> PlacementClient:
     else:
         try:
             auth = loading.load_auth_from_conf_options(conf, group)
-        except ks_exceptions.NoMatchingPlugin as error:
+        except NoMatchingPlugin as error:
             raise _misconfigured('auth_type', settings.auth_type, 'no such plug-in is installed') from error
-        except ks_exceptions.MissingRequiredOptions as error:
+        except MissingRequiredOptions as error:
             missing = ', '.join(option.dest for option in error.options)
             raise _misconfigured('auth_type', settings.auth_type, f'it also needs the options {missing}') from error
     for name in {'endpoint_override', 'auth_url'}.intersection(settings):

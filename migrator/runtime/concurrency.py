@@ -59,9 +59,9 @@ def _patch() -> None:
 def _lock_oslo_service(backend: str) -> None:
     """Set the backend of oslo.service, which otherwise chooses eventlet when oslo.messaging is imported."""
     try:
-        from oslo_service import backend as backends
+        from oslo_service.backend import BackendType, init_backend
 
-        backends.init_backend(backends.BackendType[backend])
+        init_backend(BackendType[backend])
     except (ImportError, AttributeError, ValueError):
         # Either oslo.service is not installed, or its backend lacks a package. Our libraries do not use such an
         # oslo.service either.

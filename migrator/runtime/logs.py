@@ -22,13 +22,13 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import oslo_log.log
 from oslo_config import cfg
-from oslo_log import log as oslo_logging
 from oslo_utils import strutils
 
-from migrator import context as migrator_context
 from migrator import exception
 from migrator.conf import values
+from migrator.context import about, subject
 from migrator.objects import base
 
 #: Seconds without a message about an outage after which the same message is logged again.
@@ -72,15 +72,15 @@ class Annotator(logging.Filter):
         if getattr(record, 'annotated', False):
             return True  # another handler has done it
         record.annotated = True
-        subject, environ = migrator_context.subject(), _environ.get()
+        work, environ = subject(), _environ.get()
         if 'context' not in record.__dict__:
-            request: Any = subject.request
+            request: Any = work.request
             if request is None and environ is not None:
                 request = _context_of(environ)
             # Set None too: without the attribute oslo.log takes a context that earlier work left in this thread.
             record.context = request
-        migration = record.__dict__.get('migration') or subject.migration_uuid
-        instance = record.__dict__.get('instance') or subject.instance_uuid
+        migration = record.__dict__.get('migration') or work.migration_uuid
+        instance = record.__dict__.get('instance') or work.instance_uuid
         # Each format of oslo.log puts this attribute before the message.
         record.instance = ''.join(
             f'[{name}: {uuid}] ' for name, uuid in (('migration', migration), ('instance', instance)) if uuid
@@ -182,9 +182,9 @@ class OncePerOutage(logging.Filter):
 
 def register(conf: cfg.ConfigOpts) -> None:
     """Register the options of logging, before the configuration is read."""
-    levels = oslo_logging.get_default_log_levels()
-    oslo_logging.set_defaults(default_log_levels=[*levels, *(quiet for quiet in _QUIET if quiet not in levels)])
-    oslo_logging.register_options(conf)
+    levels = oslo_log.log.get_default_log_levels()
+    oslo_log.log.set_defaults(default_log_levels=[*levels, *(quiet for quiet in _QUIET if quiet not in levels)])
+    oslo_log.log.register_options(conf)
 
 
 def setup(conf: cfg.ConfigOpts) -> None:
@@ -194,8 +194,8 @@ def setup(conf: cfg.ConfigOpts) -> None:
         written.
     """
     try:
-        oslo_logging.setup(conf, 'migrator')
-    except (OSError, oslo_logging.LogConfigError) as error:
+        oslo_log.log.setup(conf, 'migrator')
+    except (OSError, oslo_log.log.LogConfigError) as error:
         file = conf.log_config_append or '/'.join(filter(None, (conf.log_dir, conf.log_file)))
         option = '[DEFAULT] ' + ('log_config_append' if conf.log_config_append else 'log_file')
         raise exception.ConfigurationError(option=option, value=file, detail=f'it cannot be used: {error}.') from None
@@ -267,7 +267,7 @@ class _TracedEndpoint:
 
         def traced(context: Any, **args: Any) -> Any:
             migration, instance = _named_in(args)
-            with migrator_context.about(context, migration, instance):
+            with about(context, migration, instance):
                 return method(context, **args)
 
         # Copy the attributes that mark an exposed method.
@@ -277,7 +277,7 @@ class _TracedEndpoint:
 
 def _named_in(args: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Return the migration and the instance that a call is about, from the names that all our calls use."""
-    subject = args.get('command') or args.get('report')
-    migration = args.get('migration_uuid') or getattr(subject, 'migration_uuid', None)
-    instance = getattr(args.get('instance'), 'uuid', None) or getattr(subject, 'instance_uuid', None)
+    message = args.get('command') or args.get('report')
+    migration = args.get('migration_uuid') or getattr(message, 'migration_uuid', None)
+    instance = getattr(args.get('instance'), 'uuid', None) or getattr(message, 'instance_uuid', None)
     return migration, instance

@@ -16,7 +16,7 @@ from migrator.runtime import logs
 if TYPE_CHECKING:  # modules with threads are imported after the choice of threads
     from migrator.db.api import Database
     from migrator.db.engine import Engine
-    from migrator.placement_client import client as placement_client
+    from migrator.placement_client.client import PlacementClient
 
 LOG = logging.getLogger(__name__)
 
@@ -118,14 +118,14 @@ class Process:
         # oslo.db would log each of its own attempts, and give up after the last. wait_for() replaces them.
         return engine_from_conf(self.conf, self.threads, max_retries=0, lease=self.conf.conductor.lease)
 
-    def placement(self) -> placement_client.PlacementClient:
+    def placement(self) -> PlacementClient:
         """Return the client of Placement.
 
         :raises migrator.exception.ConfigurationError: ``[placement]`` is not valid.
         """
-        from migrator.placement_client import client as placement_client
+        from migrator.placement_client.client import client_from_conf
 
-        return placement_client.client_from_conf(self.conf)
+        return client_from_conf(self.conf)
 
     def transport(self) -> Any:
         """Return the transport of the configured broker.

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging as python_logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from logging import shutdown
 
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -67,7 +67,7 @@ def main(kind: Kind, argv: Sequence[str] | None = None) -> int:
         return USAGE
     with signals.Signals() as received:
         status = _Run(kind, argv, conf, received).run()
-    python_logging.shutdown()
+    shutdown()
     return status
 
 
@@ -180,5 +180,5 @@ class _Run:
 def _exit(status: int) -> None:
     """End the process at once, after writing the log."""
     with contextlib.suppress(Exception):
-        python_logging.shutdown()
+        shutdown()
     os._exit(status)

@@ -13,7 +13,7 @@ from migrator.conductor import registry
 from migrator.db import saga_log
 from migrator.db.api import Database
 from migrator.objects import Flavor, Instance, Migration
-from migrator.placement_client import client as placement_client
+from migrator.placement_client.client import PlacementClient
 
 PROJECT = 'demo'
 USER = 'demo'
@@ -44,7 +44,7 @@ class Face:
     """
 
     database: Database
-    placement_client: placement_client.PlacementClient
+    placement_client: PlacementClient
     world: Any
     history: list[Exchange]
 

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import requests
 import webob
-from keystoneauth1 import adapter as ks_adapter
-from keystoneauth1 import session as ks_session
 from keystoneauth1 import token_endpoint
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.session import Session
 from oslo_config import cfg
 
 _URL = 'http://placement.in.process'
@@ -112,15 +112,15 @@ class InProcessPlacement:
         start_response(status, headers)
         return [body]
 
-    def adapter(self, token: str = ADMIN_TOKEN) -> ks_adapter.Adapter:
+    def adapter(self, token: str = ADMIN_TOKEN) -> Adapter:
         """Return a keystoneauth1 adapter for this Placement.
 
         :param token: ``user:project`` or ``admin``, as in noauth2.
         """
         transport = requests.Session()
         transport.mount(_URL, _WSGITransport(self.app))
-        session = ks_session.Session(auth=token_endpoint.Token(_URL, token), session=transport)
-        return ks_adapter.Adapter(session, service_type='placement')
+        session = Session(auth=token_endpoint.Token(_URL, token), session=transport)
+        return Adapter(session, service_type='placement')
 
     def contents(self) -> dict[str, Contents]:
         """Return provider uuid -> its content, read from the database in the time of one request."""
@@ -163,8 +163,8 @@ class InProcessPlacement:
 
     def _start(self) -> Any:
         # Imported here, since the rest of migrator.testing works without openstack-placement.
-        from placement import conf as placement_conf
         from placement import db_api, deploy, util
+        from placement.conf import register_opts
 
         if not isinstance(util.jsonschema, _CheckedOnce):
             util.jsonschema = _CheckedOnce(util.jsonschema)
@@ -175,7 +175,7 @@ class InProcessPlacement:
         # thread_checkin calls sleep(0) while the lock is held; without synchronous a test does not wait for the disk.
         database = {'connection': f'sqlite:///{self._file}', 'sqlite_synchronous': False}
         conf = cfg.ConfigOpts()
-        placement_conf.register_opts(conf)
+        register_opts(conf)
         conf.set_override('connection', database['connection'], group='placement_database')
         conf.set_override('sync_on_startup', is_new, group='placement_database')
         conf.set_override('auth_strategy', 'noauth2', group='api')

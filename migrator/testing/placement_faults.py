@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json as jsonlib
 import re
+from json import dumps
 from typing import Any
 
 import requests
-from keystoneauth1 import exceptions as ks_exceptions
+from keystoneauth1.exceptions import ConnectFailure, ConnectTimeout
 
 from migrator.testing import placement
 
@@ -84,7 +84,7 @@ class FaultyAdapter:
         if fault in (Fault.TIMEOUT_DONE, Fault.ERROR_DONE):
             self._send(url, method, kwargs)
         if fault is Fault.UNREACHABLE:
-            raise ks_exceptions.ConnectFailure(f'Unable to establish connection to {url}: planned by the test')
+            raise ConnectFailure(f'Unable to establish connection to {url}: planned by the test')
         if fault in (Fault.ERROR_DONE, Fault.ERROR_NOT_DONE):
             return _answer(500, 'placement.undefined_code')
         if fault is Fault.ODD:
@@ -93,7 +93,7 @@ class FaultyAdapter:
             return _answer(409, 'placement.concurrent_update')
         if fault is Fault.REFUSED:
             return _answer(409, 'placement.undefined_code')
-        raise ks_exceptions.ConnectTimeout(f'Request to {url} timed out: planned by the test')
+        raise ConnectTimeout(f'Request to {url} timed out: planned by the test')
 
     def deliver(self) -> list[requests.Response]:
         """Deliver the held and duplicated requests in order, and return their responses."""
@@ -121,6 +121,4 @@ def _answer(status: int, code: str) -> requests.Response:
 
 
 def _json(status: int, document: dict[str, Any]) -> requests.Response:
-    return placement.make_response(
-        None, status, [('Content-Type', 'application/json')], jsonlib.dumps(document).encode()
-    )
+    return placement.make_response(None, status, [('Content-Type', 'application/json')], dumps(document).encode())

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import abc
 import enum
-import uuid as uuid_module
 from collections.abc import Callable
+from uuid import UUID, uuid5
 
 from migrator.objects import Instance, LiveMigrateData, compute_node, protocol
 
 #: The namespace of compute node uuids. With the host's name it always gives the same uuid for the same host.
-_NAMESPACE = uuid_module.UUID('6d1a5f0e-3f3b-4a52-9c54-3a1f6f6d0c55')
+_NAMESPACE = UUID('6d1a5f0e-3f3b-4a52-9c54-3a1f6f6d0c55')
 
 
 def node_uuid(host: str) -> str:
     """Return the uuid of a host's compute node and root provider."""
-    return str(uuid_module.uuid5(_NAMESPACE, host))
+    return str(uuid5(_NAMESPACE, host))
 
 
 class Verdict(enum.StrEnum):

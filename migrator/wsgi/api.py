@@ -39,13 +39,13 @@ def _make() -> Callable[..., Iterable[bytes]]:
     # Import here, after the server has decided whether threads are native or green.
     from migrator import executors
     from migrator.cmd import api
-    from migrator.conf import api as api_conf
+    from migrator.conf.api import check_bind
     from migrator.runtime import concurrency, logs, process, settings
 
     conf = settings.read('migrator-api')
     concurrency.choose(conf)
     settings.complete(conf, [api.register])
     # The address of the server is not known here, so check as if it listens on every address.
-    api_conf.check_bind(conf, '')
+    check_bind(conf, '')
     logs.setup(conf)
     return api.make_app(process.Process('migrator-api', conf, executors.NativeThreads()))

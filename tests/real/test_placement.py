@@ -84,7 +84,7 @@ def findings(client, pair, at):
         flavor=Flavor(name='m1', vcpus=VCPU['VCPU'], memory_mb=VCPU['MEMORY_MB'], root_gb=0),
     )  # fmt: skip
     known = [pair.instance.uuid, pair.migration.uuid]
-    found = audit.audit(audit.read(client, known), {'source': source, 'destination': destination}, [guest], [])
+    found = audit.compare(audit.read_all(client, known), {'source': source, 'destination': destination}, [guest], [])
     return [one for one in found if one.consumer in known]
 
 

@@ -14,7 +14,7 @@ from oslo_utils import uuidutils
 
 from migrator import exception
 from migrator.api import common, schemas
-from migrator.api.handlers import services as service_handlers
+from migrator.api.handlers.services import is_up
 from migrator.api.policies.hypervisors import LIST, LIST_DETAIL, SEARCH, SERVERS, SHOW, STATISTICS, UPTIME
 from migrator.api.request import Request, answer
 from migrator.api.schemas import hypervisors
@@ -160,7 +160,7 @@ class _Views:
 
     def view(self, node: ComputeNode, detailed: bool, with_servers: bool) -> dict[str, Any]:
         service = self.services.get(node.host)
-        up = service is not None and service_handlers.is_up(self.request, service, self.now)
+        up = service is not None and is_up(self.request, service, self.now)
         view: dict[str, Any] = {
             'id': _id(self.request, node),
             'hypervisor_hostname': node.node,

@@ -11,25 +11,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json as jsonlib
 import threading
-import uuid as uuidlib
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from json import dumps, loads
 from typing import Any, NamedTuple
 from urllib import parse
+from uuid import UUID, uuid4
 
 import requests
 import webob
-from keystoneauth1 import exceptions as ks_exceptions
+from keystoneauth1.exceptions import from_response
 from oslo_utils import uuidutils
 
 from migrator.placement_client.client import CONCURRENT_UPDATE, DUPLICATE_NAME, MICROVERSION
-from migrator.testing import placement as testing_placement
 from migrator.testing.fake_placement import bodies
 from migrator.testing.fake_placement.allocations import Consumers
 from migrator.testing.fake_placement.bodies import RefusedError
 from migrator.testing.fake_placement.candidates import Provider, Search
+from migrator.testing.placement import Request, make_response
 
 _CONFLICT = CONCURRENT_UPDATE
 _VERSION = f'placement {MICROVERSION}'
@@ -120,7 +120,7 @@ class FakePlacement:
         hashed_as: Callable[[str], Hashable] = stable,
     ) -> None:
         self.before_request = before_request
-        self.requests: list[testing_placement.Request] = []
+        self.requests: list[Request] = []
         self._lock = threading.Lock() if lock is None else lock
         self._hashed_as = hashed_as
         self._providers: dict[str, Provider] = {}
@@ -162,7 +162,7 @@ class FakePlacement:
     def app(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Handle one request; this is the WSGI application, for any server."""
         asked = webob.Request(environ)
-        body = jsonlib.loads(asked.body) if asked.body else None
+        body = loads(asked.body) if asked.body else None
         token = asked.headers.get('X-Auth-Token', '')
         found = self.answer(asked.method, asked.path_qs, body, asked.headers.get('OpenStack-API-Version'), token)
         headers = [*found.headers.items(), ('Content-Length', str(len(found.content)))]
@@ -189,7 +189,7 @@ class FakePlacement:
         if self.before_request is not None:
             self.before_request(method, url)
         # The copy keeps callers from changing stored data later, and finds values that JSON cannot represent.
-        body = None if body is None else jsonlib.loads(jsonlib.dumps(body))
+        body = None if body is None else loads(dumps(body))
         with self._lock:
             try:
                 if token.partition(':')[0] != self.ADMIN_TOKEN:
@@ -197,10 +197,10 @@ class FakePlacement:
                 answer = self._dispatched(method, url, body, version)
             except RefusedError as error:
                 answer = _Answer(error.status, error.document())
-            self.requests.append(testing_placement.Request(method, url, answer.status))
+            self.requests.append(Request(method, url, answer.status))
             # Encoded under the lock, since the next request may change the objects in the document.
-            content = b'' if answer.document is None else jsonlib.dumps(answer.document).encode()
-        return testing_placement.make_response(None, answer.status, _HEADERS, content)
+            content = b'' if answer.document is None else dumps(answer.document).encode()
+        return make_response(None, answer.status, _HEADERS, content)
 
     def _dispatched(self, method: str, url: str, body: Any, version: str | None) -> _Answer:
         path, _mark, query = url.partition('?')
@@ -250,7 +250,7 @@ class FakePlacement:
 
     def _create_provider(self, asked: _Asked) -> _Answer:
         body = bodies.NEW_PROVIDER.read(asked.body)
-        uuid = str(uuidlib.UUID(body['uuid']) if body.get('uuid') else uuidlib.uuid4())
+        uuid = str(UUID(body['uuid']) if body.get('uuid') else uuid4())
         parent = body.get('parent_provider_uuid')
         if not body['name']:
             raise RefusedError(400, 'Unable to create resource provider: name is required.')
@@ -397,7 +397,7 @@ class FakePlacement:
     def _put_allocations(self, asked: _Asked) -> _Answer:
         if not uuidutils.is_uuid_like(asked.name):
             raise RefusedError(400, f'Malformed consumer_uuid: {asked.name}')
-        self._consumers.write({str(uuidlib.UUID(asked.name)): bodies.WRITE.read(asked.body)})
+        self._consumers.write({str(UUID(asked.name)): bodies.WRITE.read(asked.body)})
         return _Answer(204)
 
     def _post_allocations(self, asked: _Asked) -> _Answer:
@@ -448,7 +448,7 @@ class Adapter:
                 version = value
         response = self._placement.answer(method, url, json, version, self._token)
         if raise_exc and response.status_code >= 400:
-            raise ks_exceptions.from_response(response, method, url)
+            raise from_response(response, method, url)
         return response
 
     def get(self, url: str, **kwargs: Any) -> requests.Response:

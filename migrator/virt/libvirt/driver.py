@@ -25,9 +25,9 @@ from migrator.objects import GuestState, Instance, LiveMigrateData, compute_node
 from migrator.virt import driver
 from migrator.virt.driver import Verdict
 from migrator.virt.libvirt import checks, live_migration, plans, records, storage
-from migrator.virt.libvirt import connection as connections
-from migrator.virt.libvirt import guest as guests
-from migrator.virt.libvirt import host as hosts
+from migrator.virt.libvirt.connection import DEADLINE, Connection, code_of
+from migrator.virt.libvirt.guest import facts_of, find_domain, read_state, to_guest, to_instance, volumes_of
+from migrator.virt.libvirt.host import host_cpu, host_uuid, node_of
 
 LOG = logging.getLogger(__name__)
 
@@ -70,13 +70,11 @@ class LibvirtDriver(driver.ComputeDriver):
     :param deadline: seconds within which libvirt must answer a query.
     """
 
-    def __init__(
-        self, conf: cfg.ConfigOpts, threads: executors.Threads, deadline: float = connections.DEADLINE
-    ) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, threads: executors.Threads, deadline: float = DEADLINE) -> None:
         self.conf = conf
         self.host = conf.host
         self._threads = threads
-        self.connection = connections.Connection(conf.libvirt.connection_uri, self.host, threads, deadline)
+        self.connection = Connection(conf.libvirt.connection_uri, self.host, threads, deadline)
         self._records = records.Records(pathlib.Path(conf.state_path) / 'libvirt' / self.host)
         self._incoming = storage.IncomingDisks(self.host, self._records)
         self.jobs = live_migration.Jobs(self.connection, self._records, threads, self.get_guest)
@@ -101,7 +99,7 @@ class LibvirtDriver(driver.ComputeDriver):
 
     def get_node(self) -> compute_node.ComputeNode:
         """Return the facts about the host; see :meth:`driver.ComputeDriver.get_node`."""
-        return self.connection.call('get_node', lambda connection: hosts.node_of(connection, self.host, self.conf))
+        return self.connection.call('get_node', lambda connection: node_of(connection, self.host, self.conf))
 
     def list_guests(self) -> list[protocol.Guest]:
         """Return every guest; see :meth:`driver.ComputeDriver.list_guests`."""
@@ -121,12 +119,12 @@ class LibvirtDriver(driver.ComputeDriver):
         """Return a guest as an instance; see :meth:`driver.ComputeDriver.get_instance`."""
         if self.get_guest(instance_uuid).state == GuestState.WAITING:
             return None
-        facts = self.connection.call('get_instance', lambda connection: guests.facts_of(connection, instance_uuid))
+        facts = self.connection.call('get_instance', lambda connection: facts_of(connection, instance_uuid))
         if facts is None:
             return None
         owner = self.conf.compute.adopt_project_id, self.conf.compute.adopt_user_id
         space = [size for path, size in facts.disks if storage.is_beside(path, self.conf.instances_path)]
-        return guests.to_instance(facts, self.host, *owner, space)
+        return to_instance(facts, self.host, *owner, space)
 
     def settle(self, instance_uuid: str) -> protocol.Guest:
         """Wait until libvirt has begun a requested job or never will; see :meth:`driver.ComputeDriver.settle`."""
@@ -151,7 +149,7 @@ class LibvirtDriver(driver.ComputeDriver):
             return {
                 'hypervisor_type': connection.getType(),
                 'hypervisor_version': connection.getVersion(),
-                'hypervisor_uuid': hosts.host_uuid(connection.getCapabilities()),
+                'hypervisor_uuid': host_uuid(connection.getCapabilities()),
             }
 
         facts = self.connection.call('check_can_live_migrate_destination', ask)
@@ -207,13 +205,13 @@ class LibvirtDriver(driver.ComputeDriver):
             return {
                 'hypervisor_type': connection.getType(),
                 'hypervisor_version': connection.getVersion(),
-                'hypervisor_uuid': hosts.host_uuid(capabilities),
-                'host_cpu': hosts.host_cpu(capabilities),
+                'hypervisor_uuid': host_uuid(capabilities),
+                'host_cpu': host_cpu(capabilities),
                 'autostart': bool(domain.autostart()),
                 'persistent': bool(domain.isPersistent()),
                 'xml': domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE),
                 'disks': [storage.with_size(domain, disk) for disk in storage.defined_disks(domain.XMLDesc(0))],
-                'volumes': guests.volumes_of(connection, domain.XMLDesc(0)),
+                'volumes': volumes_of(connection, domain.XMLDesc(0)),
             }
 
         facts = self.connection.call('check_can_live_migrate_source', ask)
@@ -404,8 +402,8 @@ class LibvirtDriver(driver.ComputeDriver):
 
     def _guest(self, connection: Any, instance_uuid: str) -> protocol.Guest:
         moved = self._records.read(records.OUTGOING, instance_uuid) is not None
-        seen = guests.read_state(connection, instance_uuid, moved)
-        return guests.to_guest(instance_uuid, seen, self._records.read(records.INCOMING, instance_uuid) is not None)
+        seen = read_state(connection, instance_uuid, moved)
+        return to_guest(instance_uuid, seen, self._records.read(records.INCOMING, instance_uuid) is not None)
 
     def _remove(self, phase: str, instance: Instance, states: tuple[GuestState, ...]) -> None:
         """Destroy and undefine a domain that this host does not own.
@@ -457,7 +455,7 @@ def _resume(connection: Any, instance_uuid: str) -> None:
 
 def _remove(connection: Any, instance_uuid: str) -> None:
     """Destroy and undefine a domain, if it exists."""
-    domain = guests.find(connection, instance_uuid)
+    domain = find_domain(connection, instance_uuid)
     if domain is None:
         return
     try:
@@ -466,7 +464,7 @@ def _remove(connection: Any, instance_uuid: str) -> None:
         if domain.isPersistent():
             domain.undefineFlags(_UNDEFINE)
     except libvirt.libvirtError as error:
-        if connections.code_of(error) != libvirt.VIR_ERR_NO_DOMAIN:
+        if code_of(error) != libvirt.VIR_ERR_NO_DOMAIN:
             raise
 
 

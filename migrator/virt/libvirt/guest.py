@@ -21,8 +21,8 @@ import libvirt
 import libvirt_qemu
 
 from migrator.objects import Flavor, GuestState, Instance, protocol
-from migrator.virt.libvirt import connection as connections
 from migrator.virt.libvirt import storage
+from migrator.virt.libvirt.connection import code_of
 
 #: The XML namespaces in which nova writes the owner of a guest: the present one, and an older one of old guests.
 _NOVA = tuple(f'{{http://openstack.org/xmlns/libvirt/nova/{version}}}' for version in ('1.1', '1.0'))
@@ -66,12 +66,12 @@ class DomainState:
         return bool(self.operation == libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT)
 
 
-def find(connection: Any, instance_uuid: str) -> Any:
+def find_domain(connection: Any, instance_uuid: str) -> Any:
     """Return the domain of a guest, a ``libvirt.virDomain``, or None if there is none."""
     try:
         return connection.lookupByUUIDString(instance_uuid)
     except libvirt.libvirtError as error:
-        if connections.code_of(error) == libvirt.VIR_ERR_NO_DOMAIN:
+        if code_of(error) == libvirt.VIR_ERR_NO_DOMAIN:
             return None
         raise
 
@@ -82,7 +82,7 @@ def read_state(connection: Any, instance_uuid: str, moved: bool = False) -> Doma
     :param connection: a ``libvirt.virConnect``.
     :param moved: whether this host has begun to migrate the guest away, so that QEMU may have sent it.
     """
-    domain = find(connection, instance_uuid)
+    domain = find_domain(connection, instance_uuid)
     if domain is None:
         return DomainState()
     try:
@@ -91,7 +91,7 @@ def read_state(connection: Any, instance_uuid: str, moved: bool = False) -> Doma
         unclear = state == libvirt.VIR_DOMAIN_PAUSED and reason not in _MIGRATION_REASONS
         sent = moved and not operation and unclear and _has_sent(domain)
     except libvirt.libvirtError as error:
-        if connections.code_of(error) == libvirt.VIR_ERR_NO_DOMAIN:  # the domain has gone since find()
+        if code_of(error) == libvirt.VIR_ERR_NO_DOMAIN:  # the domain has gone since find_domain()
             return DomainState()
         raise
     return DomainState(state, reason, operation, receiving, moved, sent)
@@ -101,7 +101,7 @@ def _job(domain: Any) -> tuple[int, bool]:
     try:
         stats = domain.jobStats()
     except libvirt.libvirtError as error:
-        code = connections.code_of(error)
+        code = code_of(error)
         if code == libvirt.VIR_ERR_OPERATION_UNSUPPORTED:
             # Libvirt says: "migration statistics are available only on the source host".
             return libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_IN, True
@@ -208,7 +208,7 @@ def facts_of(connection: Any, instance_uuid: str) -> Facts | None:
 
     :param connection: a ``libvirt.virConnect``.
     """
-    domain = find(connection, instance_uuid)
+    domain = find_domain(connection, instance_uuid)
     if domain is None:
         return None
     xml = ElementTree.fromstring(domain.XMLDesc(0))  # noqa: S314 -- libvirt wrote it

@@ -21,9 +21,9 @@ from oslo_log import log as logging
 from migrator import exception, executors
 from migrator.objects import GuestState, protocol
 from migrator.virt.driver import Verdict
-from migrator.virt.libvirt import connection as connections
-from migrator.virt.libvirt import guest as guests
 from migrator.virt.libvirt import records
+from migrator.virt.libvirt.connection import POLL_INTERVAL, Connection, code_of
+from migrator.virt.libvirt.guest import find_domain, read_state, to_guest
 from migrator.virt.libvirt.plans import Plan
 
 LOG = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Jobs:
 
     def __init__(
         self,
-        connection: connections.Connection,
+        connection: Connection,
         store: records.Records,
         threads: executors.Threads,
         look: Callable[[str], protocol.Guest],
@@ -283,7 +283,7 @@ class Jobs:
         clock = self._threads.clock
         began, widened = 0.0, list(plan.downtimes)
         while not job.returned.is_set():
-            news.wait(connections.POLL_INTERVAL if job.begun.is_set() else _BEGINNING)
+            news.wait(POLL_INTERVAL if job.begun.is_set() else _BEGINNING)
             news.clear()
             if job.returned.is_set():
                 return
@@ -330,9 +330,7 @@ class Jobs:
             raise exception.MoveUnsettled(host=self._connection.host, reason=str(failure))
         self._try_to_keep(instance_uuid)
         cause = failure.__cause__
-        aborted = isinstance(cause, libvirt.libvirtError) and (
-            connections.code_of(cause) == libvirt.VIR_ERR_OPERATION_ABORTED
-        )
+        aborted = isinstance(cause, libvirt.libvirtError) and (code_of(cause) == libvirt.VIR_ERR_OPERATION_ABORTED)
         if aborted or instance_uuid in self._aborted:
             return Verdict.ABORTED
         if not job.begun.is_set():
@@ -359,7 +357,7 @@ class Jobs:
                     widest = 0
                 if instance_uuid in self._forced:
                     self._force(instance_uuid)
-                news.wait(connections.POLL_INTERVAL)
+                news.wait(POLL_INTERVAL)
                 news.clear()
         if guest.state not in _HERE:
             return Verdict.COMPLETED if self._connection.has_moved(instance_uuid) else None
@@ -401,15 +399,15 @@ class Jobs:
         """
 
         def ask(connection: Any) -> dict[str, Any]:
-            domain, seen = guests.find(connection, instance_uuid), guests.read_state(connection, instance_uuid)
+            domain, seen = find_domain(connection, instance_uuid), read_state(connection, instance_uuid)
             if domain is None or not seen.job:
                 return {}
-            if guests.to_guest(instance_uuid, seen, False).state == GuestState.POSTCOPY_BROKEN:
+            if to_guest(instance_uuid, seen, False).state == GuestState.POSTCOPY_BROKEN:
                 return _BROKEN
             try:
                 return dict(domain.jobStats())
             except libvirt.libvirtError as error:
-                if connections.code_of(error) in (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN):
+                if code_of(error) in (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN):
                     return {}
                 raise
 
@@ -422,13 +420,13 @@ class Jobs:
         """
 
         def ask(connection: Any) -> tuple[bool, str]:
-            domain = guests.find(connection, instance_uuid)
-            if domain is None or not guests.read_state(connection, instance_uuid).job:
+            domain = find_domain(connection, instance_uuid)
+            if domain is None or not read_state(connection, instance_uuid).job:
                 return False, ''
             try:
                 function(domain)
             except libvirt.libvirtError as error:
-                if connections.code_of(error) in (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN):
+                if code_of(error) in (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN):
                     return False, str(error)
                 raise
             return True, ''
@@ -469,14 +467,14 @@ class Jobs:
 
 
 def _is_idle(connection: Any, instance_uuid: str) -> bool:
-    domain = guests.find(connection, instance_uuid)
+    domain = find_domain(connection, instance_uuid)
     if domain is None:
         return True
     try:
         state, *_rest = domain.controlInfo(0)
     except libvirt.libvirtError as error:
         # The guest does not run, for example because its host has lost its power. So no call can be in progress.
-        if connections.code_of(error) in (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN):
+        if code_of(error) in (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN):
             return True
         raise
     # This queries QEMU, so it waits behind every other call for the guest.

@@ -63,7 +63,7 @@ class Cloud:
 
     def find(self):
         known = {one.uuid for one in [*self.instances, *self.migrations]}
-        return audit.audit(audit.read(self.client, known), self.roots, self.instances, self.migrations)
+        return audit.compare(audit.read_all(self.client, known), self.roots, self.instances, self.migrations)
 
     def the_finding(self):
         (one,) = self.find()

@@ -170,7 +170,7 @@ class Domain:
 def test_rollback_resumes_a_pause_for_switchover_and_no_pause_by_the_user(driver, instance, monkeypatch, reason, after):
     domain = Domain(PAUSED, reason)
     observed(driver, monkeypatch, a_guest('paused for cut-over'))
-    monkeypatch.setattr(drivers.guests, 'find', lambda *_: domain)
+    monkeypatch.setattr(drivers, 'find_domain', lambda *_: domain)
     driver.connection.call = lambda _phase, function: function(Host(domain))
     driver.rollback_live_migration_at_source(instance, None)
     assert domain.state()[0] == after
@@ -416,7 +416,7 @@ def test_attached_job_gets_its_maximum_downtime(driver, monkeypatch):
 
     moving = Moving('')
     monkeypatch.setattr(driver.connection, 'call', lambda _phase, function: function(moving))
-    monkeypatch.setattr(live_migration.connections, 'POLL_INTERVAL', 0.01)
+    monkeypatch.setattr(live_migration, 'POLL_INTERVAL', 0.01)
     driver._records.write(records.OUTGOING, UUID, {'uri': 'qemu+tcp://beta/system', 'widest': 500})
     assert driver.jobs.attach(UUID) is Verdict.FAILED
     assert moving.widened == (500,)

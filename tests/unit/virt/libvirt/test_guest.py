@@ -80,7 +80,7 @@ def test_qemu_is_queried_whether_it_has_sent_a_guest_paused_before(monkeypatch, 
         def jobStats(self):  # noqa: N802 -- libvirt's name
             return {'type': libvirt.VIR_DOMAIN_JOB_NONE}
 
-    monkeypatch.setattr(guest, 'find', lambda *_: Domain())
+    monkeypatch.setattr(guest, 'find_domain', lambda *_: Domain())
     monkeypatch.setattr(guest, '_has_sent', lambda _domain: True)
     assert guest.to_guest(UUID, guest.read_state(None, UUID, moved=True), False).state == 'paused for cut-over'
     assert guest.to_guest(UUID, guest.read_state(None, UUID), False).state == 'paused'
