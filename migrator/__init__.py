@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from migrator.compute.manager import ComputeManager
     from migrator.objects import Flavor, Instance, LiveMigrateData
     from migrator.virt.driver import ComputeDriver
+    from migrator.virt.simple import SimpleDriver
 
     __version__: str
 
@@ -29,6 +30,7 @@ __all__ = [
     'Flavor',
     'Instance',
     'LiveMigrateData',
+    'SimpleDriver',
     '__version__',
     'exception',
 ]
@@ -40,6 +42,7 @@ _MODULES = {
     'Flavor': 'migrator.objects',
     'Instance': 'migrator.objects',
     'LiveMigrateData': 'migrator.objects',
+    'SimpleDriver': 'migrator.virt.simple',
 }
 
 

@@ -178,6 +178,7 @@ def test_import_migrator_loads_no_other_module():
         ('Flavor', 'migrator.objects'),
         ('Instance', 'migrator.objects'),
         ('LiveMigrateData', 'migrator.objects'),
+        ('SimpleDriver', 'migrator.virt.simple'),
         ('exception', None),
         ('__version__', None),
     ],

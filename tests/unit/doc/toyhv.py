@@ -33,7 +33,6 @@ class _Job:
     def __init__(self, destination):
         self.destination = destination
         self.outcome = None
-        self.waiters = 0
 
 
 class Cluster:
@@ -43,7 +42,7 @@ class Cluster:
     """
 
     def __init__(self):
-        self.changed = _threading().Condition()
+        self.lock = _threading().RLock()
         self.hosts = {}
         self.slow = False
 
@@ -60,19 +59,15 @@ class Host:
         self.name = name
         self.address = f'toy://{name}'
         self._cluster = cluster
-        self._changed = cluster.changed
+        self._lock = cluster.lock
         self._domains = {}
         self._jobs = {}
 
     # --- what a test does --------------------------------------------------------------------------------------------
 
     def boot(self, uuid, state=RUNNING):
-        with self._changed:
+        with self._lock:
             self._domains[uuid] = state
-
-    def waiters(self, uuid):
-        with self._changed:
-            return self._jobs[uuid].waiters
 
     # --- what a driver does ------------------------------------------------------------------------------------------
 
@@ -87,26 +82,26 @@ class Host:
 
     def domains(self):
         """Return every domain's state."""
-        with self._changed:
+        with self._lock:
             return dict(self._domains)
 
-    def moving(self, uuid):
-        """Tell whether a job of this domain goes out from here."""
-        with self._changed:
-            return self._moving(uuid)
+    def moving(self):
+        """Return the domains that a job moves away from here."""
+        with self._lock:
+            return {uuid for uuid in self._jobs if self._moving(uuid)}
 
     def _moving(self, uuid):
         return uuid in self._jobs and self._jobs[uuid].outcome is None
 
     def receive(self, uuid):
         """Make what waits for a domain."""
-        with self._changed:
+        with self._lock:
             if self._domains.setdefault(uuid, RECEIVING) != RECEIVING:
                 raise Error(f'domain {uuid} is {self._domains[uuid]} here')
 
     def start_migration(self, uuid, name, address):
         """Begin a job; when this returns it is there, and goes on by itself."""
-        with self._changed:
+        with self._lock:
             destination = self._cluster.hosts.get(name)
             if destination is None or destination.address != address:
                 raise Error(f'{name} is not at {address}')
@@ -125,41 +120,29 @@ class Host:
         job.outcome = outcome
         if outcome == COMPLETED:
             job.destination._domains[uuid], self._domains[uuid] = self._domains[uuid], STOPPED
-        self._changed.notify_all()
 
-    def wait_migration(self, uuid):
-        """Block until the last job of a domain has ended; return how, or None if there was none."""
-        with self._changed:
-            job = self._jobs.get(uuid)
-            if job is None:
-                return None
-            job.waiters += 1
-            # Far above any test's patience: nothing is left for ever if a test fails.
-            self._changed.wait_for(lambda: job.outcome is not None, 300)
-            return job.outcome or FAILED
+    def outcome(self, uuid):
+        """Return how the last job of a domain has ended; None: it has not ended, or there was none."""
+        with self._lock:
+            return self._jobs[uuid].outcome if uuid in self._jobs else None
 
     def abort_migration(self, uuid):
-        with self._changed:
+        with self._lock:
             self._end(uuid, ABORTED)
 
     def finish_migration(self, uuid):
         """End a job by moving the domain now."""
-        with self._changed:
+        with self._lock:
             self._end(uuid, COMPLETED)
 
     def progress(self, uuid):
         """Return the bytes of memory in all and those still to move, or None without a job."""
-        with self._changed:
+        with self._lock:
             return (512 << 20, 256 << 20) if self._moving(uuid) else None
-
-    def persist(self, uuid):
-        with self._changed:
-            if self._domains.get(uuid) not in (RUNNING, PAUSED):
-                raise Error(f'domain {uuid} is not here')
 
     def remove(self, uuid):
         """Remove a domain that does not run, or what waits for one; nothing to remove is right too."""
-        with self._changed:
+        with self._lock:
             if self._domains.get(uuid) in (RUNNING, PAUSED):
                 raise Error(f'domain {uuid} is active')
             self._domains.pop(uuid, None)

@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A base class for the driver of a hypervisor whose guests have their disks on shared storage.
+
+A subclass implements six methods. The base class derives the rest of :class:`migrator.virt.driver.ComputeDriver` from
+them, and decides by the state that the hypervisor reports, not by what it has asked for.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from migrator import exception, executors
+from migrator.objects import Guest, GuestState, Instance, LiveMigrateData, compute_node
+from migrator.virt import driver
+from migrator.virt.driver import Verdict, node_uuid
+
+#: Seconds between two looks at a job that an earlier start of the service has left.
+POLL_INTERVAL = 0.5
+_MOVABLE = (GuestState.RUNNING, GuestState.PAUSED)
+#: The states in which this host owns the guest.
+_IN_USE = (*_MOVABLE, GuestState.POSTCOPY_BROKEN)
+
+#: Reports the progress of a migration: the bytes of memory in total, and those that remain.
+Report = Callable[[int, int], None]
+
+
+class SixMethods(driver.ComputeDriver):
+    """The methods that a subclass of :class:`SimpleDriver` implements.
+
+    :ivar host: the name of this host.
+    """
+
+    host = ''
+
+    @abc.abstractmethod
+    def guests(self) -> Iterable[Guest]:
+        """Return every guest that this host holds in any form, as the hypervisor reports it now.
+
+        - ``WAITING`` is all that :meth:`receive` has made, as long as the guest itself is not here.
+        - ``job`` is true while the hypervisor migrates the guest away, also for another process than this one.
+        - After a migration the source reports the guest as ``SHUTDOWN`` or ``CUTOVER``, or not at all.
+        """
+
+    @abc.abstractmethod
+    def receive(self, instance: Instance) -> dict[str, Any]:
+        """Prepare this host to receive a guest, which must stay on this host when it has arrived.
+
+        A second call finds the work done, and returns the same.
+
+        :returns: what :meth:`migrate` at the source needs to know, such as an address; JSON-safe.
+        """
+
+    @abc.abstractmethod
+    def migrate(self, instance: Instance, destination: str, facts: dict[str, Any], report: Report) -> None:
+        """Migrate a guest, and block until the destination runs it and it can never run here again.
+
+        :param facts: what :meth:`receive` returned at the destination.
+        :param report: called with the bytes in total and those that remain: at once when the hypervisor has begun, and
+            then as often as the figures change. Before its first call the migration cannot be aborted.
+        :raises migrator.exception.DriverError: before the first report: the hypervisor has not begun, and will not.
+        :raises Exception: the guest may or may not have left. Its state shows that.
+        """
+
+    @abc.abstractmethod
+    def abort(self, instance_uuid: str) -> None:
+        """Ask the hypervisor to abort a migration; without one, do nothing."""
+
+    @abc.abstractmethod
+    def force_complete(self, instance_uuid: str) -> None:
+        """Make a migration end soon, by post-copy or by a pause of the guest; without one, do nothing."""
+
+    @abc.abstractmethod
+    def remove(self, instance_uuid: str) -> None:
+        """Remove what this host holds of a guest that does not run here, but not its disks.
+
+        The guest has left, or has not arrived. If the host holds nothing of it, this is no error.
+        """
+
+    def resume(self, instance_uuid: str) -> None:
+        """Resume a guest that :meth:`guests` reports as ``CUTOVER`` although it has stayed here."""
+        reason = f'guest {instance_uuid} is paused for a switchover that did not happen: resume it in the hypervisor'
+        raise exception.DriverError(host=self.host, phase='resume', reason=reason)
+
+
+class SimpleDriver(SixMethods):
+    """A driver for guests on shared storage.
+
+    The methods to implement are those of :class:`SixMethods`: ``guests``, ``receive``, ``migrate``, ``abort``,
+    ``force_complete`` and ``remove``. Several threads may call them at once. They may raise any exception; its text is
+    for an operator. A hypervisor that leaves a guest paused after a failed migration also needs ``resume``.
+
+    :param totals: resource class -> the amount that this host has, such as ``{'VCPU': 16, 'MEMORY_MB': 65536}``.
+    :param threads: the threads of the process. The default is right for a real process.
+    :cvar settle_seconds: how long after the death of a process the hypervisor may still begin a migration that the
+        process has requested. A start of the service waits this long if a guest is here without a job.
+    :cvar hypervisor_type: the kind of hypervisor, as the API lists it.
+    """
+
+    settle_seconds = 5.0
+    hypervisor_type = 'simple'
+
+    def __init__(self, totals: Mapping[str, int], threads: executors.Threads | None = None) -> None:
+        self._totals = dict(totals)
+        self.threads = threads or executors.NativeThreads()
+        self._lock = self.threads.lock()
+        self._jobs: dict[str, _Job] = {}
+        self._connected_at = self.threads.clock.monotonic()
+
+    # --- host and guests ---------------------------------------------------------------------------------------------
+
+    def init_host(self, host: str) -> None:
+        """See :meth:`driver.ComputeDriver.init_host`."""
+        self.host = host
+        self._connected_at = self.threads.clock.monotonic()
+
+    def get_node(self) -> compute_node.ComputeNode:
+        """See :meth:`driver.ComputeDriver.get_node`."""
+        inventory: dict[str, dict[str, Any]] = {
+            name: {
+                'total': total,
+                'reserved': 0,
+                'min_unit': 1,
+                'max_unit': total,
+                'step_size': 1,
+                'allocation_ratio': 1.0,
+            }
+            for name, total in self._totals.items()
+        }
+        uuid = node_uuid(self.host)
+        root = compute_node.ProviderInventory(uuid=uuid, name=self.host, inventory=inventory)
+        return compute_node.ComputeNode(
+            uuid=uuid, host=self.host, node=self.host, hypervisor_type=self.hypervisor_type, providers=[root]
+        )
+
+    def list_guests(self) -> list[Guest]:
+        """See :meth:`driver.ComputeDriver.list_guests`."""
+        # Read our own calls first. Afterwards a call may have ended, and the state of its guest would be older.
+        with self._lock:
+            calls = set(self._jobs)
+        with self.errors('list_guests'):
+            return [guest.replace(job=guest.job or guest.instance_uuid in calls) for guest in self.guests()]
+
+    def get_guest(self, instance_uuid: str) -> Guest:
+        """See :meth:`driver.ComputeDriver.get_guest`."""
+        return _find(self.list_guests(), instance_uuid)
+
+    def settle(self, instance_uuid: str) -> Guest:
+        """Wait until no request of an earlier process can begin; see :meth:`driver.ComputeDriver.settle`."""
+        guest = self.get_guest(instance_uuid)
+        remaining = self._connected_at + self.settle_seconds - self.threads.clock.monotonic()
+        if guest.state not in _MOVABLE or guest.job or remaining <= 0:
+            return guest
+        self.threads.sleep(remaining)
+        return self.get_guest(instance_uuid)
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def check_can_live_migrate_destination(
+        self, instance: Instance, block_migration: bool | None, disk_over_commit: bool
+    ) -> LiveMigrateData:
+        """See :meth:`driver.ComputeDriver.check_can_live_migrate_destination`."""
+        if block_migration:
+            raise exception.MigrationPreCheckError(
+                reason='the disks are on shared storage: request block_migration False or auto'
+            )
+        self._refuse_if_present(instance)
+        return LiveMigrateData(block_migration=False, disk_over_commit=disk_over_commit)
+
+    def check_can_live_migrate_source(self, instance: Instance, migrate_data: LiveMigrateData) -> LiveMigrateData:
+        """See :meth:`driver.ComputeDriver.check_can_live_migrate_source`."""
+        guest = self.get_guest(instance.uuid)
+        if guest.job or guest.state not in _MOVABLE:
+            held = 'already being migrated' if guest.job else guest.state
+            raise exception.MigrationPreCheckError(
+                reason=f'guest {instance.uuid} is {held} at {self.host}: it must be running or paused'
+            )
+        return migrate_data
+
+    def cleanup_live_migration_destination_check(self, instance: Instance) -> None:
+        """Do nothing, because the check leaves nothing."""
+
+    # --- migration ---------------------------------------------------------------------------------------------------
+
+    def pre_live_migration(
+        self, instance: Instance, migrate_data: LiveMigrateData, token: driver.CancelToken
+    ) -> LiveMigrateData:
+        """See :meth:`driver.ComputeDriver.pre_live_migration`."""
+        token.raise_if_cancelled()
+        self._refuse_if_present(instance)
+        with self.errors('pre_live_migration'):
+            return migrate_data.replace(destination=self.receive(instance))
+
+    def live_migration(
+        self,
+        instance: Instance,
+        destination: str,
+        migrate_data: LiveMigrateData,
+        started: Callable[[], None],
+    ) -> Verdict:
+        """See :meth:`driver.ComputeDriver.live_migration`."""
+        with self._lock:
+            job = self._jobs.get(instance.uuid)
+            running = job is not None
+            if job is None:
+                job = self._jobs[instance.uuid] = _Job(self, instance, started)
+        if running:
+            job.begun.wait()
+            if job.figures is not None:
+                started()
+            job.ended.wait()
+        else:
+            try:
+                job.run(destination, migrate_data.destination)
+            finally:
+                with self._lock:
+                    del self._jobs[instance.uuid]
+                job.begun.set()
+                job.ended.set()
+        if job.verdict is None:
+            raise job.error or exception.MoveUnsettled(host=self.host, reason='the call was interrupted')
+        return job.verdict
+
+    def attach_live_migration(self, instance_uuid: str) -> Verdict | None:
+        """See :meth:`driver.ComputeDriver.attach_live_migration`."""
+        with self._lock:
+            job = self._jobs.get(instance_uuid)
+            if job is not None:
+                job.attached += 1
+        if job is not None:
+            job.ended.wait()
+            return Verdict.FAILED if isinstance(job.error, exception.LiveMigrationFailed) else job.verdict
+        with self.errors('attach_live_migration'):
+            self.outlast(instance_uuid)
+        return None
+
+    def attached(self, instance_uuid: str) -> int:
+        """Return how many callers have attached to the job of this process, for the bench of a contract test."""
+        with self._lock:
+            return self._jobs[instance_uuid].attached
+
+    def live_migration_abort(self, instance: Instance) -> None:
+        """See :meth:`driver.ComputeDriver.live_migration_abort`."""
+        with self._lock:
+            job = self._jobs.get(instance.uuid)
+            if job is not None:
+                job.aborted = True
+        with self.errors('live_migration_abort'):
+            self.abort(instance.uuid)
+
+    def live_migration_force_complete(self, instance: Instance) -> None:
+        """See :meth:`driver.ComputeDriver.live_migration_force_complete`."""
+        with self.errors('live_migration_force_complete'):
+            self.force_complete(instance.uuid)
+
+    def get_progress(self, instance_uuid: str) -> dict[str, int]:
+        """Return the reported figures; see :meth:`driver.ComputeDriver.get_progress`.
+
+        The job of an earlier start of the service has none.
+        """
+        with self._lock:
+            job = self._jobs.get(instance_uuid)
+        if job is None or job.figures is None:
+            return {}
+        total, remaining = job.figures
+        return {
+            'memory_total': total,
+            'memory_processed': total - remaining,
+            'memory_remaining': remaining,
+            'disk_total': 0,
+            'disk_processed': 0,
+            'disk_remaining': 0,
+        }
+
+    # --- after the job -----------------------------------------------------------------------------------------------
+
+    def post_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`driver.ComputeDriver.post_live_migration_at_source`."""
+        guest = self.get_guest(instance.uuid)
+        self._remove(guest, guest.job or guest.state in _IN_USE, 'post_live_migration_at_source')
+
+    def post_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData) -> None:
+        """See :meth:`driver.ComputeDriver.post_live_migration_at_destination`."""
+        self._find_here(instance)
+
+    def rollback_live_migration_at_source(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
+        """See :meth:`driver.ComputeDriver.rollback_live_migration_at_source`."""
+        guest = self._find_here(instance)
+        phase = 'rollback_live_migration_at_source'
+        if guest.job:
+            reason = f'the job of guest {instance.uuid} has not ended'
+            raise exception.DriverError(host=self.host, phase=phase, reason=reason)
+        if guest.state == GuestState.CUTOVER:
+            with self.errors(phase):
+                self.resume(instance.uuid)
+
+    def rollback_live_migration_at_destination(self, instance: Instance, migrate_data: LiveMigrateData | None) -> None:
+        """See :meth:`driver.ComputeDriver.rollback_live_migration_at_destination`."""
+        guest = self.get_guest(instance.uuid)
+        here = guest.present and guest.state != GuestState.WAITING
+        self._remove(guest, here, 'rollback_live_migration_at_destination')
+
+    # --- helpers -----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def errors(self, phase: str) -> Iterator[None]:
+        """Raise an exception of the subclass as a DriverError."""
+        try:
+            yield
+        except exception.MigratorException:
+            raise
+        except Exception as error:
+            raise exception.DriverError(host=self.host, phase=phase, reason=exception.told(error)) from error
+
+    def outlast(self, instance_uuid: str) -> Guest:
+        """Wait until the hypervisor has no job of a guest, and return the guest."""
+        while (guest := _find(self.guests(), instance_uuid)).job:
+            self.threads.sleep(POLL_INTERVAL)
+        return guest
+
+    def _find_here(self, instance: Instance) -> Guest:
+        guest = self.get_guest(instance.uuid)
+        if not guest.present or guest.state == GuestState.WAITING:
+            raise exception.GuestNotFound(host=self.host, instance_uuid=instance.uuid)
+        return guest
+
+    def _refuse_if_present(self, instance: Instance) -> None:
+        guest = self.get_guest(instance.uuid)
+        if guest.present and guest.state != GuestState.WAITING:
+            raise exception.MigrationPreCheckError(
+                reason=f'host {self.host} already has guest {instance.uuid}, which is {guest.state}'
+            )
+
+    def _remove(self, guest: Guest, in_use: bool, action: str) -> None:
+        if in_use:
+            raise exception.GuestStillHere(host=self.host, instance_uuid=guest.instance_uuid, action=action)
+        # Also without a guest, because an interrupted preparation may have left something that is not yet one.
+        with self.errors(action):
+            self.remove(guest.instance_uuid)
+
+
+def _find(guests: Iterable[Guest], instance_uuid: str) -> Guest:
+    """Return a guest of a list; one that is not in it is absent."""
+    for guest in guests:
+        if guest.instance_uuid == instance_uuid:
+            return guest
+    return Guest(instance_uuid=instance_uuid)
+
+
+class _Job:
+    """A migration that this process has requested.
+
+    :ivar begun: set when the hypervisor has begun, or the call has ended.
+    :ivar ended: set when the call has ended.
+    :ivar figures: the bytes of memory in total and those that remain; None until the first report.
+    :ivar attached: how many callers have attached to it.
+    :ivar verdict: its result; None if ``error`` is its result.
+    """
+
+    def __init__(self, driver: SimpleDriver, instance: Instance, started: Callable[[], None]) -> None:
+        self._driver = driver
+        self._instance = instance
+        self._started = started
+        self.begun = driver.threads.event()
+        self.ended = driver.threads.event()
+        self.figures: tuple[int, int] | None = None
+        self.aborted = False
+        self.attached = 0
+        self.verdict: Verdict | None = None
+        self.error: Exception | None = None
+
+    def run(self, destination: str, facts: dict[str, Any]) -> None:
+        """Migrate the guest, and set the verdict or the error."""
+        try:
+            self.verdict = self._migrate(destination, facts)
+        except exception.MigratorException as error:
+            self.error = error
+
+    def _report(self, total: int, remaining: int) -> None:
+        first = self.figures is None
+        self.figures = (total, remaining)
+        if first:
+            self.begun.set()
+            self._started()
+
+    def _migrate(self, destination: str, facts: dict[str, Any]) -> Verdict:
+        host, uuid = self._driver.host, self._instance.uuid
+        with self._driver.errors('live_migration'):
+            guest = _find(self._driver.guests(), uuid)
+        if guest.job:
+            self._report(0, 0)
+            self._driver.outlast(uuid)
+            reason = 'its job was started by an earlier start of the service, and has ended'
+            raise exception.MoveUnsettled(host=host, reason=reason)
+        if guest.state not in _MOVABLE:
+            reason = f'guest {uuid} is {guest.state}: it must be running or paused'
+            raise exception.DriverError(host=host, phase='live_migration', reason=reason)
+        failure: Exception | None = None
+        try:
+            self._driver.migrate(self._instance, destination, facts, self._report)
+        except Exception as error:  # noqa: BLE001 -- the state of the guest shows what has happened
+            failure = error
+        return self._result(failure)
+
+    def _result(self, failure: Exception | None) -> Verdict:
+        """Return the verdict, or raise the error, by the state of the guest after the call.
+
+        :param failure: the error of the call.
+        """
+        host, uuid = self._driver.host, self._instance.uuid
+        refused = isinstance(failure, exception.DriverError) and self.figures is None
+        if self.figures is None and failure is None:
+            self._report(0, 0)
+        elif self.figures is None and not refused:
+            # The request may have reached the hypervisor, which may still act on it.
+            self._driver.threads.sleep(self._driver.settle_seconds)
+        try:
+            state = self._driver.outlast(uuid).state
+        except Exception as error:
+            raise exception.MoveUnsettled(host=host, reason=exception.told(error)) from error
+        if failure is None and state not in _IN_USE:
+            return Verdict.COMPLETED
+        reason = 'the hypervisor reports no error' if failure is None else exception.told(failure)
+        if state not in _MOVABLE:
+            raise exception.MoveUnsettled(host=host, reason=f'{reason}; the guest is {state} here') from failure
+        if self.aborted:
+            return Verdict.ABORTED
+        if refused and failure is not None:
+            raise failure
+        raise exception.LiveMigrationFailed(instance_uuid=uuid, host=host, reason=reason) from failure
