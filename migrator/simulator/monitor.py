@@ -18,16 +18,16 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from migrator.compute import rpcapi, work
-from migrator.db import saga_log
-from migrator.objects import Migration, MigrationStatus, protocol
-from migrator.saga import log
+from migrator.compute import rpcapi
+from migrator.objects import MigrationStatus, protocol
 from migrator.simulator import reader
-from migrator.simulator.epoch_check import EpochCheck
 from migrator.simulator.invariants import check
 from migrator.simulator.invariants.check import Violation
+from migrator.simulator.monitoring.epoch_check import EpochCheck
+from migrator.simulator.monitoring.holdings import Holdings
+from migrator.simulator.monitoring.queues import Queues
+from migrator.simulator.monitoring.rows import Rows
 from migrator.simulator.world import World
-from migrator.testing import tables
 from migrator.testing.bus import Message, Pending
 from migrator.testing.cloud import Cloud
 from migrator.virt.fake import acts, hypervisor
@@ -38,12 +38,10 @@ APART = 'I10'
 STOP = 2.0
 #: Seconds within which a migration must record what it waits for. Without faults it takes a fraction of it.
 SILENCE = 300.0
-#: The tables that are read again after a commit has written to them.
-ROWS = frozenset(tables.TABLES)
-#: Tables whose change alone causes no look, since every heartbeat changes them.
-ASIDE = frozenset({'services', 'compute_nodes'})
 #: The invariants that a message alone may break, without a change of rows, allocations or guests.
 OF_MESSAGES = frozenset({'I11', 'I12', 'I13', 'I16', 'I17', 'I21', 'I22'})
+_AT_EVERYTHING = [one for one in check.INVARIANTS if one.when is check.When.ALWAYS and one.id != APART]
+_AT_MESSAGES = [one for one in _AT_EVERYTHING if one.id in OF_MESSAGES]
 
 
 class Monitor:
@@ -60,48 +58,33 @@ class Monitor:
             raise ValueError('the cloud to monitor is not simulated: a look needs a SimulatedCloud, which stands still')
         self.cloud = cloud
         self.violations: list[Violation] = []
-        self.logs: list[str] = []
         self.looks = 0
         self._found: set[Violation] = set()
         self._reader = reader.Reader(cloud)
-        self._tables: dict[str, list[tables.Row]] = {}
-        self._rows: dict[str, Any] = {}
-        self._before: dict[str, Migration] = {}
-        self._histories_before: dict[str, list[dict[str, Any]]] = {}
-        #: uuid -> how many entries its log had, and what they added up to.
-        self._added_up: dict[str, tuple[int, list[log.StepRecord], list[dict[str, Any]]]] = {}
-        self._providers: dict[str, Any] = {}
-        self._changed = set(ROWS)
-        self._read_at: dict[str, int] = {}
-        self._effects = -1
-        self._trees_changed = True
-        self._consumers: set[str] = set()
-        self._messages_seen = 0
+        self._rows = Rows(cloud.backend)
+        self._holdings = Holdings(self._reader)
+        self._queues = Queues()
         self._epoch_check = EpochCheck()
+        #: How many effects and messages the last look has seen.
+        self._effects_seen = -1
+        self._messages_seen = 0
         #: Migration -> its progress, and since when it has had that progress without a recorded wait.
         self._silent: dict[str, tuple[Any, float]] = {}
-        #: (boot, migration) -> its position in the order of arrival in the queue.
-        self._arrivals: dict[tuple[str, str], int] = {}
-        #: (boot, migration) -> the limit at the time it got its slot, if the limit was lowered since.
-        self._slots: dict[tuple[str, str], int] = {}
-        self._highest_limit: dict[str, int] = {}
-        self._handler = _LogCollector(self.logs)
-        self._logger = logging.getLogger('migrator')
-        self._level = self._logger.level
+        self._collector = _LogCollector()
+        self.logs = self._collector.lines
         self._install()
         self.look()
 
     def close(self) -> None:
         """Stop collecting logs and close the reader."""
-        self._logger.removeHandler(self._handler)
-        self._logger.setLevel(self._level)
+        self._collector.close()
         self._reader.close()
 
     def snapshot(self) -> World:
         """Return a snapshot of the whole world with all logs; the limit of a host is the highest that it had."""
         world = World(**self._reader.everything(self.logs))
         world.hosts = {
-            name: reader.with_limit(host, max(host.limit, self._highest_limit.get(name, 0)))
+            name: reader.with_limit(host, max(host.limit, self._queues.highest_limit.get(name, 0)))
             for name, host in world.hosts.items()
         }
         return world
@@ -110,43 +93,32 @@ class Monitor:
 
     def _install(self) -> None:
         cloud = self.cloud
-        self._logger.addHandler(self._handler)
-        self._logger.setLevel(logging.DEBUG)
         cloud.engine.on_commit = self._after_commit
         _around(
             cloud.adapter, 'request', lambda _result, url, method, **more: self._after_placement(url, method, **more)
         )
-        # The delivered requests are unknown, so that everything is read again.
-        _around(cloud.adapter, 'deliver', lambda _result: self._after_placement('', 'late'))
+        _around(cloud.adapter, 'deliver', lambda _result: self._after_late_requests())
         _around(cloud.bus, 'send', lambda _result, *_args: self.look())
         # The epoch check needs each message before the server handles it.
         _replace(cloud.bus, '_deliver', self._watch_delivery(cloud.bus._deliver))
         _around(cloud.bus, 'answer', self._after_answer)
         cloud.world.acts.on_begin = self._before_act
-        cloud.world.acts.in_progress = self._is_in_progress
+        cloud.world.acts.in_progress = self._rows.is_in_progress
         cloud.world.log = _NotifyingList(cloud.world.log, self._after_effect)
         for compute in cloud.computes.values():
             self._watch_compute(compute)
         _around(cloud, 'start_compute', lambda compute, *_args: self._watch_compute(compute))
 
     def _after_commit(self) -> None:
-        writes = self.cloud.backend.writes
-        changed = {table for table in ROWS if self._read_at.get(table) != writes[table]}
-        if changed:
-            self._changed |= changed
-            self._read_at = {table: writes[table] for table in ROWS}
-            if not changed <= ASIDE:
-                self.look()
+        if self._rows.note_commit():
+            self.look()
 
     def _after_placement(self, url: str, method: str, **more: Any) -> None:
-        if method == 'GET':
-            return
-        if url == '/allocations':
-            self._consumers |= more['json'].keys()
-        elif url.startswith('/allocations/'):
-            self._consumers.add(url.rpartition('/')[2])
-        else:
-            self._trees_changed = True
+        if self._holdings.note_request(url, method, **more):
+            self.look()
+
+    def _after_late_requests(self) -> None:
+        self._holdings.note_unknown_requests()
         self.look()
 
     def _watch_delivery(self, deliver: Callable[..., None]) -> Callable[..., None]:
@@ -169,17 +141,13 @@ class Monitor:
             self._note_start(effect)
         self.look()
 
-    def _is_in_progress(self, migration_uuid: str) -> bool:
-        return any(row.uuid == migration_uuid and row.object.in_progress for row in self._tables['migrations'])
-
     def _before_act(self, host: str, method: str, instance_uuid: str, migration_uuid: str) -> None:
         """Note a cleanup that is about to remove a guest from its host in the database."""
         if method not in acts.REMOVING:
             return
         guest = self.cloud.world.hypervisors[host].describe(instance_uuid)
-        rows = {row.object.uuid: row.object for row in self._tables['migrations']}
-        instance = self._rows['instances'].get(instance_uuid)
-        migration = rows.get(migration_uuid)
+        instance = self._rows.values['instances'].get(instance_uuid)
+        migration = self._rows.migration(migration_uuid)
         if instance is None or instance.host != host or migration is None or migration.in_progress:
             return
         if guest.present and guest.state != protocol.GuestState.WAITING:
@@ -191,14 +159,8 @@ class Monitor:
     def _watch_compute(self, compute: Any) -> None:
         if compute is None:
             return  # the start has failed
-        stop, resize = compute.cleanup_host, compute._queue.resize
-
-        def resized(limit: int) -> None:
-            before = compute._queue.limit
-            resize(limit)
-            self._keep_slots(compute, before)
-
-        _replace(compute._queue, 'resize', resized)
+        stop = compute.cleanup_host
+        self._queues.watch(compute)
 
         def watched() -> None:
             begun, paused = self._now(), compute.threads.paused_for
@@ -211,78 +173,41 @@ class Monitor:
 
         _replace(compute, 'cleanup_host', watched)
 
-    def _keep_slots(self, compute: Any, limit: int) -> None:
-        """Note the migrations that got a slot under an earlier limit, whether their jobs have started or not."""
-        without = compute._live_migration_executor._waiting
-        queued = {uuid for uuid, future in compute._waiting_live_migrations.items() if future in without}
-        for uuid, record in compute._orders._records.items():
-            if work.LIVE_MIGRATION in record.works and uuid not in queued:
-                key = (compute.boot_id, uuid)
-                self._slots[key] = max(limit, self._slots.get(key, 0))
-
     def _note_start(self, effect: hypervisor.Effect) -> None:
         """Check at the start of a job that a slot was free and that no earlier migration waits."""
-        host, compute = effect.host, self.cloud.computes.get(effect.host)
-        if compute is None:
-            return
-        mine = [
-            migration.uuid
-            for migration in self._rows.get('migrations', {}).values()
-            if migration.instance_uuid == effect.instance_uuid
-        ]
-        limit = max([compute._queue.limit, *(self._slots.get((compute.boot_id, uuid), 0) for uuid in mine)])
-        running = len(self.cloud.world.hypervisors[host].jobs)
-        if running > limit:
-            self._note('I10', f'{host} started job number {running}, its limit is {limit}')
-        waiting = list(compute._waiting_live_migrations)
-        place = next((self._arrivals[key] for uuid in mine if (key := (compute.boot_id, uuid)) in self._arrivals), None)
-        # A waiting migration that the last look did not see came after all that it saw.
-        latest = len(self._arrivals)
-        earlier = [uuid for uuid in waiting if self._arrivals.get((compute.boot_id, uuid), latest) < (place or 0)]
-        # With several slots, earlier migrations may have got one without having left the queue yet.
-        if len(earlier) >= limit:
-            self._note('I10', f'{host} started {mine[0]} before {", ".join(earlier)}, which arrived earlier')
+        compute = self.cloud.computes.get(effect.host)
+        if compute is not None:
+            running = len(self.cloud.world.hypervisors[effect.host].jobs)
+            for what in self._queues.check_start(compute, running, self._rows.migrations_of(effect.instance_uuid)):
+                self._note(APART, what)
 
     # --- a look ------------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Check all invariants that may have changed since the last look."""
         self.looks += 1
-        outside = self._reader.outside()
         # Only the messages since the last look are checked, since a run has very many.
-        messages = outside['messages']
-        outside['messages'], self._messages_seen = messages[self._messages_seen :], len(messages)
-        for name, host in outside['hosts'].items():
-            self._highest_limit[name] = max(host.limit, self._highest_limit.get(name, 0))
-            for uuid in host.waiting:
-                self._arrivals.setdefault((host.boot_id, uuid), len(self._arrivals))
-        if self._changed:
-            self._read_rows()
-        placement_changed = self._trees_changed or bool(self._consumers)
-        if self._trees_changed:
-            self._providers = self._reader.providers()
-        elif self._consumers:
-            self._providers = self._reader.held_by(self._consumers, self._providers)
+        outside = self._reader.outside(self._messages_seen)
+        self._messages_seen += len(outside['messages'])
+        self._queues.look(outside['hosts'])
+        rows_changed = bool(self._rows.changed)
+        if rows_changed:
+            self._rows.read()
+        holdings_changed = self._holdings.read()
         world = World(
-            providers=self._providers,
-            before=self._before,
-            histories_before=self._histories_before,
-            **self._rows,
+            providers=self._holdings.providers,
+            before=self._rows.before,
+            histories_before=self._rows.histories_before,
+            **self._rows.values,
             **outside,
         )
-        everything = self._changed or placement_changed or self._effects != len(world.effects)
-        self._effects = len(world.effects)
-        for invariant in check.INVARIANTS:
-            if not everything and invariant.id not in OF_MESSAGES:
-                continue
-            if invariant.when is check.When.ALWAYS and invariant.id != APART:
-                for what in invariant.function(world):
-                    self._note(invariant.id, what)
+        everything = rows_changed or holdings_changed or self._effects_seen != len(world.effects)
+        self._effects_seen = len(world.effects)
+        for invariant in _AT_EVERYTHING if everything else _AT_MESSAGES:
+            for what in invariant.function(world):
+                self._note(invariant.id, what)
         self._note_silence(world)
-        self._before, self._histories_before = self._rows['migrations'], self._rows['histories']
-        self._changed.clear()
-        self._consumers.clear()
-        self._trees_changed = False
+        self._rows.end_look()
 
     def _note_silence(self, world: World) -> None:
         """Note the migrations whose rows show for too long neither progress nor a reason: I7 during a run.
@@ -301,37 +226,8 @@ class Monitor:
                     'I7', f'migration {uuid} is {row.status}, without progress or a recorded wait for {SILENCE:g} s'
                 )
 
-    def _read_rows(self) -> None:
-        """Read the changed tables; keep the migrations that are in progress or were so at the last look."""
-        for table in self._changed:
-            self._tables[table] = self.cloud.backend.tables.read(table)
-        found = {table: [row.object for row in rows] for table, rows in self._tables.items()}
-        concerned = {one.uuid for one in found['migrations'] if one.in_progress} | self._before.keys()
-        logs: dict[str, list[log.Entry]] = {uuid: [] for uuid in concerned}
-        for row in self._tables['saga_log']:
-            if row.migration in logs:
-                logs[row.migration].append(row.object)
-        known, self._added_up = self._added_up, {}
-        for uuid, entries in logs.items():
-            before = known.get(uuid)
-            self._added_up[uuid] = (
-                before
-                if before is not None and before[0] == len(entries)
-                else (len(entries), log.records(entries), saga_log.history(entries))
-            )
-        self._rows = {
-            'services': found['services'],
-            'nodes': {one.host: one for one in found['compute_nodes']},
-            'cleanups': found['host_debts'],
-            'instances': {one.uuid: one for one in reversed(found['instances'])},
-            'migrations': {one.uuid: one for one in found['migrations'] if one.uuid in concerned},
-            'marked': frozenset(row.uuid for row in self._tables['migrations'] if row.in_progress_instance_uuid),
-            'journal': {uuid: found[1] for uuid, found in self._added_up.items()},
-            'histories': {uuid: found[2] for uuid, found in self._added_up.items()},
-        }
-
     def _now(self) -> float:
-        return float(self._reader.outside()['at'])
+        return self._reader.times()[0]
 
     def _note(self, id_: str, what: str) -> None:
         violation = Violation(id_, what, self._now())
@@ -354,12 +250,25 @@ class _NotifyingList(list[hypervisor.Effect]):
 
 
 class _LogCollector(logging.Handler):
-    def __init__(self, lines: list[str]) -> None:
+    """A collector of the log lines of the services, from its creation until :meth:`close`."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self._lines = lines
+        self.lines: list[str] = []
+        self._logger = logging.getLogger('migrator')
+        self._level_before = self._logger.level
+        self._logger.addHandler(self)
+        self._logger.setLevel(logging.DEBUG)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(self.format(record))
+        """Keep a line."""
+        self.lines.append(self.format(record))
+
+    def close(self) -> None:
+        """Stop collecting."""
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._level_before)
+        super().close()
 
 
 def _replace(owner: object, name: str, value: Any) -> None:

@@ -127,16 +127,23 @@ class Reader:
             **self.outside(),
         }
 
-    def outside(self) -> dict[str, Any]:
-        """Return the arguments of a World that come neither from the database nor from Placement."""
-        cloud = self.cloud
-        simulation = cloud.simulation
+    def times(self) -> tuple[float, datetime.datetime]:
+        """Return the time on the world's monotonic clock, and the time of the database."""
+        simulation = self.cloud.simulation
         if simulation is not None:
             # A dying thread may call this, and simulated clocks raise in such a thread.
-            at = primitives.MONOTONIC_START + simulation.time
-            now = primitives.START + datetime.timedelta(seconds=simulation.time)
-        else:
-            at, now = cloud.world_threads.clock.monotonic(), cloud.world_threads.clock.now()
+            since = simulation.time
+            return primitives.MONOTONIC_START + since, primitives.START + datetime.timedelta(seconds=since)
+        clock = self.cloud.world_threads.clock
+        return clock.monotonic(), clock.now()
+
+    def outside(self, messages_from: int = 0) -> dict[str, Any]:
+        """Return the arguments of a World that come neither from the database nor from Placement.
+
+        :param messages_from: the number of messages to leave out.
+        """
+        cloud = self.cloud
+        at, now = self.times()
         return {
             'at': at,
             'now': now,
@@ -146,7 +153,7 @@ class Reader:
             'misdeeds': list(cloud.world.violations),
             'intrusions': list(cloud.world.acts.intrusions),
             'removals': list(cloud.world.acts.removals),
-            'messages': list(cloud.recorder.messages),
+            'messages': cloud.recorder.messages[messages_from:],
             'busy': {
                 f'{pool} of {name}': executor.running + executor.waiting
                 for name, conductor in cloud.conductors.items()

@@ -28,7 +28,6 @@ STILL: dict[tuple[str, str], int] = {
     ('attributes of a class', 'migrator/compute/manager.py:ComputeManager'): 21,
     ('attributes of a class', 'migrator/conductor/manager.py:ConductorManager'): 16,
     ('attributes of a class', 'migrator/conductor/migration/context.py:MigrationContext'): 31,
-    ('attributes of a class', 'migrator/simulator/monitor.py:Monitor'): 26,
     ('attributes of a class', 'migrator/testing/cloud.py:Cloud'): 20,
     ('methods of a class', 'migrator/compute/manager.py:ComputeManager'): 34,
     ('methods of a class', 'migrator/compute/work.py:Orders'): 27,

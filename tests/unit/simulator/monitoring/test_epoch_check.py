@@ -6,7 +6,7 @@ import collections
 import json
 
 from migrator.objects import protocol
-from migrator.simulator.epoch_check import EpochCheck
+from migrator.simulator.monitoring.epoch_check import EpochCheck
 
 
 def violations(epochs, epoch, refusal=None, seen=None, pending=None, arrives=True):

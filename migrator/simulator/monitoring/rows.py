@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The database as a monitor sees it: tables are read again only after a service has written to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrator.db import saga_log
+from migrator.objects import Migration
+from migrator.saga import log
+from migrator.testing import backends, tables
+
+#: The tables that are read again after a commit has written to them.
+ROWS = frozenset(tables.TABLES)
+#: Tables whose change alone causes no look, since every heartbeat changes them.
+ASIDE = frozenset({'services', 'compute_nodes'})
+
+
+class Rows:
+    """The rows that the invariants of a monitor need.
+
+    :ivar changed: the tables that must be read again.
+    :ivar values: the arguments of a :class:`~migrator.simulator.world.World` that come from the database. The
+        migrations are those that are in progress or were so at the last look.
+    :ivar before: the migrations at the last look.
+    :ivar histories_before: the histories at the last look.
+    """
+
+    def __init__(self, backend: backends.Backend) -> None:
+        self._backend = backend
+        self._read_at: dict[str, int] = {}
+        self._tables: dict[str, list[tables.Row]] = {}
+        #: uuid -> how many entries its log had, and what they added up to.
+        self._added_up: dict[str, tuple[int, list[log.StepRecord], list[dict[str, Any]]]] = {}
+        self.changed = set(ROWS)
+        self.values: dict[str, Any] = {}
+        self.before: Mapping[str, Migration] = {}
+        self.histories_before: Mapping[str, list[dict[str, Any]]] = {}
+
+    def note_commit(self) -> bool:
+        """Note the tables that a commit has changed; return whether any of them may break an invariant."""
+        writes = self._backend.writes
+        changed = {table for table in ROWS if self._read_at.get(table) != writes[table]}
+        self.changed |= changed
+        self._read_at.update((table, writes[table]) for table in changed)
+        return not changed <= ASIDE
+
+    def read(self) -> None:
+        """Read the changed tables."""
+        for table in self.changed:
+            self._tables[table] = self._backend.tables.read(table)
+        found = {table: [row.object for row in rows] for table, rows in self._tables.items() if table != 'saga_log'}
+        concerned = {one.uuid for one in found['migrations'] if one.in_progress} | self.before.keys()
+        if not self.changed.isdisjoint(('migrations', 'saga_log')):
+            self._add_up(concerned)
+        self.values = {
+            'services': found['services'],
+            'nodes': {one.host: one for one in found['compute_nodes']},
+            'cleanups': found['host_debts'],
+            'instances': {one.uuid: one for one in reversed(found['instances'])},
+            'migrations': {one.uuid: one for one in found['migrations'] if one.uuid in concerned},
+            'marked': frozenset(row.uuid for row in self._tables['migrations'] if row.in_progress_instance_uuid),
+            'journal': {uuid: self._added_up[uuid][1] for uuid in concerned},
+            'histories': {uuid: self._added_up[uuid][2] for uuid in concerned},
+        }
+
+    def end_look(self) -> None:
+        """Keep the present state as that of the last look."""
+        self.before, self.histories_before = self.values['migrations'], self.values['histories']
+        self.changed.clear()
+
+    def is_in_progress(self, migration_uuid: str) -> bool:
+        """Return whether a migration was in progress when the table was read last."""
+        return any(row.uuid == migration_uuid and row.object.in_progress for row in self._tables['migrations'])
+
+    def migration(self, uuid: str) -> Migration | None:
+        """Return a migration, ended or not, as it was when the table was read last."""
+        return next((row.object for row in self._tables['migrations'] if row.uuid == uuid), None)
+
+    def migrations_of(self, instance_uuid: str) -> list[str]:
+        """Return the uuids of an instance's migrations that were in progress or had ended at the last look."""
+        found: Mapping[str, Migration] = self.values.get('migrations', {})
+        return [one.uuid for one in found.values() if one.instance_uuid == instance_uuid]
+
+    def _add_up(self, concerned: set[str]) -> None:
+        logs: dict[str, list[log.Entry]] = {uuid: [] for uuid in concerned}
+        for row in self._tables['saga_log']:
+            if row.migration in logs:
+                logs[row.migration].append(row.object)
+        known, self._added_up = self._added_up, {}
+        for uuid, entries in logs.items():
+            before = known.get(uuid)
+            self._added_up[uuid] = (
+                before
+                if before is not None and before[0] == len(entries)
+                else (len(entries), log.records(entries), saga_log.history(entries))
+            )
