@@ -103,6 +103,7 @@ class Migrations:
 
     # --- the API's part ----------------------------------------------------------------------------------------------
 
+    @retried
     def accept(
         self,
         context: RequestContext,
@@ -124,50 +125,27 @@ class Migrations:
         values['log_seq'] = 1
         values['tenure'] = tenures.of(migration.instance_uuid)
         try:
-            self._accept(context, migration, values, action, task_state, vm_states)
+            with self._engine.writer() as session:
+                taken: Any = session.execute(
+                    sa.update(_I)
+                    .where(
+                        _I.c.uuid == migration.instance_uuid,
+                        _I.c.task_state.is_(None),
+                        _I.c.vm_state.in_(list(vm_states)),
+                        _I.c.host == migration.source_compute,
+                    )
+                    .values(task_state=task_state, tenure=_I.c.tenure + 1)
+                )
+                if not taken.rowcount:
+                    raise _refusal(session, migration, vm_states)
+                session.execute(sa.insert(_T).values(in_progress_instance_uuid=migration.instance_uuid, **values))
+                accepted = log.Entry(log.EntryKind.STATUS, payload={'status': migration.status})
+                saga_log.append(session, migration.replace(epoch=0, owner=None, log_seq=0), [accepted])
+                actions.start(session, context, action, migration.instance_uuid, migration.uuid)
         except DBDuplicateEntry:
             with self._engine.reader() as session:
                 facts = instances.standing(session, migration.instance_uuid)
             raise exception.MigrationInProgress(instance_uuid=migration.instance_uuid, facts=facts) from None
-
-    @retried
-    def _accept(
-        self,
-        context: RequestContext,
-        migration: Migration,
-        values: Mapping[str, Any],
-        action: str,
-        task_state: str,
-        vm_states: Sequence[str],
-    ) -> None:
-        with self._engine.writer() as session:
-            taken: Any = session.execute(
-                sa.update(_I)
-                .where(
-                    _I.c.uuid == migration.instance_uuid,
-                    _I.c.task_state.is_(None),
-                    _I.c.vm_state.in_(list(vm_states)),
-                    _I.c.host == migration.source_compute,
-                )
-                .values(task_state=task_state, tenure=_I.c.tenure + 1)
-            )
-            if not taken.rowcount:
-                self._raise_refusal(session, migration, action, vm_states)
-            session.execute(sa.insert(_T).values(in_progress_instance_uuid=migration.instance_uuid, **values))
-            accepted = log.Entry(log.EntryKind.STATUS, payload={'status': migration.status})
-            saga_log.append(session, migration.replace(epoch=0, owner=None, log_seq=0), [accepted])
-            actions.start(session, context, action, migration.instance_uuid, migration.uuid)
-
-    @staticmethod
-    def _raise_refusal(session: Any, migration: Migration, action: str, vm_states: Sequence[str]) -> None:
-        row = session.execute(sa.select(_I).where(_I.c.uuid == migration.instance_uuid)).one_or_none()
-        if row is None:
-            raise exception.InstanceNotFound(instance_uuid=migration.instance_uuid)
-        attr, state = ('vm_state', row.vm_state) if row.vm_state not in vm_states else ('task_state', row.task_state)
-        if attr == 'task_state' and row.task_state is None:
-            attr, state = 'host', row.host
-        wanted = vm_states if attr == 'vm_state' else ()
-        raise instances.invalid_state(session, migration.instance_uuid, attr, state, 'os-migrateLive', wanted)
 
     # --- readers -----------------------------------------------------------------------------------------------------
 
@@ -346,33 +324,13 @@ class Migrations:
             )
             if not taken.rowcount:
                 return None
-            return self._owned(session, uuid, with_log=epoch > 0)
+            return _owned(session, uuid, with_log=epoch > 0)
 
     def load(self, uuid: str, owner: str) -> Owned | None:
         """Return a migration in progress, or None if this conductor does not own it."""
         with self._engine.reader() as session:
-            owned = self._owned(session, uuid)
+            owned = _owned(session, uuid)
             return owned if owned.migration.owner == owner and owned.migration.in_progress else None
-
-    @staticmethod
-    def _owned(session: Any, uuid: str, with_log: bool = True) -> Owned:
-        instance = (column.label(_OF_INSTANCE + column.name) for column in _I.c)
-        cleanup = models.HOST_DEBTS
-        pending = sa.exists().where(
-            cleanup.c.host == _T.c.source_compute, cleanup.c.instance_uuid == _T.c.instance_uuid
-        )
-        query = (
-            sa.select(_T, pending.label('has_source_cleanup'), *instance)
-            .outerjoin(_I, _I.c.uuid == _T.c.instance_uuid)
-            .where(_T.c.uuid == uuid)
-        )
-        row = session.execute(query).one()
-        return Owned(
-            migration=models.migration(row),
-            instance=models.instance(row, _OF_INSTANCE) if getattr(row, f'{_OF_INSTANCE}uuid') is not None else None,
-            entries=saga_log.read(session, [uuid])[uuid] if with_log else [],
-            has_source_cleanup=bool(row.has_source_cleanup),
-        )
 
     @retried
     def commit(self, known: Migration, write: Write) -> tuple[Migration, dict[str, str | None]]:
@@ -398,25 +356,8 @@ class Migrations:
         if ends:
             fields |= {'in_progress_instance_uuid': None, 'stuck_reason': None, 'waits_for': None}
         with self._engine.writer() as session:
-            guard = sa.update(_T).where(_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
-            guard = guard.where(_T.c.status == known.status)
-            # The outcome is set once. An owner that would set it again has not read it.
-            if fields.get('outcome') is not None:
-                guard = guard.where(_T.c.outcome.is_(None))
-            # A later retry request must stay, since the owner has not read it.
-            if 'retry_requested_at' in fields:
-                guard = guard.where(_T.c.retry_requested_at == known.retry_requested_at)
-            # Before the outcome, an unread abort request stops the write. The end must carry its verdict.
-            if known.abort_requested_at is None and (known.outcome is None or ends):
-                guard = guard.where(_T.c.abort_requested_at.is_(None))
-            if known.force_complete_requested_at is None and ends:
-                guard = guard.where(_T.c.force_complete_requested_at.is_(None))
-            # An unread request to abandon stops every write, so that the migration is abandoned in the state in which
-            # it was stuck.
-            if known.abandon_requested_at is None:
-                guard = guard.where(_T.c.abandon_requested_at.is_(None))
             # The guard is also the lock, so it comes first even if it changes nothing.
-            written: Any = session.execute(guard.values(**fields or {'epoch': known.epoch}))
+            written: Any = session.execute(_guard(known, fields, ends).values(**fields or {'epoch': known.epoch}))
             if not written.rowcount:
                 raise exception.NotOwner(migration_uuid=known.uuid, owner=known.owner, epoch=known.epoch)
             saga_log.append(session, known, entries, fields.get('epoch', known.epoch))
@@ -432,15 +373,7 @@ class Migrations:
             for cleanup in write.cleanups:
                 cleanups.write(session, cleanup)
             if ends:
-                good = status == MigrationStatus.COMPLETED
-                reason = None if good else fields.get('failure', known.failure) or f'The migration ended {status}.'
-                actions.finish(session, actions.LIVE_MIGRATION, known.uuid, reason)
-                if known.abort_requested_at is not None:
-                    late = status != MigrationStatus.CANCELLED
-                    verdict = fields.get('abort_verdict') or f'The migration ended {status}.'
-                    actions.finish(session, actions.LIVE_MIGRATION_CANCEL, known.uuid, str(verdict) if late else None)
-                if known.force_complete_requested_at is not None:
-                    actions.finish(session, actions.LIVE_MIGRATION_FORCE_COMPLETE, known.uuid, reason)
+                _finish_actions(session, known, str(status), fields)
             if write.raise_tenure is not None:
                 fields['tenure'] = tenures.take(session, known.instance_uuid, known.uuid, write.raise_tenure)
             boots = _boots(session, write.boots_of)
@@ -504,7 +437,7 @@ class Migrations:
                 .order_by(_T.c.queued_at, _T.c.id)
             )
             found = session.execute(query).all()
-            return [Named(self._owned(session, uuid), server) for uuid, server in found if uuid is not None]
+            return [Named(_owned(session, uuid), server) for uuid, server in found if uuid is not None]
 
     def last_at(self, host: str) -> builtins.list[Migration]:
         """Return the last migration of each instance at a host, if it has ended.
@@ -560,6 +493,72 @@ class Migrations:
             row = session.execute(sa.select(_T).where(_T.c.uuid == known.uuid)).one()
             hosts = [host for host in (row.source_compute, row.dest_compute) if host]
             return models.migration(row), _boots(session, hosts)
+
+
+def _refusal(session: Any, migration: Migration, vm_states: Sequence[str]) -> exception.MigratorException:
+    """Return the error for an instance whose migration cannot be accepted."""
+    row = session.execute(sa.select(_I).where(_I.c.uuid == migration.instance_uuid)).one_or_none()
+    if row is None:
+        return exception.InstanceNotFound(instance_uuid=migration.instance_uuid)
+    attr, state = ('vm_state', row.vm_state) if row.vm_state not in vm_states else ('task_state', row.task_state)
+    if attr == 'task_state' and row.task_state is None:
+        attr, state = 'host', row.host
+    wanted = vm_states if attr == 'vm_state' else ()
+    return instances.invalid_state(session, migration.instance_uuid, attr, state, 'os-migrateLive', wanted)
+
+
+def _owned(session: Any, uuid: str, with_log: bool = True) -> Owned:
+    instance = (column.label(_OF_INSTANCE + column.name) for column in _I.c)
+    cleanup = models.HOST_DEBTS
+    pending = sa.exists().where(cleanup.c.host == _T.c.source_compute, cleanup.c.instance_uuid == _T.c.instance_uuid)
+    query = (
+        sa.select(_T, pending.label('has_source_cleanup'), *instance)
+        .outerjoin(_I, _I.c.uuid == _T.c.instance_uuid)
+        .where(_T.c.uuid == uuid)
+    )
+    row = session.execute(query).one()
+    return Owned(
+        migration=models.migration(row),
+        instance=models.instance(row, _OF_INSTANCE) if getattr(row, f'{_OF_INSTANCE}uuid') is not None else None,
+        entries=saga_log.read(session, [uuid])[uuid] if with_log else [],
+        has_source_cleanup=bool(row.has_source_cleanup),
+    )
+
+
+def _guard(known: Migration, fields: Mapping[str, Any], ends: bool) -> Any:
+    """Return the update of a migration's row that writes nothing if its owner does not know what it has to know."""
+    same = (_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)
+    guard = sa.update(_T).where(*same, _T.c.status == known.status)
+    # The outcome is set once. An owner that would set it again has not read it.
+    if fields.get('outcome') is not None:
+        guard = guard.where(_T.c.outcome.is_(None))
+    # A later retry request must stay, since the owner has not read it.
+    if 'retry_requested_at' in fields:
+        guard = guard.where(_T.c.retry_requested_at == known.retry_requested_at)
+    # Before the outcome, an unread abort request stops the write. The end must carry its verdict.
+    if known.abort_requested_at is None and (known.outcome is None or ends):
+        guard = guard.where(_T.c.abort_requested_at.is_(None))
+    if known.force_complete_requested_at is None and ends:
+        guard = guard.where(_T.c.force_complete_requested_at.is_(None))
+    # An unread request to abandon stops every write, so that the migration is abandoned in the state in which
+    # it was stuck.
+    if known.abandon_requested_at is None:
+        guard = guard.where(_T.c.abandon_requested_at.is_(None))
+    return guard
+
+
+def _finish_actions(session: Any, known: Migration, status: str, fields: Mapping[str, Any]) -> None:
+    """Write the results of the actions whose migration ends."""
+    ended = f'The migration ended {status}.'
+    good = status == MigrationStatus.COMPLETED
+    reason = None if good else fields.get('failure', known.failure) or ended
+    actions.finish(session, actions.LIVE_MIGRATION, known.uuid, reason)
+    if known.abort_requested_at is not None:
+        late = status != MigrationStatus.CANCELLED
+        verdict = fields.get('abort_verdict') or ended
+        actions.finish(session, actions.LIVE_MIGRATION_CANCEL, known.uuid, str(verdict) if late else None)
+    if known.force_complete_requested_at is not None:
+        actions.finish(session, actions.LIVE_MIGRATION_FORCE_COMPLETE, known.uuid, reason)
 
 
 def _sent_to_boot(session: Any, uuids: Sequence[str], boot_id: str) -> list[str]:

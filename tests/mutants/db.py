@@ -22,8 +22,8 @@ MUTANTS = (
     Mutant(
         'commit-without-epoch-check',
         MIGRATIONS,
-        '(_T).where(_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)\n            guard',
-        '(_T).where(_T.c.uuid == known.uuid, _T.c.owner == known.owner)\n            guard',
+        'same = (_T.c.uuid == known.uuid, _T.c.owner == known.owner, _T.c.epoch == known.epoch)\n',
+        'same = (_T.c.uuid == known.uuid, _T.c.owner == known.owner)\n',
         'An owner that does not know of the restart of a host commits a decision made on older answers.',
     ),
     Mutant(

@@ -252,7 +252,7 @@ def stop_waits_for_what_runs() -> Iterator[object]:
 @SHELF.plant('I15', 'success')
 def accepted_in_two_transactions() -> Iterator[object]:
     """The instance is set migrating in a transaction of its own, before there is a migration."""
-    accept = migrations.Migrations._accept
+    accept = migrations.Migrations.accept
 
     def halves(self: Any, context: Any, migration: Any, *rest: Any) -> None:
         instances, mine = migrations._I, migrations._I.c.uuid == migration.instance_uuid
@@ -262,7 +262,7 @@ def accepted_in_two_transactions() -> Iterator[object]:
             session.execute(sa.update(instances).where(mine).values(task_state=None))
         accept(self, context, migration, *rest)
 
-    with patched(migrations.Migrations, '_accept', halves) as there:
+    with patched(migrations.Migrations, 'accept', halves) as there:
         yield there
 
 

@@ -33,7 +33,6 @@ STILL: dict[tuple[str, str], int] = {
     ('methods of a class', 'migrator/compute/work.py:Orders'): 27,
     ('methods of a class', 'migrator/conductor/manager.py:ConductorManager'): 28,
     ('methods of a class', 'migrator/conductor/migration/context.py:MigrationContext'): 55,
-    ('methods of a class', 'migrator/db/migrations.py:Migrations'): 28,
     ('methods of a class', 'migrator/simulator/operator.py:Operator'): 40,
     ('methods of a class', 'migrator/testing/fake_placement/service.py:FakePlacement'): 30,
 }
