@@ -6,7 +6,9 @@ They come from the subject of the thread's work (:func:`migrator.context.about`;
 ``extra={'migration': uuid, 'instance': uuid}`` of the call. oslo.log itself takes a context that stays in a thread
 until another replaces it. With that, the threads of a pool would log under a request that was answered long ago.
 
-An outage is logged once while it lasts, as one line without a traceback.
+An outage is logged once while it lasts, as one line without a traceback. oslo.log's ``rate_limit`` options still work:
+they drop any lines above a rate, and an outage is often below it. oslo.utils masks passwords and tokens. It does not
+mask the credentials in URLs, so that this is done here.
 """
 
 from __future__ import annotations
@@ -142,9 +144,8 @@ def _without_repetition(text: str, record: logging.LogRecord) -> str:
 
 
 def redacted(text: str) -> str:
-    """Return a text without the credentials in URLs, and without values that are marked as passwords."""
-    text = values.without_credentials(text)
-    return str(strutils.mask_password(text)) if 'pass' in text.lower() else text
+    """Return a text without the credentials in URLs, and without values that are marked as passwords or tokens."""
+    return strutils.mask_password(values.without_credentials(text))
 
 
 class OncePerOutage(logging.Filter):

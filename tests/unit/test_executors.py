@@ -239,6 +239,13 @@ def test_submit_now_exceeds_the_bound_and_takes_a_slot(stage, gate, pool):
     stage.settle(lambda: not pool.running)
 
 
+def test_each_item_starts_one_worker(simulated):
+    pool = executors.BoundedExecutor(5, simulated.threads)
+    for _ in range(2):
+        pool.submit(print)
+    assert pool.running == 2
+
+
 def test_submit_now_takes_the_slot_of_an_item_that_has_not_begun(simulated):
     threads = simulated.threads
     pool, gate = executors.BoundedExecutor(1, threads), Gate(threads)

@@ -96,6 +96,8 @@ def test_rpc_handler_logs_the_subject_of_its_call(log):
 
 def test_no_password_is_logged_neither_in_a_message_nor_in_a_traceback(log):
     logger, lines = log
+    for said in ('password = hush', 'auth_token=hush', "{'secret': 'hush'}"):
+        logger.info(said)
     logger.info('to %s', 'postgresql://user:hush@host/db and rabbit://u:hush@h')
     try:
         raise RuntimeError('rabbit://user:hush@host')
