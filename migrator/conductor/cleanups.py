@@ -15,7 +15,7 @@ from oslo_log import log as logging
 
 from migrator import context, exception, executors
 from migrator.conductor.compute_client import HostBusy
-from migrator.conductor.migration import hosts
+from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.migration.tools import Tools
 from migrator.db.cleanups import REMOVES, Cleanup
@@ -154,10 +154,10 @@ def run_at_source(m: MigrationContext) -> Failed | Parked | Stuck | None:
                 'it, or discard it if nothing is left to do. The migration goes on by itself then.'
             )
         why = _carry_out(m, cleanup)
-        if why is not None and m.is_down(m.source):
+        if why is not None and m.tools.is_down(m.source):
             return Failed(f'{m.source} is down, and has not done {name}.')
         if why is not None:
-            m.note_waiting(f'for {m.source} to do {name}{f" ({why})" if why else ""}')
+            waiting.note_waiting(m, f'for {m.source} to do {name}{f" ({why})" if why else ""}')
             return Parked(f'{m.source} to do {name}')
     m.has_source_cleanup = False
     return None
@@ -169,10 +169,10 @@ def _carry_out(m: MigrationContext, cleanup: Cleanup) -> str | None:
     :returns: why it is not done yet, or None if it is done.
     """
     if m.source not in m.boots:
-        m.reread_boots()
+        hosts.reread_boots(m)
     wait = m.ledger.of(f'{cleanup.step} of {cleanup.migration_uuid}', m.source)
     if wait.next_try > m.tools.threads.clock.monotonic():
-        m.wake_by(wait.next_try)
+        m.ledger.wake_by(wait.next_try)
         return cleanup.reason
     data = (cleanup.input or {}).get('migrate_data')
     intent = log.StepRecord(cleanup.step, log.UNDO, log.StepState.INTENT.value, m.attempt, epoch=m.row.epoch)
@@ -181,13 +181,13 @@ def _carry_out(m: MigrationContext, cleanup: Cleanup) -> str | None:
     )
     if not isinstance(outcome, protocol.Report):
         return ''
-    m.reports.pop((m.source, cleanup.step), None)
+    m.replies.reports.pop((m.source, cleanup.step), None)
     if outcome.state == protocol.WorkState.DONE:
         LOG.info(
             'Ran deferred cleanup %(cleanup)s in the name of migration %(migration)s',
             {'cleanup': _name(cleanup), 'migration': m.row.uuid},
         )
-        m.paid(cleanup.host, cleanup.step, cleanup.migration_uuid)
+        m.writes.cleanups_run.append((cleanup.migration_uuid, cleanup.host, cleanup.step))
         m.commit()
         # This migration may have a step of the same name.
         m.raise_epoch()

@@ -16,6 +16,7 @@ from oslo_log import log as logging
 from migrator import exception, executors
 from migrator.conductor import cleanups, runner, takeover
 from migrator.conductor.compute_client import HostBusy
+from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.migration.tools import Tools
 from migrator.db.cleanups import Cleanup
@@ -72,8 +73,8 @@ def sweep(
     fenced = {service.host for service in services if service.forced_down}
     for subject in runs.held():
         # A migration that waits for one host gets no report from the other. Only the database shows that it is fenced.
-        concerned = not subject.waits_on or not fenced.isdisjoint(subject.hosts)
-        if concerned and (subject.wake_at is None or subject.wake_at <= now):
+        concerned = not subject.ledger.waits_on or not fenced.isdisjoint(subject.row.hosts)
+        if concerned and (subject.ledger.wake_at is None or subject.ledger.wake_at <= now):
             runs.wake(subject.row.uuid, reread=subject.row.stuck_reason is not None)
     runs.look_after(tools.options.service_down_time / 2)
     if not tools.broker.away_for():
@@ -106,10 +107,10 @@ def poll(tools: Tools, runs: runner.Runner, pool: executors.BoundedExecutor) -> 
     now = tools.threads.clock.monotonic()
     unreported: dict[str, list[MigrationContext]] = collections.defaultdict(list)
     for subject in runs.held():
-        if subject.wake_at is not None and subject.wake_at <= now:
+        if subject.ledger.wake_at is not None and subject.ledger.wake_at <= now:
             runs.wake(subject.row.uuid)
-        elif now - subject.heard_at >= tools.options.poll_interval:
-            for host in sorted(subject.waits_on):
+        elif now - subject.replies.heard_at >= tools.options.poll_interval:
+            for host in sorted(subject.ledger.waits_on):
                 unreported[host].append(subject)
     for host in tools.hosts.unacknowledged():
         unreported.setdefault(host, [])
@@ -137,7 +138,7 @@ def _poll_once(tools: Tools, runs: runner.Runner, host: str, subjects: list[Migr
 
 def _poll_host(tools: Tools, runs: runner.Runner, host: str, subjects: list[MigrationContext]) -> None:
     try:
-        found = tools.hosts.ask(host, [subject.order(host, 'poll') for subject in subjects])
+        found = tools.hosts.ask(host, [hosts.command(subject, host, 'poll') for subject in subjects])
     except HostBusy:
         return
     except Exception:  # the pool would drop the error
@@ -172,7 +173,7 @@ def _take_answer(
         _note_no_report(tools, runs, subject, host)
         return
     if answer.refusal is None:
-        subject.end_silence(host)
+        waiting.end_silence(subject, host)
     figures: dict[str, Any] = {
         name: answer.progress[name]
         for name in _FIGURES
@@ -180,8 +181,8 @@ def _take_answer(
     }
     if figures:
         tools.database.migrations.note_progress(subject.row, figures)
-    if answer.refusal is None and not subject.unsure and not has_news(subject.seen.get(host), answer):
-        subject.take_observation(answer)
+    if answer.refusal is None and not subject.replies.unsure and not has_news(subject.replies.seen.get(host), answer):
+        subject.replies.take_observation(answer, subject.row.epoch)
         return
     runs.wake(uuid, observation=answer, reread=answer.refusal is not None)
 
@@ -190,18 +191,18 @@ def _note_no_report(tools: Tools, runs: runner.Runner, subject: MigrationContext
     """Record that a host does not reply, or does not report the guest, and wake the migration at intervals."""
     now, unanswered = tools.threads.clock.monotonic(), tools.hosts.unanswered_for(host)
     if not unanswered:
-        subject.note_unresponsive(host)
-    waited = unanswered or subject.unresponsive_for(host)
-    if waited < tools.options.service_down_time and (unanswered or not subject.is_said_silent(host)):
+        subject.replies.note_unresponsive(host)
+    waited = unanswered or subject.replies.unresponsive_for(host)
+    if waited < tools.options.service_down_time and (unanswered or not waiting.is_said_silent(subject, host)):
         return
-    why = subject.note_silence(host, waited, answers=not unanswered)
+    why = waiting.note_silence(subject, host, waited, answers=not unanswered)
     if why is not None:
         LOG.warning('Migration %(migration)s waits: %(reason)s', {'migration': subject.row.uuid, 'reason': why})
     # A stuck migration may run less often: the sweep finds a fenced host, and a reply wakes the migration as well.
-    if now - subject.woken_for_silence >= (
+    if now - subject.replies.woken_for_silence >= (
         _UNREACHABLE_INTERVAL if subject.row.stuck_reason is None else _STUCK_INTERVAL
     ):
-        subject.woken_for_silence = now
+        subject.replies.woken_for_silence = now
         runs.wake(subject.row.uuid)
 
 

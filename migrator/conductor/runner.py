@@ -16,6 +16,7 @@ from oslo_log import log as logging
 from migrator import context, exception, executors
 from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext
+from migrator.db.migrations import Write
 from migrator.objects import base, protocol
 from migrator.saga.executor import SagaExecutor
 from migrator.saga.saga import Saga
@@ -186,13 +187,16 @@ class Runner:
                     return
                 subject.become(fresh)
             for report in reports:
-                subject.take_report(report)
+                subject.replies.take_report(report, subject.row.epoch)
             for observation in observations:
-                subject.take_observation(observation)
+                subject.replies.take_observation(observation, subject.row.epoch)
             if subject.row.retry_requested_at is not None:
-                subject.forget_tries()
-            subject.waits_on, subject.unheard, subject.unasked = set(), set(), set()
-            subject.wake_at = None
+                # Everything that has failed is tried again at once, after the hosts were polled.
+                subject.ledger.forget_tries()
+                subject.ledger.last = None
+                subject.replies.must_ask = set(subject.row.hosts)
+            subject.replies.begin_run()
+            subject.ledger.begin_run()
             subject.tools.broker.check()
             pause: Parked | Stuck | None = hosts.ask_first(subject)
             if pause is None:
@@ -208,7 +212,7 @@ class Runner:
             LOG.debug('Migration %(migration)s waits: %(error)s', {'migration': uuid, 'error': error})
             # How long it has waited for anything else is not known.
             subject.ledger.last = None
-            subject.note_waiting(error.message)
+            waiting.note_waiting(subject, error.message)
             self._try_later(run)
         except exception.DatabaseUnreachable as error:
             LOG.warning('Migration %(migration)s waits: %(error)s', {'migration': uuid, 'error': error})
@@ -238,25 +242,26 @@ class Runner:
         if (not equal and (run.in_a_row < _ERRORS or known.startswith(meets))) or known == reason:
             return
         try:
-            subject.forget_writes()
-            subject.note_stuck(reason)
+            subject.writes = Write()
+            waiting.note_stuck(subject, reason)
         except Exception:  # the same error may prevent the write; the next run tries again
             LOG.exception('Could not write that migration %s is stuck', subject.row.uuid)
 
     def _after(self, run: _Run, pause: Parked | Stuck | None) -> None:
         subject, uuid = run.subject, run.subject.row.uuid
         if isinstance(pause, Parked):
-            pause = subject.wait_for(pause)
+            pause = waiting.wait_for(subject, pause)
         else:
             subject.ledger.last = None
         asked = subject.row.retry_requested_at is not None
+        says_stuck = asked or subject.row.stuck_reason is not None
         if isinstance(pause, Stuck) and (asked or subject.row.stuck_reason != pause.reason):
             # Logged after the write, because a conductor that has lost the migration knows nothing of its state.
-            subject.note_stuck(pause.reason)
+            waiting.note_stuck(subject, pause.reason)
             LOG.error('Migration %(migration)s is stuck: %(reason)s', {'migration': uuid, 'reason': pause.reason})
-        elif isinstance(pause, Parked) and not subject.unheard and (asked or subject.row.stuck_reason is not None):
+        elif isinstance(pause, Parked) and says_stuck and not subject.replies.unheard:
             # Until every host has replied it may still be stuck.
-            subject.note_stuck(None)
+            waiting.note_stuck(subject, None)
             LOG.info(
                 'Migration %(migration)s is no longer stuck: it waits for %(what)s',
                 {'migration': uuid, 'what': pause.why},
@@ -269,7 +274,7 @@ class Runner:
 
     def _try_later(self, run: _Run) -> None:
         run.dirty = True
-        run.subject.wake_at = self._threads.clock.monotonic() + _AFTER_ERROR
+        run.subject.ledger.wake_at = self._threads.clock.monotonic() + _AFTER_ERROR
 
     def _release(self, uuid: str) -> None:
         with self._lock:

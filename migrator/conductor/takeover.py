@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from oslo_log import log as logging
 
+from migrator.conductor.migration import hosts
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.migration.tools import Tools
 from migrator.context import RequestContext, about
@@ -44,13 +45,13 @@ def reload(tools: Tools, uuid: str) -> MigrationContext | None:
 def _subject(tools: Tools, owned: Owned) -> MigrationContext:
     subject = MigrationContext(tools, owned, settling=owned.migration.epoch > 1)
     if subject.journal.all() or owned.migration.epoch > 1:
-        subject.reread_boots()
+        hosts.reread_boots(subject)
     if owned.migration.epoch > 1:
-        subject.must_ask = set(subject.hosts)
+        subject.replies.must_ask = set(subject.row.hosts)
         # A host may have received any command that was sent: poll it before the command is sent again.
         for record in subject.journal.all():
             if record.state == log.StepState.INTENT:
-                subject.unsure |= {(host, record.step) for host in subject.hosts}
+                subject.replies.unsure |= {(host, record.step) for host in subject.row.hosts}
     return subject
 
 

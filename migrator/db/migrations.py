@@ -46,7 +46,7 @@ _ENDS = [status.value for status in ENDS]
 REQUESTS = ('abort_requested_at', 'force_complete_requested_at', 'retry_requested_at', 'abandon_requested_at')
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Write:
     """The contents of one guarded transaction of an owner.
 
@@ -63,13 +63,13 @@ class Write:
     :ivar boots_of: the hosts whose boot_id this transaction reads.
     """
 
-    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     records: Sequence[log.StepRecord] = ()
-    events: Sequence[log.Entry] = ()
-    instance: Mapping[str, Any] | None = None
-    cleanups: Sequence[Cleanup] = ()
+    events: builtins.list[log.Entry] = dataclasses.field(default_factory=list)
+    instance: dict[str, Any] = dataclasses.field(default_factory=dict)
+    cleanups: builtins.list[Cleanup] = dataclasses.field(default_factory=list)
     cleanups_held: str | None = None
-    cleanups_run: Sequence[tuple[str, str, str | None]] = ()
+    cleanups_run: builtins.list[tuple[str, str, str | None]] = dataclasses.field(default_factory=list)
     raise_epoch: int | None = None
     raise_tenure: int | None = None
     boots_of: Sequence[str] = ()
@@ -361,7 +361,7 @@ class Migrations:
             if not written.rowcount:
                 raise exception.NotOwner(migration_uuid=known.uuid, owner=known.owner, epoch=known.epoch)
             saga_log.append(session, known, entries, fields.get('epoch', known.epoch))
-            instance = dict(write.instance or {})
+            instance = dict(write.instance)
             if ends:
                 instance['task_state'] = None
             if instance:

@@ -171,6 +171,11 @@ class Migration(base.Versioned):
     disk_remaining: int | None = None
 
     @property
+    def hosts(self) -> list[str]:
+        """The source, and the destination once it is chosen."""
+        return [host for host in (self.source_compute, self.dest_compute) if host]
+
+    @property
     def in_progress(self) -> bool:
         """Whether it has not ended. A stuck migration has not."""
         return self.status in IN_PROGRESS

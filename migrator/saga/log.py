@@ -160,6 +160,7 @@ class Journal:
 
     def __init__(self, records: Iterable[StepRecord] = ()) -> None:
         self._records: dict[tuple[int, str, str], StepRecord] = {record.key: record for record in records}
+        self._first_tries: set[tuple[int, str, str]] = set()
 
     def find(self, attempt: int, step: str, direction: str = DO) -> StepRecord | None:
         """Return the record of a step in one attempt and direction, or None."""
@@ -174,6 +175,24 @@ class Journal:
         return list(self._records.values())
 
     def put(self, records: Iterable[StepRecord]) -> None:
-        """Add records that were just committed, or replace their older versions."""
+        """Add records that are not in the log yet, or replace their older versions."""
         for record in records:
             self._records[record.key] = record
+
+    def commit(self, records: Iterable[StepRecord], epoch: int) -> None:
+        """Add records that are in the log now.
+
+        :param epoch: the epoch in which they were written.
+        """
+        for record in records:
+            if not record.stored and record.state == StepState.INTENT:
+                self._first_tries.add(record.key)
+            self._records[record.key] = dataclasses.replace(record, stored=True, epoch=epoch)
+
+    def first_try(self, attempt: int, step: str) -> bool:
+        """Return whether this is the first act on a step whose intent was just committed by this owner."""
+        key = (attempt, step, DO)
+        if key in self._first_tries:
+            self._first_tries.discard(key)
+            return True
+        return False

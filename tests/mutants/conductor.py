@@ -14,6 +14,8 @@ HOSTS = 'migrator/conductor/compute_client.py'
 LIVE_MIGRATE = 'migrator/conductor/tasks/live_migrate.py'
 ORDERS = 'migrator/conductor/migration/hosts.py'
 OWNED = 'migrator/conductor/migration/context.py'
+REPLIES = 'migrator/conductor/migration/replies.py'
+TOOLS = 'migrator/conductor/migration/tools.py'
 PERIODICS = 'migrator/conductor/periodics.py'
 RECOVERY = 'migrator/conductor/takeover.py'
 RUNNER = 'migrator/conductor/runner.py'
@@ -50,24 +52,23 @@ MUTANTS = (
     ),
     Mutant(
         'unsure-outlives-an-epoch',
-        OWNED,
-        'fresh.unresponsive, fresh.woken_for_silence = self.unresponsive, self.woken_for_silence',
-        'fresh.unresponsive, fresh.woken_for_silence = self.unresponsive, self.woken_for_silence; '
-        'fresh.unsure = self.unsure',
+        REPLIES,
+        'self.settling, self.unsure, self.must_ask = fresh.settling, fresh.unsure, fresh.must_ask',
+        'self.settling, self.must_ask = fresh.settling, fresh.must_ask',
         'After a host has restarted, a step that may have been done is sent again without asking.',
     ),
     Mutant(
         'must-ask-outlives-an-epoch',
-        OWNED,
-        'fresh.ledger, fresh._sent = self.ledger, self._sent',
-        'fresh.ledger, fresh._sent, fresh.must_ask = self.ledger, self._sent, self.must_ask',
+        REPLIES,
+        'self.settling, self.unsure, self.must_ask = fresh.settling, fresh.unsure, fresh.must_ask',
+        'self.settling, self.unsure = fresh.settling, fresh.unsure',
         'After a host has restarted, the hosts are not asked before the migration goes on.',
     ),
     Mutant(
         'settling-outlives-an-epoch',
-        OWNED,
-        'fresh.ledger, fresh._sent = self.ledger, self._sent',
-        'fresh.ledger, fresh._sent, fresh.settling = self.ledger, self._sent, self.settling',
+        REPLIES,
+        'self.settling, self.unsure, self.must_ask = fresh.settling, fresh.unsure, fresh.must_ask',
+        'self.unsure, self.must_ask = fresh.unsure, fresh.must_ask',
         'After a host has restarted, the owner believes its events without asking the hosts in the new epoch.',
     ),
     Mutant(
@@ -79,16 +80,16 @@ MUTANTS = (
     ),
     Mutant(
         'host-is-down-by-the-word-of-one-conductor',
-        OWNED,
+        TOOLS,
         'else bool(service.down_since)',
         'else True',
         'A host whose heartbeats arrive counts as down because one conductor cannot reach it.',
     ),
     Mutant(
         'running-step-outlives-a-restart',
-        OWNED,
+        REPLIES,
         'del self.reports[host, step]',
-        'self.heard_at = self.tools.threads.clock.monotonic()',
+        'self.heard_at = self._clock.monotonic()',
         'The owner waits for ever for a step that its restarted host knows nothing of.',
     ),
     Mutant(
@@ -136,8 +137,8 @@ MUTANTS = (
     Mutant(
         'busy-host-counts-as-down',
         ORDERS,
-        'm.unasked.add(host)\n        return settle_table.Host(settle_table.Observed.MISSING)',
-        'm.unasked.add(host)\n        return _unreachable(m, host)',
+        'm.replies.unasked.add(host)\n        return settle_table.Host(settle_table.Observed.MISSING)',
+        'm.replies.unasked.add(host)\n        return _unreachable(m, host)',
         'A host counts as down because the conductor had no free call slot for it.',
     ),
     Mutant(
@@ -150,8 +151,8 @@ MUTANTS = (
     Mutant(
         'sent-command-decided-against-in-its-own-epoch',
         ORDERS,
-        '        m.settling = False\n',
-        '        m.settling = m.settling\n',
+        '        m.replies.settling = False\n',
+        '        m.replies.settling = m.replies.settling\n',
         'A decision is made against a command that a host may still accept.',
     ),
     Mutant(
@@ -206,8 +207,8 @@ MUTANTS = (
     Mutant(
         'abandon-does-not-hold-cleanups',
         ABANDON,
-        'm.hold_cleanups(\n',
-        'str(\n',
+        'm.writes.cleanups_held = (\n',
+        '_held = (\n',
         'A deferred cleanup removes the guest that an operator has just said to be there.',
     ),
     Mutant(
@@ -234,8 +235,8 @@ MUTANTS = (
     Mutant(
         'takeover-does-not-ask-anew',
         RECOVERY,
-        'subject.must_ask = set(subject.hosts)',
-        'subject.must_ask = set()',
+        'subject.replies.must_ask = set(subject.row.hosts)',
+        'subject.replies.must_ask = set()',
         'A new owner goes on without asking the hosts what the last owner has begun.',
     ),
     Mutant(

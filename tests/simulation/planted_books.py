@@ -50,7 +50,7 @@ def revert_copies_whatever_the_migration_holds() -> Iterator[object]:
         owner = {'project_id': m.row.project_id, 'user_id': m.row.user_id}
         known = {allocation_state.INSTANCE: instance, allocation_state.MIGRATION: mine}
         wanted = {allocation_state.INSTANCE: mine.allocations, allocation_state.MIGRATION: {}}
-        m.guard()
+        m.commit()
         allocations.write_all(
             client,
             [

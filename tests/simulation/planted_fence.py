@@ -37,7 +37,7 @@ def back_is_decided_in_the_old_epoch() -> Iterator[object]:
     def only_if_told(self: MigrationContext, seen: int = 0, seen_tenure: int | None = None) -> None:
         if seen or seen_tenure is not None:
             raise_epoch(self, seen, seen_tenure)
-        self.settling = True
+        self.replies.settling = True
 
     with patched(MigrationContext, 'raise_epoch', only_if_told) as there:
         yield there
@@ -80,7 +80,7 @@ def adopter_believes_the_journal() -> Iterator[object]:
 
     def unasked(tools: Any, owned: Any) -> MigrationContext:
         subject = subject_of(tools, owned)
-        subject.must_ask, subject.unsure = set(), set()
+        subject.replies.must_ask, subject.replies.unsure = set(), set()
         adopted.add((subject.row.uuid, subject.row.epoch))
         return subject
 
@@ -169,7 +169,7 @@ def event_counts_for_whoever_waits() -> Iterator[object]:
     wrong: a host does each step of a migration once, or again to the same end, so that a late word of it is true."""
 
     def heard(m: MigrationContext, host: str, step: str, record: Any) -> protocol.Report | None:
-        told = [report for (_, its), report in m.reports.items() if its == step]
+        told = [report for (_, its), report in m.replies.reports.items() if its == step]
         return told[-1] if told else None
 
     with patched(hosts, '_known_report', heard) as there:

@@ -16,6 +16,7 @@ from migrator.compute.manager import ComputeManager
 from migrator.compute.rpcapi import TOPIC, VERSION
 from migrator.compute.work import LIVE_MIGRATION, Orders
 from migrator.conductor import cleanups
+from migrator.conductor.migration import hosts
 from migrator.conductor.migration.context import MigrationContext
 from migrator.conductor.tasks import live_migrate
 from migrator.db.services import Services
@@ -101,7 +102,7 @@ def rollback_of_the_preparation_touches_the_source() -> Iterator[object]:
     def both(m: MigrationContext) -> Verdict:
         with contextlib.suppress(exception.MigratorException):
             if m.record('live_migration') is None:
-                order = m.order(m.source, 'post_live_migration_at_source')
+                order = hosts.command(m, m.source, 'post_live_migration_at_source')
                 m.tools.hosts.tell(m.source, order.step, order, instance=m.guest, migrate_data=None)
         return rollback(m)
 

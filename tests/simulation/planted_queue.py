@@ -173,7 +173,7 @@ def abort_is_told_once() -> Iterator[object]:
             return
         wait.tries = 1
         send(m, wait, request, **payload)
-        m.wake_at = None
+        m.ledger.wake_at = None
 
     with patched(hosts, 'send_request', once) as there:
         yield there

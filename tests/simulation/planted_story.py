@@ -42,7 +42,7 @@ def host_is_updated_at_the_end() -> Iterator[object]:
         return Done()
 
     def end(m: MigrationContext) -> Verdict:
-        m.change_instance(host=m.row.dest_compute, node=m.row.dest_node)
+        m.writes.instance |= {'host': m.row.dest_compute, 'node': m.row.dest_node}
         return complete(m)
 
     complete = live_migrate.complete
@@ -58,7 +58,7 @@ def host_goes_back_when_a_post_step_fails() -> Iterator[object]:
     def undone(m: MigrationContext, host: str, step: str, record: log.StepRecord, **payload: Any) -> Any:
         found = retry(m, host, step, record, **payload)
         if step in _POST and m.ledger.of(step, host).tries:
-            m.change_instance(host=m.source)
+            m.writes.instance['host'] = m.source
             m.commit()
         return found
 
@@ -114,13 +114,14 @@ def source_post_waits_for_the_destinations() -> Iterator[object]:
 @SHELF.plant('1669054', 'success')
 def node_is_not_updated() -> Iterator[object]:
     """What one move had written made the next one fail; here the instance keeps the node that it came from."""
-    change = MigrationContext.change_instance
+    change = live_migrate.update_instance_host
 
-    def host_only(self: MigrationContext, **fields: Any) -> None:
-        fields.pop('node', None)
-        change(self, **fields)
+    def host_only(m: MigrationContext) -> Verdict:
+        verdict = change(m)
+        del m.writes.instance['node']
+        return verdict
 
-    with patched(MigrationContext, 'change_instance', host_only) as there:
+    with patched(live_migrate, 'update_instance_host', host_only) as there:
         yield there
 
 
@@ -225,7 +226,7 @@ def instance_that_was_rolled_back_is_in_error() -> Iterator[object]:
     undone = MigrationContext.undone
 
     def spoil(self: MigrationContext) -> None:
-        self.change_instance(vm_state='error')
+        self.writes.instance['vm_state'] = 'error'
         undone(self)
 
     with patched(MigrationContext, 'undone', spoil) as there:
@@ -240,7 +241,7 @@ def check_that_times_out_is_an_error() -> Iterator[object]:
     def spoil(m: MigrationContext, host: str, step: str, **payload: Any) -> Any:
         found = check(m, host, step, **payload)
         if isinstance(found, Failed) and 'did not answer' in found.reason:
-            m.change_instance(vm_state='error')
+            m.writes.instance['vm_state'] = 'error'
         return found
 
     with patched(hosts, 'check', spoil) as there:
@@ -309,7 +310,7 @@ def error_path_raises() -> Iterator[object]:
     """What was to be logged of an error raised, and hid it; here the reason of a failed move cannot be told."""
 
     def verdict(m: MigrationContext) -> str | None:
-        report = m.reports.get((m.source, 'live_migration'))
+        report = m.replies.reports.get((m.source, 'live_migration'))
         return report.result['message'] if report is not None and report.state != 'running' else None
 
     with patched(settle, '_verdict_of', verdict) as there:
@@ -330,7 +331,7 @@ def event_is_taken_for_success() -> Iterator[object]:
     settled = settle.settle
 
     def hopeful(m: MigrationContext) -> Settlement:
-        report = m.reports.get((m.source, 'live_migration'))
+        report = m.replies.reports.get((m.source, 'live_migration'))
         ended = report is not None and report.state != protocol.WorkState.RUNNING
         if ended and m.outcome is None and m.destination is not None:
             hosts.send_request_once(m, m.destination, _POST[1], instance=m.guest, migrate_data=None)
@@ -384,9 +385,9 @@ def outcome_and_host_are_two_commits() -> Iterator[object]:
 
     def halves(self: MigrationContext, records: Sequence[log.StepRecord] = (), outcome: str | None = None) -> None:
         if outcome == Outcome.FORWARD:
-            kept, self._instance_fields = self._instance_fields, {}
+            kept, self.writes.instance = self.writes.instance, {}
             commit(self, records, outcome)
-            self._instance_fields = kept
+            self.writes.instance = kept
             records, outcome = (), None
         commit(self, records, outcome)
 
@@ -400,7 +401,7 @@ def host_is_updated_with_the_intent() -> Iterator[object]:
     may_move = live_migrate.may_move
 
     def early(m: MigrationContext) -> Any:
-        m.change_instance(host=m.row.dest_compute, node=m.row.dest_node)
+        m.writes.instance |= {'host': m.row.dest_compute, 'node': m.row.dest_node}
         return may_move(m)
 
     with patched(live_migrate, 'may_move', early) as there:

@@ -7,6 +7,7 @@ sent again, so that the hosts are asked again too.
 """
 
 import contextlib
+import copy
 import dataclasses
 
 import pytest
@@ -89,13 +90,14 @@ class Again:
         for earlier, body in [*done, done[-1]]:
             before = self.seen()
             # As if nothing had been heard of it: the hosts are asked again.
-            reports, kept = dict(m.reports), {key: value for key, value in vars(m).items() if key.startswith('_')}
-            m.reports = {key: report for key, report in reports.items() if key[1] != earlier}
+            reports, writes = dict(m.replies.reports), m.writes
+            m.writes = copy.deepcopy(writes)
+            m.replies.reports = {key: report for key, report in reports.items() if key[1] != earlier}
             with contextlib.suppress(AssertionError):
                 body(m)
             m.tools.threads.sleep(WHILE)
-            m.reports = {**m.reports, **reports}
-            vars(m).update(kept)
+            m.replies.reports = {**m.replies.reports, **reports}
+            m.writes = writes
             self.pairs += 1
             after = self.seen()
             if after != before:

@@ -14,7 +14,8 @@ READERS = {
     'db/engine.py': 'a SQLite database has no clock of its own, and serves one process',
     'db/migrations.py': 'the history of statuses, and what was just written, until it is read again',
     'conductor/broker.py': 'a log line and a column that a person reads',
-    'conductor/migration/context.py': 'a column that a person reads',
+    'conductor/migration/settle.py': 'how long a copy has lasted, from a column',
+    'conductor/migration/waiting.py': 'a column that a person reads',
     'demo/report.py': 'the report of the demo',
     'demo/screen.py': 'the screen of the demo',
 }

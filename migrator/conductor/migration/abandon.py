@@ -16,7 +16,7 @@ from typing import Any
 from oslo_log import log as logging
 
 from migrator import exception
-from migrator.conductor.migration import allocations, hosts, settle_table
+from migrator.conductor.migration import allocations, hosts, settle_table, waiting
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Observed
 from migrator.objects import base
@@ -58,15 +58,15 @@ def abandon(m: MigrationContext) -> Parked | Stuck | None:
             'Abandoning migration %(migration)s by request of %(user)s; the guest is on %(host)s',
             {'migration': m.row.uuid, 'user': m.row.abandon_requested_by, 'host': guest_on},
         )
-        m.hold_cleanups(
+        m.writes.cleanups_held = (
             f'The migration was abandoned with the guest on {guest_on}: look whether this cleanup is still needed.'
         )
         m.commit([_begun(m, ABANDON, {'guest_on': guest_on, 'by': m.row.abandon_requested_by})])
     _outbid_cleanups(m)
-    other = next((host for host in reversed(m.hosts) if host != guest_on), None)
+    other = next((host for host in reversed(m.row.hosts) if host != guest_on), None)
     pause = _clean(m, guest_on, other) if other is not None else None
     if isinstance(pause, Parked):
-        m.note_waiting(f'for {pause.why}')
+        waiting.note_waiting(m, f'for {pause.why}')
     pause = pause or _write_allocations(m, guest_on)
     if pause is None:
         _end(m, guest_on)
@@ -76,7 +76,7 @@ def abandon(m: MigrationContext) -> Parked | Stuck | None:
 def _outbid_cleanups(m: MigrationContext) -> None:
     """Raise the epoch above that of the deferred cleanups, so that hosts refuse their late commands."""
     held = m.tools.database.cleanups.list(migration_uuid=m.row.uuid)
-    highest = max((cleanup.epoch for cleanup in held if cleanup.host in m.hosts), default=0)
+    highest = max((cleanup.epoch for cleanup in held if cleanup.host in m.row.hosts), default=0)
     if m.row.epoch <= highest:
         m.raise_epoch(highest)
 
@@ -108,9 +108,9 @@ def _clean(m: MigrationContext, guest_on: str, other: str) -> Parked | Stuck | N
 
 def _stop(m: MigrationContext, source: settle_table.Host, destination: settle_table.Host) -> Parked | Stuck:
     """Abort the job at the source, unless it is in post-copy, so that nothing there can move the guest."""
-    m.waits_on = {m.source}
+    m.ledger.waits_on = {m.source}
     now = m.tools.threads.clock.monotonic()
-    m.wake_by(now + hosts.SEND_AGAIN)
+    m.ledger.wake_by(now + hosts.SEND_AGAIN)
     if source.observed not in (Observed.WAITS, Observed.STARTED) and (
         destination.post_copy or destination.observed is Observed.RUNS
     ):
@@ -118,7 +118,7 @@ def _stop(m: MigrationContext, source: settle_table.Host, destination: settle_ta
     request, patience = 'live_migration_abort', m.tools.options.service_down_time
     wait, why = m.ledger.of(f'{ABANDON} {request}', m.source), f'{m.source} to abort the job'
     # The reason is written before the call, which may take long.
-    m.note_waiting(f'for {why}')
+    waiting.note_waiting(m, f'for {why}')
     try:
         hosts.send_request(m, wait, request, instance=m.guest, migration=m.row)
     except exception.ServiceTooOld as error:
@@ -171,9 +171,9 @@ def _run_cleanup(m: MigrationContext, other: str, step: str) -> Verdict:
     if isinstance(verdict, Parked) and now - since >= patience:
         return _defer(m, other, step, f'{other} did not finish within {patience:.0f} s')
     if isinstance(verdict, Parked):
-        m.wake_by(since + patience)
+        m.ledger.wake_by(since + patience)
     elif 'owed' not in (verdict.result or {}):
-        m.paid(other)
+        m.writes.cleanups_run.append((m.row.uuid, other, None))
     return verdict
 
 
@@ -224,9 +224,9 @@ def _end(m: MigrationContext, guest_on: str) -> None:
         m.will(abort_verdict=f'{Status.ERROR}: the migration was abandoned')
     at_source = guest_on == m.source
     # A cleanup that would remove the guest that the operator has seen there must never run.
-    m.paid(guest_on, _CLEANS_SOURCE if at_source else _CLEANS_DESTINATION)
+    m.writes.cleanups_run.append((m.row.uuid, guest_on, _CLEANS_SOURCE if at_source else _CLEANS_DESTINATION))
     node = m.row.source_node if at_source else m.row.dest_node
-    m.change_instance(host=guest_on, node=node, vm_state='error')
+    m.writes.instance |= {'host': guest_on, 'node': node, 'vm_state': 'error'}
     m.commit([_finished(m, ABANDON, Done({'guest_on': guest_on}))])
 
 

@@ -14,7 +14,7 @@ import dataclasses
 from typing import Any
 
 from migrator import exception
-from migrator.conductor.migration import hosts
+from migrator.conductor.migration import hosts, waiting
 from migrator.conductor.migration.context import MigrationContext
 from migrator.objects import Strategy
 from migrator.placement_client import allocation_state, allocations, candidates, providers
@@ -32,7 +32,7 @@ def move(m: MigrationContext) -> Verdict:
     assert record is not None
     assert record.input is not None
     generation = record.input['instance_generation']
-    fresh = m.first_try('move_allocation')
+    fresh = m.journal.first_try(m.attempt, 'move_allocation')
     # The failure of the previous try has already counted this one.
     counted = m.ledger.of('move_allocation', 'Placement').tries > 0
     new: int | None = None
@@ -82,7 +82,7 @@ def give_back(m: MigrationContext) -> Verdict:
     for _ in range(_RACES):
         try:
             reading = strategy.observe(pair)
-            m.guard()
+            m.commit()
             if m.is_deleted():
                 return _bury(strategy, reading)
             match reading.state:
@@ -113,7 +113,7 @@ def give_back(m: MigrationContext) -> Verdict:
 def release(m: MigrationContext) -> Verdict:
     """Release the allocation at the source: moved -> released."""
     strategy, pair = _pair(m)
-    fresh = m.first_try('release_source_allocation') and m.row.strategy == Strategy.MIGRATION_OWNED
+    fresh = m.journal.first_try(m.attempt, 'release_source_allocation') and m.row.strategy == Strategy.MIGRATION_OWNED
     for _ in range(_RACES):
         try:
             if fresh:
@@ -125,11 +125,11 @@ def release(m: MigrationContext) -> Verdict:
             if reading.state is allocation_state.PairState.RELEASED:
                 return Done()
             if m.is_deleted():
-                m.guard()
+                m.commit()
                 return _bury(strategy, reading)
             if reading.state is not allocation_state.PairState.MOVED:
                 return _unknown(m, reading)
-            m.guard()
+            m.commit()
             with _lock_providers(m, pair):
                 strategy.release(
                     pair,
@@ -164,7 +164,7 @@ def write_for_host(m: MigrationContext, host: str, step: str) -> Verdict:
     for _ in range(_RACES):
         try:
             reading = strategy.observe(pair)
-            m.guard()
+            m.commit()
             if m.is_deleted():
                 return _bury(strategy, reading)
             # The generation is null only if Placement has no such consumer, since the database has the instance.
@@ -265,8 +265,8 @@ def _later(m: MigrationContext, error: exception.MigratorException, step: str, d
     hosts.back_off(m, wait)
     record = m.record(step, direction)
     if record is not None:
-        m.note_try(record, str(error))
-    m.note_waiting(str(error))
+        hosts.note_try(m, record, str(error))
+    waiting.note_waiting(m, str(error))
     return Parked(f'Placement: {error}')
 
 

@@ -43,7 +43,7 @@ def prepare(m: MigrationContext) -> Found:
     assert record is not None
     data = migrate_data(m, 'check_can_live_migrate_source')
     found = hosts.carry_out(m, m.destination, 'pre_live_migration', record, instance=m.instance, migrate_data=data)
-    if isinstance(found, Parked) and m.is_down(m.destination):
+    if isinstance(found, Parked) and m.tools.is_down(m.destination):
         return Failed(f'Host {m.destination} is down.')
     return found
 
@@ -63,7 +63,7 @@ def queue(m: MigrationContext) -> Failed | Parked:
     )
     if isinstance(found, protocol.Report):
         # The job has ended before the first poll.
-        m.wake_at = m.tools.threads.clock.monotonic()
+        m.ledger.wake_now()
         return Parked(f'a poll of {m.source} for how the job ended')
     return found
 

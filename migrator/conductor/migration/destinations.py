@@ -13,6 +13,7 @@ from migrator.db.services import Place
 from migrator.objects import Instance, Migration
 from migrator.placement_client import allocation_state, allocations, candidates
 from migrator.placement_client.client import PlacementClient
+from migrator.saga import log
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,20 @@ class Destination:
     allocation: allocation_state.Allocations
     source_allocation: allocation_state.Allocations
     instance_generation: int
+
+
+def tried(journal: log.Journal, attempt: int) -> dict[str, str]:
+    """Return the hosts of the attempts before ``attempt``, each with the reason of its failure."""
+    found: dict[str, str] = {}
+    for record in journal.all():
+        if record.attempt < attempt and record.step == 'move_allocation' and record.input:
+            reasons = [
+                str(other.result.get('reason'))
+                for other in journal.of_attempt(record.attempt)
+                if other.state == log.StepState.FAILED and other.result
+            ]
+            found[str(record.input['host'])] = '; '.join(reasons)
+    return found
 
 
 def choose(

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from migrator import exception
 from migrator.conductor.compute_client import HostBusy
 from migrator.conductor.migration import context, settle_table, waiting
+from migrator.conductor.migration.ledger import Wait
 from migrator.objects import protocol
 from migrator.saga import log
 from migrator.saga.step import Done, Failed, Parked, Stuck
@@ -29,6 +31,31 @@ _ADVANCING = (
 )
 
 
+def command(m: context.MigrationContext, host: str, step: str) -> protocol.Command:
+    """Return the command that identifies a step to a host."""
+    return protocol.Command(
+        migration_uuid=m.row.uuid,
+        instance_uuid=m.row.instance_uuid,
+        step=step,
+        epoch=m.row.epoch,
+        owner=m.row.owner or m.tools.owner,
+        reply_to=m.tools.server,
+        boot_id=m.boots.get(host) or '',
+        tenure=m.row.tenure,
+    )
+
+
+def reread_boots(m: context.MigrationContext) -> None:
+    """Read the boot_ids of the hosts again.
+
+    :raises migrator.exception.NotOwner: another conductor owns the migration, or it is in another epoch.
+    """
+    row, boots = m.tools.database.migrations.reread(m.row)
+    if (row.owner, row.epoch) != (m.row.owner, m.row.epoch):
+        raise exception.NotOwner(migration_uuid=row.uuid, owner=m.row.owner, epoch=m.row.epoch)
+    m.boots |= boots
+
+
 def check(m: context.MigrationContext, host: str, step: str, **payload: Any) -> protocol.Report | Failed | Parked:
     """Run a check at a host and return its report. A check without a reply fails.
 
@@ -38,7 +65,7 @@ def check(m: context.MigrationContext, host: str, step: str, **payload: Any) -> 
     if isinstance(answer, exception.RPCTimeout):
         return _unanswered(m, host, step, answer)
     if isinstance(answer, exception.ServiceUnreachable):
-        m.wake_by(m.tools.threads.clock.monotonic() + LOOK_AGAIN)
+        m.ledger.wake_by(m.tools.threads.clock.monotonic() + LOOK_AGAIN)
         return Parked(f'the message broker, to send {step} to {host}', hosts=())
     if isinstance(answer, exception.MigratorException):
         return Failed(str(answer))
@@ -61,7 +88,7 @@ def _unanswered(m: context.MigrationContext, host: str, step: str, error: except
     wait = m.ledger.of(step, host)
     wait.tries += 1
     try:
-        answers = m.tools.hosts.ask(host, [m.order(host, 'poll')]) is not None
+        answers = m.tools.hosts.ask(host, [command(m, host, 'poll')]) is not None
     except HostBusy:
         return _wait_for_call_slot(host)
     if wait.tries > 1 if answers else m.tools.hosts.unanswered_for(host) >= m.tools.options.service_down_time:
@@ -81,8 +108,8 @@ def _still_checking(m: context.MigrationContext, host: str, step: str) -> Failed
     patience = m.tools.hosts.api.long_timeout
     if lasted >= patience:
         return Failed(f'Host {host} did not end {step} within {patience:g} s: look at its compute service.')
-    m.waits_on.add(host)
-    m.wake_by(now)
+    m.ledger.waits_on.add(host)
+    m.ledger.wake_by(now)
     return Parked(f'{host} to end {step}')
 
 
@@ -96,17 +123,17 @@ def carry_out(
     :returns: the report of work that has ended, or the verdict until then.
     """
     report = _known_report(m, host, step, record)
-    if report is None and (host, step) not in m.unsure:
+    if report is None and (host, step) not in m.replies.unsure:
         answer = _send(m, host, step, payload)
         if isinstance(answer, exception.MigratorException):
-            m.unsure.add((host, step))
+            m.replies.unsure.add((host, step))
         elif isinstance(answer, (Parked, Failed)):
             return answer
         elif answer.report is not None:
-            m.take_report(answer.report)
+            m.replies.take_report(answer.report, m.row.epoch)
             report = answer.report
     if report is None or report.state == protocol.WorkState.RUNNING:
-        m.waits_on.add(host)
+        m.ledger.waits_on.add(host)
         return Parked(f'{host} to end {step}')
     m.tools.hosts.acknowledge(report)
     return report
@@ -124,7 +151,7 @@ def retry(
     wait = m.ledger.of(step, host)
     if wait.next_try > m.tools.threads.clock.monotonic():
         # Another event has woken the run, such as the other post step.
-        m.wake_by(wait.next_try)
+        m.ledger.wake_by(wait.next_try)
         return wait.stuck or _next_try(host, wait)
     outcome = carry_out(m, host, step, record, **payload)
     if not isinstance(outcome, Parked):
@@ -132,7 +159,7 @@ def retry(
     if isinstance(outcome, protocol.Report):
         if outcome.state == protocol.WorkState.DONE:
             return Done()
-        m.reports.pop((host, step), None)
+        m.replies.reports.pop((host, step), None)
         facts = outcome.result or {}
         if facts.get('here'):
             return _stuck(
@@ -145,7 +172,7 @@ def retry(
         reason = outcome.reason or 'no reason given'
     elif isinstance(outcome, Failed):
         reason = outcome.reason
-    elif m.is_down(host):
+    elif m.tools.is_down(host):
         m.defer(host, step, f'{host} is down', _for_cleanup(m))
         return Done({'owed': f'{host} is down'})
     else:
@@ -157,13 +184,13 @@ def retry(
             return Stuck(f'Host {host} is up and cannot restore the guest ({reason}): look at its hypervisor.')
         m.defer(host, step, reason, _for_cleanup(m))
         return Done({'owed': reason})
-    m.note_try(record, reason)
+    note_try(m, record, reason)
     wait.reason = reason
     back_off(m, wait)
     return _next_try(host, wait)
 
 
-def _next_try(host: str, wait: waiting.Wait) -> Parked:
+def _next_try(host: str, wait: Wait) -> Parked:
     return Parked(f'the next try of {wait.what} at {host}, which has failed ({wait.reason})')
 
 
@@ -171,7 +198,21 @@ def _wait_for_call_slot(host: str) -> Parked:
     return Parked(f'a free call slot of {host}', patient=True, hosts=())
 
 
-def back_off(m: context.MigrationContext, wait: waiting.Wait) -> None:
+def note_try(m: context.MigrationContext, record: log.StepRecord, reason: str) -> None:
+    """Write that a step which is always retried has failed, if the reason is new.
+
+    The writes that steps have collected stay pending. They belong to the commit of a finished step.
+    """
+    tried = dataclasses.replace(record, tries=record.tries + 1, result={'reason': reason})
+    known = (m.record(record.step, record.direction) or record).result
+    if known is None or known.get('reason') != reason:
+        if not m.tools.database.migrations.note_try(m.row, tried):
+            return
+        m.row = m.row.replace(log_seq=m.row.log_seq + 1)
+    m.journal.put([tried])
+
+
+def back_off(m: context.MigrationContext, wait: Wait) -> None:
     """Delay the next try of a failed step, twice as long each time, up to a minute, with jitter."""
     first, last = _BACKOFF
     # The exponent is limited because a step that is always retried could overflow a float.
@@ -180,12 +221,12 @@ def back_off(m: context.MigrationContext, wait: waiting.Wait) -> None:
     _delay(m, wait, pause)
 
 
-def _delay(m: context.MigrationContext, wait: waiting.Wait, seconds: float) -> None:
+def _delay(m: context.MigrationContext, wait: Wait, seconds: float) -> None:
     wait.next_try = m.tools.threads.clock.monotonic() + seconds
-    m.wake_by(wait.next_try)
+    m.ledger.wake_by(wait.next_try)
 
 
-def _stuck(m: context.MigrationContext, wait: waiting.Wait, reason: str) -> Stuck:
+def _stuck(m: context.MigrationContext, wait: Wait, reason: str) -> Stuck:
     """Return Stuck, and try the step again after a pause instead of as fast as its host answers."""
     _delay(m, wait, LOOK_AGAIN)
     wait.stuck = Stuck(reason)
@@ -197,12 +238,12 @@ def _for_cleanup(m: context.MigrationContext) -> dict[str, Any]:
     return {'migrate_data': m.result('pre_live_migration').get('migrate_data')}
 
 
-def send_request(m: context.MigrationContext, wait: waiting.Wait, request: str, **payload: Any) -> None:
+def send_request(m: context.MigrationContext, wait: Wait, request: str, **payload: Any) -> None:
     """Send a request to the source, unless it has accepted it lately, and wake the run for the next time."""
     now = m.tools.threads.clock.monotonic()
     if wait.next_try <= now and send_request_once(m, m.source, request, **payload):
         wait.next_try = now + SEND_AGAIN
-    m.wake_by(wait.next_try if wait.next_try > now else now + SEND_AGAIN)
+    m.ledger.wake_by(wait.next_try if wait.next_try > now else now + SEND_AGAIN)
 
 
 def send_request_once(m: context.MigrationContext, host: str, step: str, **payload: Any) -> bool:
@@ -214,41 +255,41 @@ def send_request_once(m: context.MigrationContext, host: str, step: str, **paylo
 def look_at(m: context.MigrationContext, host: str) -> settle_table.Host:
     """Poll a host in the present epoch, and return what it reports of the guest, for the table."""
     found = _poll(m, host)
-    (m.unheard.add if found.observed is settle_table.Observed.MISSING else m.unheard.discard)(host)
+    (m.replies.unheard.add if found.observed is settle_table.Observed.MISSING else m.replies.unheard.discard)(host)
     return found
 
 
 def _poll(m: context.MigrationContext, host: str) -> settle_table.Host:
     # The earlier observation no longer counts. A later poll with the same content is news then, and wakes the run.
-    m.seen.pop(host, None)
+    m.replies.seen.pop(host, None)
     if m.tools.hosts.was_silent(host, m.tools.options.poll_interval):
         # Another migration has just polled the host in vain. Waiting for a second time-out would add nothing.
-        m.waits_on.add(host)
+        m.ledger.waits_on.add(host)
         return _unreachable(m, host)
     try:
-        found = m.tools.hosts.ask(host, [m.order(host, 'poll')], in_line=True)
+        found = m.tools.hosts.ask(host, [command(m, host, 'poll')], in_line=True)
     except HostBusy:
         # The host was not polled, so a missing answer says nothing about it.
-        m.unasked.add(host)
+        m.replies.unasked.add(host)
         return settle_table.Host(settle_table.Observed.MISSING)
     observation = next((one for one in found or [] if one.migration_uuid == m.row.uuid), None)
     if observation is None:
         if found is not None:
-            m.note_unresponsive(host)
-        m.waits_on.add(host)
+            m.replies.note_unresponsive(host)
+        m.ledger.waits_on.add(host)
         return _unreachable(m, host)
-    m.take_observation(observation)
+    m.replies.take_observation(observation, m.row.epoch)
     if observation.refusal == protocol.Refusal.EPOCH:
         m.raise_epoch(observation.epoch)
     if observation.refusal == protocol.Refusal.TENURE:
         # No other migration of the instance is in progress: a cleanup was there, or the database was restored.
         m.raise_epoch(observation.epoch, observation.tenure)
     if observation.refusal == protocol.Refusal.BOOT:
-        m.reread_boots()
+        reread_boots(m)
     if observation.refusal is not None or observation.epoch > m.row.epoch:
-        m.waits_on.add(host)
+        m.ledger.waits_on.add(host)
         return settle_table.Host(settle_table.Observed.MISSING)
-    m.end_silence(host)
+    waiting.end_silence(m, host)
     return observed_in(m, observation)
 
 
@@ -257,16 +298,18 @@ def ask_first(m: context.MigrationContext) -> Parked | Stuck | None:
 
     :returns: what the migration waits for, if a host that is not down does not answer.
     """
-    while m.must_ask:
+    while m.replies.must_ask:
         epoch = m.row.epoch
-        answers = {host: look_at(m, host) for host in sorted(m.must_ask)}
+        answers = {host: look_at(m, host) for host in sorted(m.replies.must_ask)}
         if m.row.epoch != epoch:
-            m.must_ask = set(m.hosts)
+            m.replies.must_ask = set(m.row.hosts)
             continue
-        m.must_ask = {host for host, answer in answers.items() if answer.observed is settle_table.Observed.MISSING}
-        if m.must_ask:
-            m.waits_on |= m.must_ask
-            return wait_for_observation(m, *sorted(m.must_ask))
+        m.replies.must_ask = {
+            host for host, answer in answers.items() if answer.observed is settle_table.Observed.MISSING
+        }
+        if m.replies.must_ask:
+            m.ledger.waits_on |= m.replies.must_ask
+            return wait_for_observation(m, *sorted(m.replies.must_ask))
     return None
 
 
@@ -276,13 +319,13 @@ def wait_for_observation(m: context.MigrationContext, *hosts: str) -> Parked | S
     It is stuck if a host has answered for a long time without reporting this guest.
     """
     for host in hosts:
-        if m.unresponsive_for(host) >= m.tools.options.service_down_time:
+        if m.replies.unresponsive_for(host) >= m.tools.options.service_down_time:
             return Stuck(
                 f'Host {host} answers, but its hypervisor has not reported the guest for a long time: look at the '
                 'hypervisor, and at the log of the compute service there. The migration goes on once the host reports '
                 'the guest. Otherwise stop that service, fence the host, and declare it forced down.'
             )
-    if m.unasked.issuperset(hosts):
+    if m.replies.unasked.issuperset(hosts):
         return _wait_for_call_slot(' and '.join(hosts))
     return Parked(f'{", ".join(sorted(hosts))} to report where the guest is', hosts=hosts)
 
@@ -308,19 +351,19 @@ def _has_ended(m: context.MigrationContext, observation: protocol.Observation) -
     """
     if observation.entry in (protocol.Entry.QUEUED, protocol.Entry.STARTED):
         return False
-    report = m.reports.get((observation.host, 'live_migration'))
+    report = m.replies.reports.get((observation.host, 'live_migration'))
     return report is not None and report.boot_id == observation.boot_id and report.state != protocol.WorkState.RUNNING
 
 
 def _unreachable(m: context.MigrationContext, host: str) -> settle_table.Host:
-    if not m.is_down(host):
+    if not m.tools.is_down(host):
         return settle_table.Host(settle_table.Observed.MISSING)
     forced = m.tools.database.services.get_compute(host).forced_down
     return settle_table.Host(settle_table.Observed.DOWN, forced_down=forced)
 
 
 def _known_report(m: context.MigrationContext, host: str, step: str, record: log.StepRecord) -> protocol.Report | None:
-    found = m.reports.get((host, step))
+    found = m.replies.reports.get((host, step))
     return found if found is not None and found.epoch >= record.epoch else None
 
 
@@ -328,35 +371,34 @@ def _send(
     m: context.MigrationContext, host: str, step: str, payload: dict[str, Any]
 ) -> protocol.Answer | Failed | Parked | exception.MigratorException:
     """Send a command, and send it again if the host has restarted and its new boot_id is known."""
-    command = m.order(host, step)
-    answer = protocol.Answer()
+    order, answer = command(m, host, step), protocol.Answer()
     if step in _ADVANCING:
         # Without a reply the command may still be on its way.
-        m.settling = False
+        m.replies.settling = False
     for _ in range(2):
         try:
-            answer = m.tools.hosts.tell(host, step, command, **payload)
+            answer = m.tools.hosts.tell(host, step, order, **payload)
         except HostBusy:
-            m.note_unsent(step)
+            m.replies.note_unsent(m.attempt, m.row.epoch, step)
             return _wait_for_call_slot(host)
         except (exception.ServiceUnreachable, exception.RemoteError) as error:
-            m.note_sent(step)
-            m.waits_on.add(host)
+            m.replies.note_sent(m.attempt, m.row.epoch, step)
+            m.ledger.waits_on.add(host)
             return error
-        m.note_sent(step)
+        m.replies.note_sent(m.attempt, m.row.epoch, step)
         if answer.refusal != protocol.Refusal.BOOT:
             break
-        m.reread_boots()
-        if m.order(host, step).boot_id == command.boot_id:
+        reread_boots(m)
+        if command(m, host, step).boot_id == order.boot_id:
             break
-        command = m.order(host, step)
+        order = command(m, host, step)
     if answer.refusal is None:
         return answer
     if answer.refusal in (protocol.Refusal.EPOCH, protocol.Refusal.TENURE):
         m.raise_epoch(answer.seen, answer.seen_tenure if answer.refusal == protocol.Refusal.TENURE else None)
-        m.wake_at = m.tools.threads.clock.monotonic()
+        m.ledger.wake_now()
         return Parked('a poll of the hosts in a new epoch')
     if answer.refusal == protocol.Refusal.STOPPING:
         return Failed(f'Host {host} is stopping and accepts no new work.')
-    m.waits_on.add(host)
+    m.ledger.waits_on.add(host)
     return Parked(f'{host} to be ready after its start')

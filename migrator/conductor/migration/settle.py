@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from migrator import exception
-from migrator.conductor.migration import commands, hosts, settle_table
+from migrator.conductor.migration import commands, hosts, settle_table, waiting
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.conductor.migration.settle_table import Act, Column, Decision, Host, Observed
 from migrator.db import types
@@ -43,7 +43,7 @@ def settle(m: MigrationContext) -> Settlement:
     while True:
         source = observe_source(m)
         if source.observed is Observed.MISSING:
-            m.waits_on = {m.source}
+            m.ledger.waits_on = {m.source}
             return hosts.wait_for_observation(m, m.source)
         # The destination is polled after the source has answered, since the guest may move between the two polls.
         destination = hosts.look_at(m, m.destination) if m.destination else Host(Observed.ABSENT)
@@ -57,7 +57,7 @@ def settle(m: MigrationContext) -> Settlement:
         if decision.act is Act.ASK:
             asked_again = True
             continue
-        if decision.act in (Act.BACK, Act.ABORT, Act.ERROR) and not m.settling:
+        if decision.act in (Act.BACK, Act.ABORT, Act.ERROR) and not m.replies.settling:
             # A sent step is undone only once every host refuses it: raise the epoch, and poll again.
             m.raise_epoch()
             asked_again = False
@@ -75,18 +75,18 @@ def _settle_without_poll(m: MigrationContext) -> Settlement | None:
         chosen = m.record('move_allocation')
         asked = chosen is not None and chosen.input
         return Back(m.abort_reason) if m.abort_reason is not None and not asked else None
-    report = m.reports.get((m.source, 'live_migration'))
-    if m.abort_reason is not None or report is None or report.epoch < m.row.epoch or m.settling:
+    report = m.replies.reports.get((m.source, 'live_migration'))
+    if m.abort_reason is not None or report is None or report.epoch < m.row.epoch or m.replies.settling:
         return None
-    if report.state != protocol.WorkState.RUNNING or any(m.is_down(host) for host in m.hosts):
+    if report.state != protocol.WorkState.RUNNING or any(m.tools.is_down(host) for host in m.row.hosts):
         return None
-    if m.unresponsive_for(m.source) >= m.tools.options.service_down_time:
+    if m.replies.unresponsive_for(m.source) >= m.tools.options.service_down_time:
         return None
-    seen = m.seen.get(m.source)
+    seen = m.replies.seen.get(m.source)
     if seen is not None and hosts.observed_in(m, seen).observed not in _ON_ITS_WAY:
         # Events report the begin and the end of a job, but not post-copy.
         return None
-    m.waits_on = {m.source}
+    m.ledger.waits_on = {m.source}
     if (report.result or {}).get('started'):
         _note_running(m)
         _force_complete(m)
@@ -109,7 +109,7 @@ def observe_source(m: MigrationContext) -> Host:
         # The source closed its queue before it reported the stop. That boot accepts no late command, and no later boot
         # is sent a migration with an abort request. The source may be unreachable for ever.
         return Host(Observed.RETURNED)
-    report = m.reports.get((m.source, 'live_migration'))
+    report = m.replies.reports.get((m.source, 'live_migration'))
     if report is not None and report.epoch >= m.row.epoch and report.state == protocol.WorkState.DONE:
         if (report.result or {}).get('verdict') == 'completed':
             # The driver guarantees that the source's copy can never run again.
@@ -136,7 +136,7 @@ def _would_have_ended(m: MigrationContext) -> bool:
     block = commands.migrate_data(m, 'pre_live_migration').block_migration
     disks = flavor.root_gb + flavor.ephemeral_gb if block else 0
     longest = SECONDS_PER_GIB * (max(2.0, flavor.memory_mb / 1024) + disks)
-    return bool((m.now() - began).total_seconds() >= longest)
+    return bool((m.tools.threads.clock.now() - began).total_seconds() >= longest)
 
 
 def job_has_ended(m: MigrationContext) -> Parked | Stuck | None:
@@ -146,21 +146,21 @@ def job_has_ended(m: MigrationContext) -> Parked | Stuck | None:
         return None
     source = hosts.look_at(m, m.source)
     if source.observed is Observed.MISSING:
-        m.waits_on = {m.source}
+        m.ledger.waits_on = {m.source}
         return hosts.wait_for_observation(m, m.source)
     if source.observed in _JOB:
-        m.waits_on = {m.source}
+        m.ledger.waits_on = {m.source}
         return Parked(f'the last pages to leave {m.source}')
     broken = source.observed is Observed.BROKEN
     if source.observed is Observed.DOWN and m.destination:
         # The destination lacks the pages that the source still has to send.
         destination = hosts.look_at(m, m.destination)
         if destination.observed is Observed.MISSING:
-            m.waits_on = {m.destination}
+            m.ledger.waits_on = {m.destination}
             return hosts.wait_for_observation(m, m.destination)
         broken = destination.observed is Observed.BROKEN
         if destination.post_copy and not broken:
-            m.waits_on = set(m.hosts)
+            m.ledger.waits_on = set(m.row.hosts)
             return Parked(f'the last pages to leave {m.source}, which is down', hosts=(m.source,))
     if broken:
         return Stuck(f'Post-copy broke off: neither {m.source} nor {m.destination} has all of the memory.')
@@ -175,9 +175,9 @@ def _go_on(m: MigrationContext, decision: Decision, source: Host, destination: H
 
 
 def _queue(m: MigrationContext, _decision: Decision, _source: Host, _destination: Host) -> Settlement:
-    m.reports.pop((m.source, 'live_migration'), None)
+    m.replies.reports.pop((m.source, 'live_migration'), None)
     verdict = commands.queue(m)
-    report = m.reports.get((m.source, 'live_migration'))
+    report = m.replies.reports.get((m.source, 'live_migration'))
     if report is not None and (report.result or {}).get('gone'):
         return Stuck(
             f'Source {m.source} no longer has the guest, and destination {m.destination} only waits for it: look which '
@@ -188,13 +188,13 @@ def _queue(m: MigrationContext, _decision: Decision, _source: Host, _destination
 
 def _prepare(m: MigrationContext, _decision: Decision, _source: Host, _destination: Host) -> Settlement:
     assert m.destination is not None
-    m.reports.pop((m.destination, 'pre_live_migration'), None)
+    m.replies.reports.pop((m.destination, 'pre_live_migration'), None)
     found = commands.prepare(m)
     if not isinstance(found, protocol.Report):
         return found
     if found.state != protocol.WorkState.DONE:
         return Failed(f'Host {m.destination} could not prepare for the guest again: {found.reason}')
-    m.wake_at = m.tools.threads.clock.monotonic()
+    m.ledger.wake_now()
     return Parked('another poll of both hosts')
 
 
@@ -236,7 +236,7 @@ def _abort(m: MigrationContext, _decision: Decision, source: Host, _destination:
         hosts.send_request(m, wait, request, instance=m.guest, migration=m.row)
     except exception.ServiceTooOld as error:
         pause = Parked(f'the copy to begin, since only then it can be aborted: {error}', patient=True)
-    m.waits_on = {m.source}
+    m.ledger.waits_on = {m.source}
     return pause
 
 
@@ -248,17 +248,17 @@ def _see_running(m: MigrationContext, decision: Decision, source: Host, destinat
 
 def _wait(m: MigrationContext, decision: Decision, source: Host, destination: Host) -> Settlement:
     """Wait for an event of the source, or poll a host without a valid answer again."""
-    m.waits_on = {m.source}
+    m.ledger.waits_on = {m.source}
     unheard = m.destination if destination.observed is Observed.MISSING else None
     if unheard:
-        m.waits_on = set(m.hosts)
+        m.ledger.waits_on = set(m.row.hosts)
         found = hosts.wait_for_observation(m, unheard)
         if isinstance(found, Stuck):
             return found
     # The migration waits with the source down only while its hypervisor may still copy.
     alone = source.observed is Observed.DOWN and destination.observed is Observed.WAITING
     if alone:
-        m.note_silence(m.source, m.tools.hosts.silent_for(m.source), answers=False, helps=_COPIES)
+        waiting.note_silence(m, m.source, m.tools.hosts.silent_for(m.source), answers=False, helps=_COPIES)
     # Force completion pauses a guest long before it moves.
     forced = source.observed is Observed.CUTOVER_JOB and m.row.force_complete_requested_at is not None
     goes_on = (source.observed in _MAY_LAST or forced or alone) and m.outcome is None and m.abort_reason is None
@@ -295,7 +295,7 @@ def _force_complete(m: MigrationContext) -> None:
 
 
 def _verdict_of(m: MigrationContext) -> str | None:
-    report = m.reports.get((m.source, 'live_migration'))
+    report = m.replies.reports.get((m.source, 'live_migration'))
     if report is None or report.state == protocol.WorkState.RUNNING:
         return None
     return report.reason or f'The hypervisor of {m.source} ended the job: {(report.result or {}).get("verdict")}.'

@@ -7,13 +7,14 @@ See ``doc/source/decisions/0018-every-wait-has-a-reason.rst``.
 
 from __future__ import annotations
 
-import dataclasses
+import datetime
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from migrator import executors
-from migrator.objects import MigrationStatus, Outcome
+from migrator.conductor.migration.context import MigrationContext
+from migrator.conductor.migration.ledger import Wait
+from migrator.objects import MigrationStatus, Outcome, base, protocol
 from migrator.saga import log
 from migrator.saga.step import Parked, Stuck
 
@@ -27,81 +28,20 @@ _RESTARTS = 3
 _NO_BROKER = ' cannot reach the message broker since '
 #: The beginning of the reason of a migration that is stuck without progress.
 _LONG = 'No progress: the migration has waited too long for '
+#: Whether a host answers -> how ``waits_for`` begins while that host does not report the guest.
+_SILENCES = {False: '{} has not answered ', True: '{} answers, but its hypervisor has not reported the guest '}
 
 
-@dataclasses.dataclass
-class Wait:
-    """Something that a migration waits for.
-
-    :ivar what: a step, request or cleanup of a host; or the reason with which a run has ended, for an operator.
-    :ivar hosts: the hosts that it waits for; empty: no host.
-    :ivar since: when the wait began (monotonic seconds).
-    :ivar patience: seconds after which the wait counts as stuck; infinite: for a queue or call slot, or a copy.
-    :ivar tries: the number of failures.
-    :ivar next_try: the time of the next try (monotonic seconds).
-    :ivar stuck: the verdict until the next try, if the step is stuck.
-    :ivar reason: the reason of the last failure.
-    """
-
-    what: str
-    hosts: tuple[str, ...]
-    since: float
-    patience: float = math.inf
-    tries: int = 0
-    next_try: float = -math.inf
-    stuck: Stuck | None = None
-    reason: str = ''
-
-
-class Ledger:
-    """Everything that a migration waits for. It is in the memory of the owner; the next owner starts again.
-
-    :ivar last: the wait with which the last run ended; None: it made progress, or that is not known.
-    :ivar progress: the progress of the migration at that time.
-    :ivar boots: the boot_ids of the hosts that it waited for at that time.
-    :ivar begun: patience -> when a wait of this patience first began since the last progress (monotonic seconds). A
-        migration may alternate between waiting for a host and waiting for its call slot. Neither restarts the other.
-    :ivar restarts: the number of restarts of the awaited hosts since the last progress.
-    :ivar in_status: whether the status of the migration shows what it waits for.
-    :ivar written: the text that was last written to ``waits_for``.
-    """
-
-    def __init__(self, clock: executors.Clock) -> None:
-        self._clock = clock
-        self._waits: dict[tuple[str, ...], Wait] = {}
-        self.last: Wait | None = None
-        self.progress: Any = None
-        self.boots: Mapping[str, str | None] = {}
-        self.begun: Mapping[float, float] = {}
-        self.restarts = 0
-        self.in_status = False
-        self.written: str | None = None
-
-    def of(self, what: str, *hosts: str) -> Wait:
-        """Return the wait for something; begin it now if there is none."""
-        return self._waits.setdefault((what, *hosts), Wait(what, hosts, self._clock.monotonic()))
-
-    def forget_tries(self) -> None:
-        """Forget all failures, so that everything is tried again at once."""
-        self._waits.clear()
-
-    def forget_stuck(self) -> None:
-        """Clear every stuck verdict, so that its step is tried again at once."""
-        for wait in self._waits.values():
-            if wait.stuck is not None:
-                wait.stuck, wait.next_try = None, -math.inf
-
-
-def wait_for(m: Any, pause: Parked) -> Parked | Stuck:
+def wait_for(m: MigrationContext, pause: Parked) -> Parked | Stuck:
     """Record what a migration waits for, and since when it has made no progress. Write it once it lasts.
 
-    :param m: the :class:`migrator.conductor.migration.context.MigrationContext`.
     :returns: the pause, or Stuck if the wait has lasted too long.
     """
     now, down_time, ledger = m.tools.threads.clock.monotonic(), m.tools.options.service_down_time, m.ledger
     # An abort request limits even a wait that may otherwise last any time.
     patience = math.inf if pause.patient and m.row.abort_requested_at is None else PATIENCE * down_time
-    hosts, progress, begun = tuple(sorted(m.waits_on if pause.hosts is None else pause.hosts)), _progress(m), {}
+    hosts, progress = tuple(sorted(ledger.waits_on if pause.hosts is None else pause.hosts)), _progress(m)
+    begun: dict[float, float] = {}
     boots = dict(m.boots)
     if ledger.last is None and _is_kept_stuck(m, pause):
         begun = {patience: now - patience}
@@ -123,41 +63,104 @@ def wait_for(m: Any, pause: Parked) -> Parked | Stuck:
         there = f'the hypervisor of {" and ".join(hosts)}, and at the log of the compute service there'
         look = there if hosts else f'the log of conductor {m.tools.server}'
         return Stuck(f'{_LONG}{pause.why}: look at {look}. The migration goes on once that has happened.')
-    written = m.row.waits_for is not None and (m.row.waits_for == ledger.written or _NO_BROKER in m.row.waits_for)
-    if written and not m.row.waits_for.startswith(f'for {pause.why}, '):
+    shown = m.row.waits_for or ''
+    written = shown == ledger.written or _NO_BROKER in shown
+    if written and not shown.startswith(f'for {pause.why}, '):
         # The wait that the text names is over.
-        m.note_waiting(None)
+        note_waiting(m, None)
     if lasted >= down_time and not lasts(m) and m.row.waits_for is None:
-        m.note_waiting(f'for {pause.why}, {m.since(lasted)}')
+        note_waiting(m, f'for {pause.why}, {_since(m, lasted)}')
         ledger.written = m.row.waits_for
     return pause
 
 
-def lasts(m: Any) -> bool:
+def lasts(m: MigrationContext) -> bool:
     """Return whether the status alone shows the wait: for a slot in the queue, or for the copy."""
     return m.ledger.last is not None and m.ledger.in_status
 
 
-def _have_restarted(m: Any, boots: Mapping[str, str | None], hosts: Sequence[str]) -> bool:
+def _have_restarted(m: MigrationContext, boots: Mapping[str, str | None], hosts: Sequence[str]) -> bool:
     """Return whether one of the hosts has another boot_id than in ``boots``."""
     return any(host in boots and boots[host] != m.boots.get(host) for host in hosts)
 
 
-def _progress(m: Any) -> Any:
+def _progress(m: MigrationContext) -> Any:
     """Return a value that changes whenever the migration makes progress."""
     done = [one for one in m.journal.all() if one.state != log.StepState.INTENT]
-    row, seen = m.row, m.seen.get(m.source)
+    row, seen = m.row, m.replies.seen.get(m.source)
     # The figures of a copy count only after the outcome forward. The progress of a copy under abort means nothing.
     figures = seen.progress if seen is not None and row.outcome == Outcome.FORWARD else None
     requests = row.abort_requested_at, row.abandon_requested_at
     return row.status, row.outcome, row.attempt, requests, len(done), figures
 
 
-def _is_kept_stuck(m: Any, pause: Parked) -> bool:
+def _is_kept_stuck(m: MigrationContext, pause: Parked) -> bool:
     """Return whether an earlier owner has written this reason, and none of the awaited hosts has restarted since."""
     reason, known = m.row.stuck_reason, m.stuck
     if reason is None or known is None or not reason.startswith(f'{_LONG}{pause.why}'):
         return False
     boots = known.payload.get('boots', {})
     asked = m.row.retry_requested_at is not None or m.row.abandon_requested_at is not None
-    return not asked and not _have_restarted(m, boots, sorted(m.waits_on))
+    return not asked and not _have_restarted(m, boots, sorted(m.ledger.waits_on))
+
+
+# --- what the row shows ----------------------------------------------------------------------------------------------
+
+
+def note_waiting(m: MigrationContext, why: str | None) -> None:
+    """Write what the migration waits for. The next commit removes it.
+
+    :param why: a sentence; None: nothing worth reporting.
+    """
+    why = None if why is None else base.text(why, protocol.LONGEST_REASON)
+    if m.row.waits_for != why and m.tools.database.migrations.note_progress(m.row, {'waits_for': why}):
+        m.row = m.row.replace(waits_for=why)
+
+
+def note_silence(m: MigrationContext, host: str, seconds: float, answers: bool, helps: str = '') -> str | None:
+    """Write which unresponsive host the migration waits for.
+
+    :param seconds: how long the host has not answered.
+    :param answers: whether the host answers, but does not report this guest.
+    :param helps: what the operator can do about it.
+    :returns: the message, or None if one is already written.
+    """
+    known = m.row.waits_for or ''
+    silence, other = _SILENCES[answers].format(host), _SILENCES[not answers].format(host)
+    if known and known.endswith(helps) and not known.startswith(other):
+        return None
+    known = known if known.startswith(silence) else f'{silence}{_since(m, seconds)}'
+    note_waiting(m, f'{known}{helps}')
+    return m.row.waits_for
+
+
+def is_said_silent(m: MigrationContext, host: str) -> bool:
+    """Return whether the row says that a host has not answered."""
+    return (m.row.waits_for or '').startswith(_SILENCES[False].format(host))
+
+
+def end_silence(m: MigrationContext, host: str) -> None:
+    """Remove the message that a host does not answer, since it has reported where the guest is."""
+    # Another conductor may have written the message, so it is recognised by its text.
+    if (m.row.waits_for or '').startswith(tuple(words.format(host) for words in _SILENCES.values())):
+        note_waiting(m, None)
+
+
+def note_stuck(m: MigrationContext, reason: str | None) -> None:
+    """Commit why an operator is needed, or that none is needed any more.
+
+    The migration keeps its status and both allocations, and is observed again.
+
+    :param reason: None: the state fits a known case again.
+    """
+    reason = None if reason is None else base.text(reason, protocol.LONGEST_REASON)
+    m.will(stuck_reason=reason)
+    if reason is None:
+        m.will(waits_for=m.row.waits_for)
+    m.log_stuck(reason)
+    m.commit()
+
+
+def _since(m: MigrationContext, seconds: float) -> str:
+    began = m.tools.threads.clock.now() - datetime.timedelta(seconds=seconds)
+    return f'since {began:%Y-%m-%d %H:%M:%S} UTC'

@@ -13,7 +13,7 @@ from typing import Any
 
 from migrator import exception
 from migrator.conductor import cleanups
-from migrator.conductor.migration import abandon, allocations, commands, destinations, hosts, settle
+from migrator.conductor.migration import abandon, allocations, commands, destinations, hosts, settle, waiting
 from migrator.conductor.migration.context import MigrationContext, Status
 from migrator.db import types
 from migrator.objects import base, protocol
@@ -81,9 +81,11 @@ def choose_destination(m: MigrationContext) -> Mapping[str, Any] | Verdict:
     tools = m.tools
     reachable = tools.broker.unbroken_for() >= tools.options.service_down_time
     try:
-        chosen = destinations.choose(tools.database, tools.placement, m.row, m.instance, m.tried(), reachable)
+        chosen = destinations.choose(
+            tools.database, tools.placement, m.row, m.instance, destinations.tried(m.journal, m.attempt), reachable
+        )
     except (exception.PlacementUnreachable, exception.PlacementConflict) as error:
-        m.note_waiting(str(error))
+        waiting.note_waiting(m, str(error))
         return Parked(f'Placement: {error}')
     except (exception.Invalid, exception.NotFound, exception.PlacementRefused) as error:
         return Failed(str(error))
@@ -179,7 +181,7 @@ def rollback_live_migration_at_source(m: MigrationContext) -> Verdict:
 
 def update_instance_host(m: MigrationContext) -> Verdict:
     """Set the instance's host to the destination, in the commit of the outcome."""
-    m.change_instance(host=m.row.dest_compute, node=m.row.dest_node)
+    m.writes.instance |= {'host': m.row.dest_compute, 'node': m.row.dest_node}
     return Done()
 
 

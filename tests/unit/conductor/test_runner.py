@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,59 +10,72 @@ from typing import Any
 import pytest
 
 from migrator import exception, executors
+from migrator.conductor.migration.ledger import Ledger
+from migrator.conductor.migration.replies import Replies
 from migrator.conductor.runner import Runner
+from migrator.objects import protocol
 from migrator.saga import log
 from migrator.saga.saga import Saga
 from migrator.saga.step import Kind, Parked, Step, Stuck
 from migrator.testing.simulation.threads import Simulation
 
 
+class Row(types.SimpleNamespace):
+    """A row without a database."""
+
+    def replace(self, **fields: Any) -> Row:
+        self.__dict__.update(fields)
+        return self
+
+
 class Subject:
     """A migration whose run is a function of the test."""
 
-    def __init__(self, uuid: str = 'm1') -> None:
-        self.row = types.SimpleNamespace(
+    def __init__(self, clock: executors.Clock, uuid: str = 'm1') -> None:
+        self.row = Row(
             uuid=uuid,
             instance_uuid='i1',
             request_id='req-1',
             migration_type='live-migration',
             stuck_reason=None,
+            waits_for=None,
             retry_requested_at=None,
+            abort_requested_at=None,
+            abandon_requested_at=None,
             checked_at=None,
             status='running',
+            outcome=None,
+            attempt=1,
             epoch=1,
+            hosts=['host1'],
         )
+        self.source = 'host1'
         self.journal = log.Journal()
         self.attempt, self.outcome, self.ended, self.abort_reason = 1, None, False, None
-        self.waits_on: set[str] = set()
-        self.must_ask: set[str] = set()
-        self.wake_at: float | None = None
-        self.ledger = types.SimpleNamespace(last=None)
-        self.tools = types.SimpleNamespace(server='conductor', broker=types.SimpleNamespace(check=lambda: None))
-        self.taken: list[Any] = []
+        self.boots: dict[str, str] = {}
+        self.stuck = None
+        self.ledger, self.replies = Ledger(clock), Replies(clock, settling=False)
+        self.tools = types.SimpleNamespace(
+            server='conductor',
+            broker=types.SimpleNamespace(check=lambda: None),
+            threads=types.SimpleNamespace(clock=clock),
+            options=types.SimpleNamespace(service_down_time=60.0),
+            database=types.SimpleNamespace(migrations=types.SimpleNamespace(note_progress=lambda *_args: True)),
+        )
         self.became: list[Subject] = []
-
-    def take_report(self, report: Any) -> None:
-        self.taken.append(report)
-
-    def take_observation(self, observation: Any) -> None:
-        self.taken.append(observation)
+        self.noted: list[str | None] = []
 
     def become(self, fresh: Subject) -> None:
         self.became.append(fresh)
 
-    def note_stuck(self, reason: str) -> None:
-        self.row.stuck_reason = reason
+    def will(self, **fields: Any) -> None:
+        self.row.replace(**fields)
 
-    def forget_writes(self) -> None:
-        pass
+    def log_stuck(self, reason: str | None) -> None:
+        self.noted.append(reason)
 
-    def wait_for(self, pause: Any) -> Any:
-        self.ledger.last = types.SimpleNamespace(what=pause.why, patience=math.inf if pause.patient else 300.0)
-        return pause
-
-    def commit(self, records: Any, outcome: Any = None) -> None:
-        raise AssertionError('this story writes nothing')
+    def commit(self, records: Any = (), outcome: Any = None) -> None:
+        assert not records, 'this saga writes nothing'
 
 
 class Scene:
@@ -72,12 +84,15 @@ class Scene:
         self.threads = simulation.process('conductor')
         self.act: Callable[[Subject], Any] = lambda subject: Parked('nothing')
         self.runs: list[str] = []
-        self.fresh: Subject | None = Subject()
+        self.fresh: Subject | None = self.subject()
         self.reloads = 0
         step = Step('act', Kind.PIVOT, do=self.do)
         saga: Saga[Any] = Saga(step, settle=lambda subject: Parked('nothing'))
         pool = executors.BoundedExecutor(8, self.threads)
         self.runner = Runner(self.threads, pool, lambda kind: saga, self.reload)
+
+    def subject(self, uuid: str = 'm1') -> Subject:
+        return Subject(self.threads.clock, uuid)
 
     def do(self, subject: Subject) -> Any:
         self.runs.append(subject.row.uuid)
@@ -95,7 +110,7 @@ def scene(seed: int | None) -> Iterator[Scene]:
 
 
 def test_taken_migration_runs_at_once_and_parks_without_a_thread(scene: Scene) -> None:
-    scene.runner.take(Subject())
+    scene.runner.take(scene.subject())
     scene.simulation.run_ready()
     assert scene.runs == ['m1']
     assert scene.runner.holds('m1')
@@ -116,7 +131,7 @@ def test_migration_woken_during_its_run_runs_again_afterwards(scene: Scene) -> N
         return Parked('nothing')
 
     scene.act = act
-    scene.runner.take(Subject())
+    scene.runner.take(scene.subject())
     scene.simulation.run_ready()
     for _ in range(5):
         scene.threads.start(lambda: scene.runner.wake('m1'), name='wake')
@@ -132,7 +147,7 @@ def test_two_migrations_run_at_the_same_time(scene: Scene) -> None:
     gate = scene.threads.event()
     scene.act = lambda subject: gate.wait() and Parked('nothing')
     for uuid in ('m1', 'm2'):
-        scene.runner.take(Subject(uuid))
+        scene.runner.take(scene.subject(uuid))
     scene.simulation.run_ready()
     assert sorted(scene.runs) == ['m1', 'm2']
     gate.set()
@@ -140,22 +155,26 @@ def test_two_migrations_run_at_the_same_time(scene: Scene) -> None:
 
 def test_unknown_migration_cannot_be_woken(scene: Scene) -> None:
     assert not scene.runner.wake('m1')
-    scene.runner.take(Subject())
+    scene.runner.take(scene.subject())
     assert scene.runner.wake('m1')
 
 
 def test_report_and_observation_are_recorded_before_the_next_run(scene: Scene) -> None:
-    subject = Subject()
+    subject = scene.subject()
     scene.runner.take(subject)
     scene.simulation.run_ready()
-    scene.runner.wake('m1', report='an event')
-    scene.runner.wake('m1', observation='an answer')
+    about = {'migration_uuid': 'm1', 'host': 'host1', 'boot_id': 'b', 'epoch': 1}
+    report = protocol.Report(**about, step='live_migration', state='running')
+    guest = protocol.Guest(instance_uuid='i1')
+    scene.runner.wake('m1', report=report)
+    scene.runner.wake('m1', observation=protocol.Observation(**about, guest=guest, reports=[report]))
     scene.simulation.run_ready()
-    assert sorted(subject.taken) == ['an answer', 'an event']
+    assert list(subject.replies.reports) == [('host1', 'live_migration')]
+    assert list(subject.replies.seen) == ['host1']
 
 
 def test_row_is_read_again_only_if_others_may_have_changed_it(scene: Scene) -> None:
-    subject = Subject()
+    subject = scene.subject()
     scene.runner.take(subject)
     scene.runner.wake('m1')
     scene.simulation.run_ready()
@@ -176,7 +195,7 @@ def test_change_during_a_read_causes_another_read(scene: Scene) -> None:
         return found
 
     scene.runner._reload = reload_and_change
-    scene.runner.take(Subject())
+    scene.runner.take(scene.subject())
     scene.simulation.run_ready()
     scene.runner.wake('m1', reread=True)
     scene.simulation.run_ready()
@@ -190,7 +209,7 @@ def test_refused_write_causes_a_read_and_another_run(scene: Scene) -> None:
         return Parked('nothing')
 
     scene.act = act
-    subject = Subject()
+    subject = scene.subject()
     scene.runner.take(subject)
     scene.simulation.run_ready()
     assert (scene.runs, subject.became) == (['m1', 'm1'], [scene.fresh])
@@ -198,7 +217,7 @@ def test_refused_write_causes_a_read_and_another_run(scene: Scene) -> None:
 
 def test_migration_of_another_owner_is_released(scene: Scene) -> None:
     scene.fresh = None
-    scene.runner.take(Subject())
+    scene.runner.take(scene.subject())
     scene.simulation.run_ready()
     scene.runner.wake('m1', reread=True)
     scene.simulation.run_ready()
@@ -214,12 +233,12 @@ def test_error_is_tried_again_later_from_the_stored_row(scene: Scene, error: Exc
         raise error
 
     scene.act = act
-    subject = Subject()
+    subject = scene.subject()
     scene.runner.take(subject)
     scene.simulation.run_ready()
     assert scene.runner.holds('m1')
-    assert subject.wake_at is not None
-    assert subject.wake_at > scene.threads.clock.monotonic()
+    assert subject.ledger.wake_at is not None
+    assert subject.ledger.wake_at > scene.threads.clock.monotonic()
     scene.act = lambda subject: Parked('nothing')
     scene.runner.wake('m1')
     scene.simulation.run_ready()
@@ -235,7 +254,7 @@ def test_three_equal_errors_in_a_row_make_it_stuck(scene: Scene) -> None:
         KeyError('uuid\udc80'),
     ]
     errors += [KeyError('uuid\udc80')] * 2
-    scene.fresh = subject = Subject()
+    scene.fresh = subject = scene.subject()
     scene.runner.take(subject)
     scene.simulation.run_ready()
     reasons = []
@@ -270,7 +289,7 @@ def test_second_take_does_not_run_it_twice(scene: Scene) -> None:
 
     scene.act = act
     for _ in range(2):
-        scene.runner.take(Subject())
+        scene.runner.take(scene.subject())
         scene.simulation.run_ready()
     gate.set()
     scene.simulation.run_ready()
@@ -281,13 +300,13 @@ def test_error_during_a_read_is_tried_again(scene: Scene) -> None:
     def fail(uuid: str) -> Any:
         raise exception.DatabaseUnreachable(reason='it is away')
 
-    subject = Subject()
+    subject = scene.subject()
     scene.runner.take(subject)
     scene.simulation.run_ready()
     reload, scene.runner._reload = scene.runner._reload, fail
     scene.runner.wake('m1', reread=True)
     scene.simulation.run_ready()
-    assert (scene.runner.holds('m1'), subject.wake_at is None) == (True, False)
+    assert (scene.runner.holds('m1'), subject.ledger.wake_at is None) == (True, False)
     scene.runner._reload = reload
     scene.runner.wake('m1')
     scene.simulation.run_ready()
@@ -295,26 +314,24 @@ def test_error_during_a_read_is_tried_again(scene: Scene) -> None:
 
 
 def test_stuck_reason_is_written_once_and_kept(scene: Scene) -> None:
-    noted: list[str] = []
-    subject = Subject()
-    subject.note_stuck = lambda reason: noted.append(reason) or setattr(subject.row, 'stuck_reason', reason)
+    subject = scene.subject()
     scene.act = lambda subject: Stuck('odd')
     scene.runner.take(subject)
     scene.simulation.run_ready()
     scene.runner.wake('m1')
     scene.simulation.run_ready()
-    assert noted == ['odd']
+    assert subject.noted == ['odd']
     assert scene.runner.holds('m1')
 
 
 def test_migration_of_another_owner_is_not_logged_as_stuck(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     """A conductor that was paused observes the results of its successor."""
-    subject = Subject()
+    subject = scene.subject()
 
-    def refused(reason: str) -> None:
+    def refused(records: Any = (), outcome: Any = None) -> None:
         raise exception.NotOwner(migration_uuid='m1', owner='me', epoch=1)
 
-    subject.note_stuck = refused  # type: ignore[method-assign]  # the guard of the commit
+    subject.commit = refused  # type: ignore[method-assign]
     scene.act = lambda subject: Stuck('it fits no case')
     scene.fresh = None
     scene.runner.take(subject)
@@ -324,7 +341,7 @@ def test_migration_of_another_owner_is_not_logged_as_stuck(scene: Scene, caplog:
 
 
 def test_ended_migration_is_released(scene: Scene) -> None:
-    subject = Subject()
+    subject = scene.subject()
     subject.ended = True
     scene.runner.take(subject)
     scene.simulation.run_ready()
@@ -336,7 +353,7 @@ def test_ended_migration_is_released(scene: Scene) -> None:
 def test_drop_all_stops_runs_at_their_next_pause(scene: Scene) -> None:
     gate = scene.threads.event()
     scene.act = lambda subject: gate.wait() and Parked('nothing')
-    scene.runner.take(Subject())
+    scene.runner.take(scene.subject())
     scene.simulation.run_ready()
     scene.runner.wake('m1')
     scene.runner.drop_all()

@@ -34,7 +34,7 @@ def intended(stage: Stage) -> context.MigrationContext:
 
 def again(m: context.MigrationContext) -> context.MigrationContext:
     """Have it forget, as an adopter would, that it has not sent anything yet."""
-    m._first_tries.clear()
+    m.journal.first_try(m.attempt, 'move_allocation')
     return m
 
 
@@ -106,7 +106,7 @@ class TestMove:
         m = intended(still)
         still.cloud.adapter.inject(Fault.TIMEOUT_DONE if done else Fault.TIMEOUT_NOT_DONE, method='POST')
         assert isinstance(still.do(lambda: books.move(m)), Parked)
-        assert m.wake_at is not None
+        assert m.ledger.wake_at is not None
         assert held(still, m) == (MOVED if done else NOT_MOVED)
         sent = len(still.cloud.adapter.sent)
         assert still.do(lambda: books.move(m)) == Done()
@@ -254,10 +254,10 @@ class TestAPlacementThatIsAway:
         still.cloud.adapter.inject(Fault.UNREACHABLE, times=1000)
         pauses = []
         for _ in range(12):
-            m.wake_at = None
+            m.ledger.wake_at = None
             assert isinstance(still.do(lambda: body(m)), Parked)
-            assert m.wake_at is not None
-            pauses.append(m.wake_at - m.tools.threads.clock.monotonic())
+            assert m.ledger.wake_at is not None
+            pauses.append(m.ledger.wake_at - m.tools.threads.clock.monotonic())
         for number, pause in enumerate(pauses):
             longest = min(60, 2**number)
             assert longest / 2 <= pause <= longest, pauses

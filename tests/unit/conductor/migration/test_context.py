@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from migrator import exception
-from migrator.conductor.migration import context
+from migrator.conductor.migration import context, destinations, hosts, waiting
 from migrator.db import migrations, models
 from migrator.objects import protocol
 from migrator.saga import log
@@ -31,7 +31,7 @@ class TestCommit:
         m = still.adopt(still.accept())
         m.will(status='preparing', dest_compute='host2')
         m.will(dest_node='node2')
-        m.change_instance(power_state=4)
+        m.writes.instance['power_state'] = 4
         m.defer('host2', 'post', 'it is down', {'a': 1})
         m.commit([intent()])
         row = still.row(m.row)
@@ -58,7 +58,7 @@ class TestCommit:
         m = still.adopt(still.accept())
         still.abort(m.row, wake=False)
         with pytest.raises(exception.NotOwner):
-            m.guard()
+            m.commit()
 
     def test_back_keeps_its_reason(self, still: Stage) -> None:
         m = still.adopt(still.accept())
@@ -67,19 +67,19 @@ class TestCommit:
 
     def test_done_step_clears_stuck_and_a_guard_does_not(self, still: Stage) -> None:
         m = still.adopt(still.accept())
-        m.note_stuck('odd')
+        waiting.note_stuck(m, 'odd')
         assert still.row(m.row).stuck_reason == 'odd'
-        m.guard()
+        m.commit()
         assert still.row(m.row).stuck_reason == 'odd'
         m.commit([intent(state='done')])
         assert still.row(m.row).stuck_reason is None
 
     def test_first_act_after_its_own_intent_is_recognised(self, still: Stage) -> None:
         m = still.adopt(still.accept())
-        assert not m.first_try('move_allocation')
+        assert not m.journal.first_try(m.attempt, 'move_allocation')
         m.commit([intent()])
-        assert m.first_try('move_allocation')
-        assert not m.first_try('move_allocation')
+        assert m.journal.first_try(m.attempt, 'move_allocation')
+        assert not m.journal.first_try(m.attempt, 'move_allocation')
 
 
 class TestEnds:
@@ -127,8 +127,8 @@ class TestAttempts:
         m.begin_next_attempt()
         row = still.row(m.row)
         assert (row.attempt, row.dest_compute, row.dest_node) == (2, None, None)
-        assert m.tried() == {'host2': 'disk full'}
-        assert (m.abort_reason, m.hosts) == (None, ['host1'])
+        assert destinations.tried(m.journal, m.attempt) == {'host2': 'disk full'}
+        assert (m.abort_reason, m.row.hosts) == (None, ['host1'])
         assert m.record('move_allocation') is None
 
 
@@ -136,7 +136,7 @@ class TestEpochs:
     def test_raising_it_begins_a_settling_epoch_above_everything_seen(self, still: Stage) -> None:
         m = still.adopt(still.accept())
         m.raise_epoch()
-        assert (m.row.epoch, still.row(m.row).epoch, m.settling) == (2, 2, True)
+        assert (m.row.epoch, still.row(m.row).epoch, m.replies.settling) == (2, 2, True)
         m.raise_epoch(seen=9)
         assert (m.row.epoch, still.row(m.row).epoch) == (10, 10)
         m.raise_epoch(seen=3)
@@ -173,12 +173,12 @@ class TestEpochs:
         with pytest.raises(exception.NotOwner):
             m.raise_epoch()
         with pytest.raises(exception.NotOwner):
-            m.reread_boots()
+            hosts.reread_boots(m)
 
     def test_an_order_names_migration_step_epoch_owner_and_the_boot_that_is_meant(self, still: Stage) -> None:
         m = still.adopt(still.accept())
-        m.reread_boots()
-        order = m.order('host1', 'pre_live_migration')
+        hosts.reread_boots(m)
+        order = hosts.command(m, 'host1', 'pre_live_migration')
         assert (order.migration_uuid, order.instance_uuid) == (m.row.uuid, m.row.instance_uuid)
         assert (order.step, order.epoch, order.owner, order.reply_to) == (
             'pre_live_migration', 1, m.row.owner, 'conductor1'
@@ -189,7 +189,7 @@ class TestEpochs:
         m = still.adopt(still.accept())
         owner = m.row.owner
         still.tools.owner = 'the next life'
-        assert m.order('host1', 'pre_live_migration').owner == owner
+        assert hosts.command(m, 'host1', 'pre_live_migration').owner == owner
 
 
 class TestReports:
@@ -207,8 +207,8 @@ class TestReports:
     ) -> None:
         m = still.adopt(still.accept())
         for state, epoch in (known, heard):
-            m.take_report(report(epoch=epoch, state=state))
-        found = m.reports['host1', 'live_migration']
+            m.replies.take_report(report(epoch=epoch, state=state), m.row.epoch)
+        found = m.replies.reports['host1', 'live_migration']
         assert (found.state, found.epoch) == kept
 
     @pytest.mark.parametrize('epoch', [2**31 - 2, 2**40, 2**63])
@@ -216,47 +216,50 @@ class TestReports:
         self, still: Stage, caplog: pytest.LogCaptureFixture, epoch: int
     ) -> None:
         m = still.adopt(still.accept())
-        m.take_report(report(epoch=1, state='running'))
-        m.take_report(report(epoch=epoch, state='failed'))
-        kept = m.reports['host1', 'live_migration']
+        m.replies.take_report(report(epoch=1, state='running'), m.row.epoch)
+        m.replies.take_report(report(epoch=epoch, state='failed'), m.row.epoch)
+        kept = m.replies.reports['host1', 'live_migration']
         assert (kept.state, kept.epoch) == ('running', 1)
         assert f'epoch {epoch}' in caplog.text
-        m.take_report(report(epoch=2, state='done'))
-        assert m.reports['host1', 'live_migration'].state == 'done'
+        m.replies.take_report(report(epoch=2, state='done'), m.row.epoch)
+        assert m.replies.reports['host1', 'live_migration'].state == 'done'
 
     def test_an_answer_to_a_poll_brings_its_reports_and_ends_the_doubt_about_its_host(self, still: Stage) -> None:
         m = still.adopt(still.accept())
-        m.unsure = {('host1', 'live_migration'), ('host2', 'pre_live_migration')}
-        m.take_observation(
+        m.replies.unsure = {('host1', 'live_migration'), ('host2', 'pre_live_migration')}
+        m.replies.take_observation(
             protocol.Observation(
                 migration_uuid='m', host='host1', boot_id='b', epoch=1, guest=protocol.Guest(instance_uuid='i'),
                 reports=[report()],
-            )
+            ),
+            m.row.epoch,
         )  # fmt: skip
-        assert m.unsure == {('host2', 'pre_live_migration')}
-        assert m.reports['host1', 'live_migration'].state == 'running'
+        assert m.replies.unsure == {('host2', 'pre_live_migration')}
+        assert m.replies.reports['host1', 'live_migration'].state == 'running'
 
     def test_refusal_is_no_observation_of_the_guest(self, still: Stage) -> None:
         m = still.adopt(still.accept())
-        m.unsure = {('host1', 'live_migration')}
-        m.take_observation(
+        m.replies.unsure = {('host1', 'live_migration')}
+        m.replies.take_observation(
             protocol.Observation(
                 migration_uuid='m', host='host1', boot_id='b', epoch=1, guest=protocol.Guest(instance_uuid='i'),
                 refusal='starting',
-            )
+            ),
+            m.row.epoch,
         )  # fmt: skip
-        assert (m.seen, m.unsure) == ({}, {('host1', 'live_migration')})
+        assert (m.replies.seen, m.replies.unsure) == ({}, {('host1', 'live_migration')})
 
 
 def test_in_a_new_epoch_nothing_that_was_believed_in_the_last_one_is(still: Stage) -> None:
     """The restart of a host raises the epoch, and what the owner knew may be of the life before."""
     m = still.adopt(still.accept())
-    m.settling, m.unsure, m.must_ask = True, {('host1', 'live_migration')}, {'host1'}
+    m.replies.settling, m.replies.unsure, m.replies.must_ask = True, {('host1', 'live_migration')}, {'host1'}
     m.become(context.MigrationContext(m.tools, migrations.Owned(m.row, m.instance, []), settling=False))
-    assert (m.settling, m.unsure, m.must_ask) == (True, {('host1', 'live_migration')}, {'host1'})
+    assert (m.replies.settling, m.replies.unsure) == (True, {('host1', 'live_migration')})
+    assert m.replies.must_ask == {'host1'}
     newer = migrations.Owned(m.row.replace(epoch=m.row.epoch + 1), m.instance, [])
     m.become(context.MigrationContext(m.tools, newer, settling=False))
-    assert (m.settling, m.unsure, m.must_ask) == (False, set(), set())
+    assert (m.replies.settling, m.replies.unsure, m.replies.must_ask) == (False, set(), set())
 
 
 def test_a_host_that_has_stopped_in_good_order_is_not_gone_before_it_could_be_back(
@@ -268,9 +271,9 @@ def test_a_host_that_has_stopped_in_good_order_is_not_gone_before_it_could_be_ba
     boot = still.cloud.computes['host1'].boot_id
     still.database.migrations.begin_stop('host1', boot, [], still.database.services)
     assert not still.database.services.get_compute('host1').is_up(still.database.services.now(), 60)
-    assert not m.is_down('host1')
+    assert not m.tools.is_down('host1')
     still.cloud.simulation.advance(61)
-    assert m.is_down('host1')
+    assert m.tools.is_down('host1')
 
 
 def test_a_deleted_instance_leaves_as_much_as_a_host_needs_to_clean_up(still: Stage) -> None:

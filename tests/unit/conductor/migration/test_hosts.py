@@ -42,12 +42,12 @@ def test_an_answer_that_was_given_to_a_newer_owner_decides_nothing(
 def test_a_report_from_before_the_step_was_to_be_done_again_does_not_count(still: Stage) -> None:
     m = still.adopt(still.accept('host2'))
     again = log.StepRecord(CLEAN, log.UNDO, log.StepState.INTENT.value, 1, epoch=m.row.epoch)
-    m.take_report(report(m, 'host2', CLEAN, epoch=m.row.epoch - 1))
+    m.replies.take_report(report(m, 'host2', CLEAN, epoch=m.row.epoch - 1), m.row.epoch)
     # The answer to the second try is still out, so that nothing is sent.
-    m.unsure.add(('host2', CLEAN))
+    m.replies.unsure.add(('host2', CLEAN))
     assert hosts.carry_out(m, 'host2', CLEAN, again) == Parked(f'host2 to end {CLEAN}')
     new = report(m, 'host2', CLEAN)
-    m.take_report(new)
+    m.replies.take_report(new, m.row.epoch)
     assert still.do(lambda: hosts.carry_out(m, 'host2', CLEAN, again)) == new
 
 
@@ -57,7 +57,7 @@ def test_a_report_from_before_the_step_was_to_be_done_again_does_not_count(still
 )
 def test_only_a_report_of_this_boot_ends_the_call(still: Stage, boot: str, observed: settle_table.Observed) -> None:
     m = still.adopt(still.accept())
-    m.take_report(report(m, 'host1', LIVE, boot_id=boot))
+    m.replies.take_report(report(m, 'host1', LIVE, boot_id=boot), m.row.epoch)
     assert hosts.observed_in(m, observation(m)).observed is observed
 
 
@@ -68,9 +68,9 @@ def test_when_the_epoch_rises_while_the_hosts_are_asked_each_is_asked_in_the_new
     m.commit()
     m.raise_epoch()
     # A newer owner has spoken to the host that is asked second.
-    newer = dataclasses.replace(m.order('host2', 'poll'), epoch=5)
+    newer = dataclasses.replace(hosts.command(m, 'host2', 'poll'), epoch=5)
     still.do(lambda: m.tools.hosts.ask('host2', [newer]))
-    m.must_ask = {'host1', 'host2'}
+    m.replies.must_ask = {'host1', 'host2'}
     assert still.do(lambda: hosts.ask_first(m)) is None
     assert m.row.epoch > 5
-    assert {host: said.epoch for host, said in m.seen.items()} == {'host1': m.row.epoch, 'host2': m.row.epoch}
+    assert {host: said.epoch for host, said in m.replies.seen.items()} == {'host1': m.row.epoch, 'host2': m.row.epoch}

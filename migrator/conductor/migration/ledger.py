@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The ledger of what one migration waits for. It is in the memory of the owner; the next owner starts again."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from migrator import executors
+from migrator.saga.step import Stuck
+
+
+@dataclasses.dataclass
+class Wait:
+    """Something that a migration waits for.
+
+    :ivar what: a step, request or cleanup of a host; or the reason with which a run has ended, for an operator.
+    :ivar hosts: the hosts that it waits for; empty: no host.
+    :ivar since: when the wait began (monotonic seconds).
+    :ivar patience: seconds after which the wait counts as stuck; infinite: for a queue or call slot, or a copy.
+    :ivar tries: the number of failures.
+    :ivar next_try: the time of the next try (monotonic seconds).
+    :ivar stuck: the verdict until the next try, if the step is stuck.
+    :ivar reason: the reason of the last failure.
+    """
+
+    what: str
+    hosts: tuple[str, ...]
+    since: float
+    patience: float = math.inf
+    tries: int = 0
+    next_try: float = -math.inf
+    stuck: Stuck | None = None
+    reason: str = ''
+
+
+class Ledger:
+    """Everything that a migration waits for.
+
+    :ivar waits_on: the hosts whose reply or report the migration waits for.
+    :ivar wake_at: when to wake the run without an event (monotonic seconds); None: the sweep wakes it.
+    :ivar last: the wait with which the last run ended; None: it made progress, or that is not known.
+    :ivar progress: the progress of the migration at that time.
+    :ivar boots: the boot_ids of the hosts that it waited for at that time.
+    :ivar begun: patience -> when a wait of this patience first began since the last progress (monotonic seconds). A
+        migration may alternate between waiting for a host and waiting for its call slot. Neither restarts the other.
+    :ivar restarts: the number of restarts of the awaited hosts since the last progress.
+    :ivar in_status: whether the status of the migration shows what it waits for.
+    :ivar written: the text that was last written to ``waits_for``.
+    """
+
+    def __init__(self, clock: executors.Clock) -> None:
+        self._clock = clock
+        self._waits: dict[tuple[str, ...], Wait] = {}
+        self.waits_on: set[str] = set()
+        self.wake_at: float | None = None
+        self.last: Wait | None = None
+        self.progress: Any = None
+        self.boots: dict[str, str | None] = {}
+        self.begun: dict[float, float] = {}
+        self.restarts = 0
+        self.in_status = False
+        self.written: str | None = None
+
+    def begin_run(self) -> None:
+        """Forget what the run before waited for, and when it was to be woken."""
+        self.waits_on, self.wake_at = set(), None
+
+    def wake_by(self, moment: float) -> None:
+        """Wake the run at a moment (monotonic seconds), unless it will be woken earlier."""
+        self.wake_at = moment if self.wake_at is None else min(self.wake_at, moment)
+
+    def wake_now(self) -> None:
+        """Wake the run at once."""
+        self.wake_at = self._clock.monotonic()
+
+    def of(self, what: str, *hosts: str) -> Wait:
+        """Return the wait for something; begin it now if there is none."""
+        return self._waits.setdefault((what, *hosts), Wait(what, hosts, self._clock.monotonic()))
+
+    def forget_tries(self) -> None:
+        """Forget all failures, so that everything is tried again at once."""
+        self._waits.clear()
+
+    def forget_stuck(self) -> None:
+        """Clear every stuck verdict, so that its step is tried again at once."""
+        for wait in self._waits.values():
+            if wait.stuck is not None:
+                wait.stuck, wait.next_try = None, -math.inf

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What the hosts of one migration have replied, and what was sent to them."""
+
+from __future__ import annotations
+
+import math
+
+from oslo_log import log as logging
+
+from migrator import executors
+from migrator.objects import protocol
+
+LOG = logging.getLogger(__name__)
+
+
+class Replies:
+    """The newest replies of the hosts, and what was sent without a reply.
+
+    :ivar settling: whether the present epoch was raised to poll the hosts again, and nothing was sent in it since.
+    :ivar reports: the newest report of each host's step.
+    :ivar seen: the newest observation of each host in the present epoch.
+    :ivar unheard: the hosts that were polled in this run and have not reported where the guest is.
+    :ivar unasked: the hosts that were not polled in this run because they had no free call slot.
+    :ivar heard_at: when a host last reported or replied (monotonic seconds).
+    :ivar must_ask: the hosts that must answer in this epoch before anything else is done: the first act after a
+        takeover.
+    :ivar unsure: steps that were sent without a reply. The host must be polled before they are sent again.
+    :ivar woken_for_silence: when the run was last woken only because a host did not answer (monotonic seconds).
+    """
+
+    def __init__(self, clock: executors.Clock, settling: bool) -> None:
+        self._clock = clock
+        self.settling = settling
+        self.reports: dict[tuple[str, str], protocol.Report] = {}
+        self.seen: dict[str, protocol.Observation] = {}
+        self.unheard: set[str] = set()
+        self.unasked: set[str] = set()
+        self.heard_at = clock.monotonic()
+        self.must_ask: set[str] = set()
+        self.unsure: set[tuple[str, str]] = set()
+        self.woken_for_silence = -math.inf
+        #: The hosts that answer without reporting this guest -> since when (monotonic seconds).
+        self._unresponsive: dict[str, float] = {}
+        #: Attempt, epoch and name of each step -> whether it was sent; False: there was no free call slot.
+        self._sent: dict[tuple[int, int, str], bool] = {}
+
+    def begin_run(self) -> None:
+        """Forget which hosts were polled in vain in the run before."""
+        self.unheard, self.unasked = set(), set()
+
+    def begin_epoch(self) -> None:
+        """Forget the observations: only those of the new epoch count, in which nothing was sent yet."""
+        self.settling = True
+        self.seen.clear()
+        self.unsure.clear()
+
+    def reread(self, fresh: Replies, same_epoch: bool) -> None:
+        """Keep what still holds after the migration was read again.
+
+        :param fresh: what holds for the migration as it was read.
+        :param same_epoch: whether no new epoch has begun.
+        """
+        if not same_epoch:
+            self.settling, self.unsure, self.must_ask = fresh.settling, fresh.unsure, fresh.must_ask
+        self.seen, self.heard_at = {}, fresh.heard_at
+        self.begin_run()
+
+    # --- what was sent -----------------------------------------------------------------------------------------------
+
+    def note_sent(self, attempt: int, epoch: int, step: str) -> None:
+        """Note that a step was sent to its host, whether or not the host has replied."""
+        self._sent[attempt, epoch, step] = True
+
+    def note_unsent(self, attempt: int, epoch: int, step: str) -> None:
+        """Note that a step was not sent yet because its host had no free call slot."""
+        self._sent.setdefault((attempt, epoch, step), False)
+
+    def is_unsent(self, attempt: int, epoch: int, step: str) -> bool:
+        """Return whether a step was certainly not sent in an epoch, although its intent is in the journal."""
+        return self._sent.get((attempt, epoch, step)) is False
+
+    # --- what was replied --------------------------------------------------------------------------------------------
+
+    def take_report(self, report: protocol.Report, epoch: int) -> None:
+        """Keep a host's report of a step, unless it is of an older epoch than the one that is known.
+
+        :param epoch: the present epoch.
+        """
+        if report.epoch > max(epoch, protocol.HIGHEST):
+            # It would take precedence over every later report of the host.
+            LOG.warning(
+                'Ignoring a report with impossible epoch %(epoch)d of step %(step)s from host %(host)s',
+                {'epoch': report.epoch, 'step': report.step, 'host': report.host},
+            )
+            return
+        key = (report.host, report.step)
+        known = self.reports.get(key)
+        newer = known is None or report.epoch > known.epoch
+        if newer or (known and report.epoch == known.epoch and known.state == protocol.WorkState.RUNNING):
+            self.reports[key] = report
+        self.unsure.discard(key)
+        self.heard_at = self._clock.monotonic()
+
+    def take_observation(self, observation: protocol.Observation, epoch: int) -> None:
+        """Keep what a host reported when it was polled.
+
+        :param epoch: the present epoch.
+        """
+        self.heard_at = self._clock.monotonic()
+        self._unresponsive.pop(observation.host, None)
+        if observation.refusal is not None:
+            return
+        self.seen[observation.host] = observation
+        going_on = {report.step for report in observation.reports}
+        for host, step in list(self.reports):
+            running = self.reports[host, step].state == protocol.WorkState.RUNNING
+            if host == observation.host and running and step not in going_on:
+                # The host no longer knows the step because it has restarted.
+                del self.reports[host, step]
+        self.unsure = {key for key in self.unsure if key[0] != observation.host}
+        for report in observation.reports:
+            self.take_report(report, epoch)
+
+    def note_unresponsive(self, host: str) -> None:
+        """Note that a host has answered without reporting this guest, since its hypervisor does not."""
+        self._unresponsive.setdefault(host, self._clock.monotonic())
+
+    def unresponsive_for(self, host: str) -> float:
+        """Return for how many seconds a host has answered without reporting this guest."""
+        now = self._clock.monotonic()
+        return now - self._unresponsive.get(host, now)
