@@ -36,6 +36,7 @@ from migrator.simulator.invariants import check
 from migrator.simulator.monitor import Monitor
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.simulation.threads import TimedOut
+from tests.functional.managing import Operator
 
 HOSTS = 3
 #: Seconds of its clock that a cloud is given to end what is in progress when a test is over.
@@ -84,6 +85,13 @@ def cloud(request, seed):
             cloud.monitor.close()
     finally:
         cloud.stop()
+
+
+@pytest.fixture
+def operator(cloud, capsys, tmp_path, monkeypatch):
+    """Whoever is on duty: ada, who runs migrator-manage."""
+    monkeypatch.setenv('LOGNAME', 'ada')
+    return Operator(cloud, capsys, tmp_path)
 
 
 @pytest.fixture

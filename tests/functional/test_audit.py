@@ -14,7 +14,6 @@ from migrator.placement_client.client import PlacementClient
 from migrator.testing.placement_faults import Fault
 from tests import slow
 from tests.functional import actions, seen
-from tests.functional.test_golden import Operator
 from tests.functional.trouble import faults, migrate
 
 pytestmark = [
@@ -25,12 +24,10 @@ pytestmark = [
 STRANGER = '00000000-0000-4000-8000-00000000dead'
 
 
-@pytest.fixture
-def operator(cloud, capsys, tmp_path, monkeypatch):
-    """Whoever is on duty: ada."""
-    monkeypatch.setenv('LOGNAME', 'ada')
+@pytest.fixture(autouse=True)
+def placement_of_the_cloud(cloud, monkeypatch):
+    """The commands find the Placement of the cloud, which no configuration names."""
     monkeypatch.setattr('migrator.cli.command.Asked.placement', lambda _asked: cloud.placement_client)
-    return Operator(cloud, capsys, tmp_path)
 
 
 def root(cloud, host):
@@ -62,51 +59,32 @@ def at_rest(cloud):
     return cloud.database.instances.get(instance.uuid), cloud.migrations(instance)[-1]
 
 
+#: What is wrong: whose it is, what is held (host -> amounts, "all" is the flavor), and the verdict.
+WRONG = {
+    'a migration that has ended holds its source': ('migration', {'host1': 'all'}, 'leaked'),
+    'a migration that has ended holds its destination': ('migration', {'host2': 'all'}, 'leaked'),
+    'a migration that has ended holds a third host': ('migration', {'host3': {'VCPU': 1}}, 'leaked'),
+    'an instance holds nothing': ('instance', {}, 'missing'),
+    'an instance holds another host': ('instance', {'host3': 'all'}, 'wrong host'),
+    'an instance holds its old host': ('instance', {'host1': 'all'}, 'wrong host'),
+    'an instance holds less': ('instance', {'host2': {'MEMORY_MB': 512, 'DISK_GB': 1}}, 'wrong amount'),
+    'an instance holds more': ('instance', {'host2': {**seen.CLAIM, 'VCPU': 3}}, 'wrong amount'),
+    'an instance holds two hosts': ('instance', {'host1': 'all', 'host2': 'all'}, 'doubled'),
+    'an instance holds a part of a second host': ('instance', {'host1': {'VCPU': 1}, 'host2': 'all'}, 'doubled'),
+    'an instance that nobody knows holds something': (STRANGER, {'host1': 'all'}, 'unknown consumer'),
+    'a migration that nobody knows holds something': (STRANGER, {'host1': 'all'}, 'unknown consumer'),
+}
+
+
 def plant(cloud, kind):
-    """Make the books wrong in one way; return the consumers that are wrong then, with the verdict of each."""
+    """Make the books wrong in one way; return the consumer that is wrong then, with its verdict."""
     instance, migration = at_rest(cloud)
+    whose, held, verdict = WRONG[kind]
+    consumer = {'instance': instance.uuid, 'migration': migration.uuid}.get(whose, whose)
+    of_type = allocation_state.MIGRATION if kind.startswith('a migration') else allocation_state.INSTANCE
     flavor = instance.flavor.resources()
-    less = {name: amount for name, amount in flavor.items() if name != 'VCPU'}
-    by_kind = {
-        'a migration that has ended holds its source': (migration.uuid, {'host1': flavor}, 'leaked'),
-        'a migration that has ended holds its destination': (migration.uuid, {'host2': flavor}, 'leaked'),
-        'a migration that has ended holds a third host': (migration.uuid, {'host3': {'VCPU': 1}}, 'leaked'),
-        'an instance holds nothing': (instance.uuid, {}, 'missing'),
-        'an instance holds another host': (instance.uuid, {'host3': flavor}, 'wrong host'),
-        'an instance holds its old host': (instance.uuid, {'host1': flavor}, 'wrong host'),
-        'an instance holds less': (instance.uuid, {'host2': less}, 'wrong amount'),
-        'an instance holds more': (instance.uuid, {'host2': {**flavor, 'VCPU': 3}}, 'wrong amount'),
-        'an instance holds two hosts': (instance.uuid, {'host1': flavor, 'host2': flavor}, 'doubled'),
-        'an instance holds a part of a second host': (
-            instance.uuid, {'host1': {'VCPU': 1}, 'host2': flavor}, 'doubled',
-        ),
-        'an instance that nobody knows holds something': (STRANGER, {'host1': flavor}, 'unknown consumer'),
-        'a migration that nobody knows holds something': (STRANGER, {'host1': flavor}, 'unknown consumer'),
-    }  # fmt: skip
-    consumer, held, verdict = by_kind[kind]
-    write(
-        cloud,
-        consumer,
-        held,
-        allocation_state.MIGRATION if kind.startswith('a migration') else allocation_state.INSTANCE,
-    )
+    write(cloud, consumer, {host: flavor if held[host] == 'all' else held[host] for host in held}, of_type)
     return consumer, verdict
-
-
-KINDS = (
-    'a migration that has ended holds its source',
-    'a migration that has ended holds its destination',
-    'a migration that has ended holds a third host',
-    'an instance holds nothing',
-    'an instance holds another host',
-    'an instance holds its old host',
-    'an instance holds less',
-    'an instance holds more',
-    'an instance holds two hosts',
-    'an instance holds a part of a second host',
-    'an instance that nobody knows holds something',
-    'a migration that nobody knows holds something',
-)
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------
@@ -114,7 +92,7 @@ KINDS = (
 
 @pytest.mark.nova_bug(1724172, 1793569)
 @pytest.mark.breaks('I2', 'I3', 'I4', 'I5', 'I6', reason='the test writes allocations by hand')
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('kind', WRONG)
 def test_what_is_wrong_is_found_and_put_right_and_nothing_else_is_touched(cloud, operator, kind):
     other = cloud.boot('other', 'host2')
     consumer, verdict = plant(cloud, kind)

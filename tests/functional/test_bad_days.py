@@ -114,16 +114,6 @@ def test_a_source_that_fails_its_check_always_fails_the_migration_and_nothing_el
     seen.failed(cloud, instance, before, 'the storage is odd')
 
 
-@pytest.mark.nova_bug(1778206)
-def test_a_destination_that_prepares_badly_once_is_cleaned_and_the_next_one_is_used(cloud):
-    """The leak of an attachment when the driver's preparation raised."""
-    instance = cloud.boot('one', 'host1')
-    faults(cloud, 'host2').fail('pre_live_migration', after=True)
-    migrate(cloud, instance)
-    cloud.wait()
-    seen.completed(cloud, instance, 'host3')
-
-
 @pytest.mark.nova_bug(1435633, 2044235)
 @pytest.mark.parametrize('phase', ['check_can_live_migrate_destination', 'check_can_live_migrate_source'])
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
@@ -241,24 +231,6 @@ def test_a_rollback_that_fails_a_few_times_is_tried_again_until_it_is_clean(clou
     seen.failed(cloud, instance, before, '')
 
 
-@pytest.mark.nova_bug(1475411, 1488435, 1662626, 1843639)
-@pytest.mark.cloud(options={'conductor.post_max_attempts': 3})
-def test_a_destination_that_cannot_be_cleaned_owes_it_and_the_server_is_free(cloud):
-    """A cleanup that fails for ever is not the server's trouble."""
-    instance = cloud.boot('one', 'host1')
-    faults(cloud, 'host2').fail('rollback_live_migration_at_destination', 'it will not go', sticky=True)
-    faults(cloud, 'host1').fail('copying')
-    before = migrate(cloud, instance)
-    cloud.wait(LONG)
-    assert seen.migration(cloud, instance)['status'] == 'failed'
-    after = seen.everything(cloud)
-    assert after['servers'] == before['servers']
-    assert after['books'] == before['books']
-    cleanup = cloud.database.cleanups.list()[0]
-    assert (cleanup.host, cleanup.step) == ('host2', 'rollback_live_migration_at_destination')
-    assert 'it will not go' in cleanup.reason
-
-
 @pytest.mark.cloud(options={'conductor.post_max_attempts': 3})
 def test_a_host_that_owes_for_a_server_is_no_destination_for_it(cloud):
     instance = cloud.boot('one', 'host1')
@@ -318,35 +290,7 @@ def test_a_post_step_that_fails_for_ever_becomes_a_debt_and_the_migration_ends(c
     assert 'the disk is full' in cleanups[0].reason
 
 
-@pytest.mark.nova_bug(2000069)
-@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
-def test_a_destination_that_dies_in_its_post_step_owes_it_and_the_migration_ends(cloud):
-    """The destination died in its post step, and the server was MIGRATING for ever."""
-    instance = cloud.boot('one', 'host1')
-    stall = faults(cloud, 'host2').stall('post_live_migration_at_destination')
-    migrate(cloud, instance)
-    cloud.simulation.run_until(stall.reached.is_set)
-    seen.kill(cloud, 'host2')
-    cloud.wait(LONG)
-    assert seen.migration(cloud, instance)['status'] == 'completed'
-    assert seen.host_of(cloud, instance) == 'host2'
-    assert [(cleanup.host, cleanup.step) for cleanup in cloud.database.cleanups.list()] == [
-        ('host2', 'post_live_migration_at_destination')
-    ]
-
-
 # --- Placement -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.simulated(reason='it decides what becomes of single requests to Placement')
-def test_a_placement_that_cannot_be_reached_is_waited_for(cloud):
-    instance = cloud.boot('one', 'host1')
-    cloud.adapter.inject(Fault.UNREACHABLE, times=4)
-    migrate(cloud, instance)
-    cloud.simulation.advance(3)
-    assert seen.in_progress(cloud, instance)[0]['status'] in ('accepted', 'preparing')
-    cloud.wait()
-    seen.completed(cloud, instance, 'host2')
 
 
 @pytest.mark.nova_bug('53ca096750', '55f4552621')

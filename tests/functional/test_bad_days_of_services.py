@@ -233,23 +233,6 @@ def test_a_source_that_is_killed_while_it_copies_finds_its_job_again_or_its_gues
     assert len(cloud.world.effects('job started', instance.uuid)) == 1
 
 
-@pytest.mark.nova_bug(1753676, 2000069)
-@pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
-def test_a_source_that_is_killed_while_it_copies_and_never_comes_back_owes_its_cleanup(cloud):
-    """The guest has moved; the server does not wait for a dead host."""
-    instance = cloud.boot('one', 'host1', memory_mb=4096)
-    migrate(cloud, instance)
-    seen.when(cloud, instance, 'running')
-    seen.kill(cloud, 'host1')
-    cloud.wait(LONG)
-    assert seen.migration(cloud, instance)['status'] == 'completed'
-    assert seen.host_of(cloud, instance) == 'host2'
-    assert seen.books(cloud) == {instance.uuid: {'host2': seen.CLAIM | {'MEMORY_MB': 4096}}}
-    assert [(cleanup.host, cleanup.step) for cleanup in cloud.database.cleanups.list()] == [
-        ('host1', 'post_live_migration_at_source')
-    ]
-
-
 @pytest.mark.nova_bug(1753676)
 def test_a_source_that_is_killed_before_its_hypervisor_has_the_job_starts_it_once(cloud):
     """The driver call of a dead life may still start a job; it is waited for or called off."""

@@ -25,10 +25,13 @@ def completed_without_its_source(cloud):
     seen.kill(cloud, 'host1')
     cloud.wait(LONG)
     assert seen.migration(cloud, instance)['status'] == 'completed'
+    assert seen.host_of(cloud, instance) == 'host2'
+    assert seen.books(cloud) == {instance.uuid: {'host2': seen.CLAIM | {'MEMORY_MB': 4096}}}
     assert owed(cloud) == [('host1', 'post_live_migration_at_source')]
     return instance
 
 
+@pytest.mark.nova_bug(1753676, 2000069)
 @pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
 def test_a_source_that_comes_back_pays_what_it_owes_and_may_have_the_server_again(cloud):
     instance = completed_without_its_source(cloud)
@@ -52,14 +55,18 @@ def test_a_debt_is_paid_for_a_server_that_was_deleted_meanwhile(cloud):
     assert not cloud.world.hypervisors['host1'].residue(instance.uuid)
 
 
+@pytest.mark.nova_bug(1475411, 1488435, 1662626, 1843639)
 @pytest.mark.cloud(options={'conductor.post_max_attempts': 2})
-def test_a_cleanup_that_failed_too_often_is_paid_once_it_can_be(cloud):
+def test_a_cleanup_that_failed_too_often_leaves_the_server_free_and_is_paid_once_it_can_be(cloud):
     instance = cloud.boot('one', 'host1')
     fault = cloud.world.hypervisors['host2'].faults
     fault.fail('rollback_live_migration_at_destination', 'it will not go', sticky=True)
     cloud.world.hypervisors['host1'].faults.fail('copying')
+    before = seen.everything(cloud)
     assert cloud.live_migrate(instance).status_int == 202
     cloud.wait(LONG)
+    assert seen.migration(cloud, instance)['status'] == 'failed'
+    assert {**seen.everything(cloud), 'guests': before['guests']} == before
     assert owed(cloud) == [('host2', 'rollback_live_migration_at_destination')]
     cloud.simulation.advance(30)
     assert owed(cloud) == [('host2', 'rollback_live_migration_at_destination')], 'it still fails'
@@ -93,6 +100,7 @@ def completed_at_a_host_that_died(cloud):
     cloud.wait(LONG)
     cloud.world.hypervisors['host2'].faults.clear()
     assert seen.migration(cloud, instance)['status'] == 'completed'
+    assert seen.host_of(cloud, instance) == 'host2'
     assert owed(cloud) == [('host2', 'post_live_migration_at_destination')]
     return instance
 

@@ -118,56 +118,6 @@ def test_only_the_one_that_was_meant_is_completed(cloud):
     actions.completed(cloud, other, 'host3')
 
 
-# --- when it is not taken --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.cloud(post_copy=True)
-@pytest.mark.parametrize('status', ['accepted', 'preparing', 'queued', 'running (post-copy)', 'post-migrating'])
-@pytest.mark.simulated(reason='it loses messages, and has hypervisors take their time')
-def test_what_does_not_run_is_a_400_and_goes_on_as_it_was(cloud, status):
-    instance = cloud.boot('one', 'host1')
-    actions.TO[status](cloud, instance)
-    asked = len(actions.actions(cloud, instance, 'live_migration_force_complete'))
-    actions.refused(actions.force_complete(cloud, instance), 400, status, 'running')
-    assert len(actions.actions(cloud, instance, 'live_migration_force_complete')) == asked
-    actions.go_on(cloud)
-    cloud.wait()
-    assert seen.migration(cloud, instance)['status'] == 'completed'
-
-
-def test_what_is_not_there_is_a_400_or_with_its_server_a_404(cloud):
-    """Nova has no 404 for the migration of an action."""
-    instance = cloud.boot('one', 'host1')
-    actions.running(cloud, instance)
-    number = cloud.migrations(instance)[-1].id
-    body = {'force_complete': None}
-    unknown = f'/servers/{instance.uuid}/migrations/{number + 1}/action'
-    actions.refused(cloud.request('POST', unknown, body), 400, str(number + 1))
-    actions.refused(cloud.request('POST', f'/servers/{cloud.new_uuid()}/migrations/{number}/action', body), 404)
-    actions.refused(actions.force_complete(cloud, instance, '2.21'), 404)
-    actions.refused(actions.force_complete(cloud, instance, token='demo:demo'), 403)
-    actions.refused(actions.force_complete(cloud, instance, token='eve:elsewhere'), 404)
-    assert cloud.migrations(instance)[-1].force_complete_requested_at is None
-    actions.go_on(cloud)
-    cloud.wait()
-
-
-def test_a_server_that_does_not_migrate_any_more_or_is_paused_is_a_409(cloud):
-    done = cloud.boot('one', 'host1')
-    migrate(cloud, done)
-    cloud.wait()
-    before = seen.everything(cloud)
-    actions.refused(actions.force_complete(cloud, done), 409, 'task_state')
-    assert seen.everything(cloud) == before
-    paused = cloud.boot('two', 'host1', vm_state='paused')
-    cloud.world.hypervisors['host1'].pause(paused.uuid)
-    actions.running(cloud, paused)
-    actions.refused(actions.force_complete(cloud, paused), 409, 'vm_state')
-    actions.go_on(cloud)
-    cloud.wait()
-    seen.moved(cloud, paused, 'host2', status='PAUSED')
-
-
 # --- trouble ---------------------------------------------------------------------------------------------------------
 
 

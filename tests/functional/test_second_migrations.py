@@ -9,16 +9,9 @@ from migrator.conductor import registry
 from migrator.conductor.migration import settle
 from migrator.objects.protocol import GuestState
 from tests.functional import actions, seen
-from tests.functional.test_golden import Operator
 from tests.functional.trouble import LONG, faults
 
 pytestmark = pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
-
-
-@pytest.fixture
-def operator(cloud, capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv('LOGNAME', 'ada')
-    return Operator(cloud, capsys, tmp_path)
 
 
 def rows(cloud, instance):

@@ -136,19 +136,6 @@ def test_no_single_message_that_is_lost_late_or_doubled_loses_a_time_out(cloud, 
     actions.cancelled(cloud, instance, before)
 
 
-@pytest.mark.cloud(options={PER_GIB: 0}, auto_converge_after=0)
-@pytest.mark.parametrize(
-    ('ask', 'status'), [(actions.abort, 'cancelled'), (actions.force_complete, 'completed')], ids=['abort', 'force']
-)
-def test_a_wish_whose_wake_up_is_lost_is_found_by_the_sweep(cloud, ask, status):
-    """A force complete was not."""
-    instance = never_converging(cloud)
-    cloud.bus.faults = lambda message: 'lose' if message.method == 'wake' else None
-    assert ask(cloud, instance).status_int == 202
-    cloud.wait(30)
-    assert seen.migration(cloud, instance)['status'] == status
-
-
 @pytest.mark.cloud(options=TEN)
 def test_a_time_out_whose_abort_comes_after_the_cut_over_changes_nothing_and_says_so(cloud):
     instance, _before = hung(cloud)

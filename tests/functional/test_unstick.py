@@ -13,17 +13,9 @@ from migrator.db.cleanups import Cleanup
 from migrator.objects.protocol import GuestState
 from migrator.testing.placement_faults import Fault
 from tests.functional import actions, seen
-from tests.functional.test_golden import Operator
 from tests.functional.trouble import LONG, AtCommit, by_turns, faults
 
 pytestmark = pytest.mark.simulated(reason='it waits for a host to be given up, which takes minutes')
-
-
-@pytest.fixture
-def operator(cloud, capsys, tmp_path, monkeypatch):
-    """Whoever is on duty: ada."""
-    monkeypatch.setenv('LOGNAME', 'ada')
-    return Operator(cloud, capsys, tmp_path)
 
 
 @pytest.fixture(autouse=True)
