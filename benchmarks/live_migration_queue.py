@@ -121,7 +121,7 @@ class Host:
         driver = FakeDriver(hypervisor, threads)
         self.manager = manager.ComputeManager(conf, 'alpha', driver, threads, self.events, wire)
         self.manager.start()
-        while self.manager._orders.starting:
+        while self.manager._runner.starting:
             threads.sleep(0.001)
 
     def command(self, step: str, number: int) -> Command:
@@ -253,9 +253,9 @@ def cancel(queued: int) -> tuple[int, float]:
     host.queue(range(queued + 1))
     manager = host.manager
     tables: list[tuple[Any, str]] = [
-        (manager._queue, '_waiting'),
+        (manager._runner.queue, '_waiting'),
         (manager._live_migration_executor, '_waiting'),
-        (manager._orders, '_records'),
+        (manager._runner, '_records'),
     ]
     touched: list[set[int]] = []
     for owner, name in tables:
@@ -289,7 +289,7 @@ def memory(queued: int) -> tuple[float, float]:
     waiting = tracemalloc.get_traced_memory()[0] - before
     for number in range(100, 100 + queued):
         host.call('live_migration_abort', number)
-    host.manager._pool.wait_idle(60)
+    host.manager._runner.reports.wait_idle(60)
     gc.collect()
     aborted = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()

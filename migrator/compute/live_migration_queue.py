@@ -6,10 +6,10 @@ The queue stores an entry and submits its work under one lock. The work first re
 Without the lock (store a placeholder, submit, then store the Future) a worker may look for its entry too early. The
 entry then stays forever, and an abort finds a Future that is not the one that runs.
 
-*Lock order* of a compute host: :class:`~migrator.compute.work.Orders`, then this queue, then
+*Lock order* of a compute host: :class:`~migrator.compute.step_runner.StepRunner`, then this queue, then
 :class:`~migrator.executors.BoundedExecutor`. A Future's own lock may be taken within any of them. Every other lock (of
-the manager, the outbox, the observer, the time-outs) protects only its own object, and no second lock is taken while it
-is held. A thread that holds one of these locks calls no driver and sends no message.
+the registration, the inventory, the observer, the time-outs) protects only its own object, and no second lock is taken
+while it is held. A thread that holds one of these locks calls no driver and sends no message.
 """
 
 from __future__ import annotations

@@ -5,13 +5,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from oslo_log import log as logging
 
-from migrator import exception, executors
+from migrator import context, exception, executors
 from migrator.compute.inventory import HostInventory
-from migrator.compute.work import Orders
-from migrator.objects import Assignment, EventClient, Guest, GuestState, Instance
+from migrator.compute.step_runner import StepRunner
+from migrator.compute.work import LIVE_MIGRATION
+from migrator.objects import Assignment, EventClient, Guest, GuestState, Instance, LiveMigrateData
 from migrator.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
@@ -29,11 +31,13 @@ class Registration:
 
     The host accepts no command before the reply is applied.
 
-    :param orders: accepts commands once the reply has been applied.
-    :param apply: applies the reply.
+    :param runner: accepts commands once the reply has been applied.
+    :param live_migration: returns the body of a live migration, given its guest, its destination and its data.
     :param interval: seconds between two heartbeats.
     :param pools: pools whose waiting work each heartbeat starts, if the process can then start a thread.
     :param adopts: whether a conductor may adopt guests that the database does not have.
+    :ivar inventory: the given inventory, which the caller refreshes before :meth:`start`.
+    :ivar registered: whether a reply has been applied.
     """
 
     def __init__(
@@ -42,18 +46,19 @@ class Registration:
         events: EventClient,
         driver: ComputeDriver,
         inventory: HostInventory,
-        orders: Orders,
-        apply: Callable[[Sequence[Assignment]], None],
+        runner: StepRunner,
+        live_migration: Callable[[Instance, str, LiveMigrateData], Callable[..., Any]],
         interval: float,
         pools: Sequence[executors.BoundedExecutor] = (),
         adopts: bool = False,
     ) -> None:
-        self._threads = threads
+        self.inventory = inventory
+        self.registered = False
         self._events = events
         self._driver = driver
-        self._inventory = inventory
-        self._orders = orders
-        self._apply = apply
+        self._clock = threads.clock
+        self._runner = runner
+        self._live_migration = live_migration
         self._adopts = adopts
         self._lock = threads.lock()
         self._calling = False
@@ -81,7 +86,7 @@ class Registration:
             if self._calling or self._stopped.is_set():
                 return
             self._calling = True
-            self._orders.starting = True
+            self._runner.starting = True
         self._pool.submit(self._register)
 
     def _register(self) -> None:
@@ -89,7 +94,7 @@ class Registration:
         while not self._stopped.is_set():
             try:
                 guests = self._driver.list_guests()
-                report = self._inventory.report(guests, self._adoptable(guests, left_out))
+                report = self.inventory.report(guests, self._adoptable(guests, left_out))
                 if self._stopped.is_set():  # the service may have stopped while it waited for unresponsive guests
                     return
                 self._apply(self._events.compute_started(report))
@@ -101,8 +106,35 @@ class Registration:
                 continue
             with self._lock:
                 self._calling = False
-                self._orders.starting = False
+                self._runner.starting = False
             return
+
+    def _apply(self, assignments: Sequence[Assignment]) -> None:
+        """Apply the reply: the migrations in which this host takes part, in order."""
+        for assignment in assignments:
+            with context.about(None, assignment.command.migration_uuid, assignment.command.instance_uuid):
+                self._apply_one(assignment)
+        self.registered = True
+        self._runner.inherited.forget_ended()
+
+    def _apply_one(self, assignment: Assignment) -> None:
+        command = assignment.command.replace(step=LIVE_MIGRATION, boot_id=self._runner.boot_id)
+        if self._runner.admit(command, at_start=True).refusal is not None or assignment.role != 'source':
+            return
+        job = self._runner.inherited.get(command.instance_uuid)
+        if job is not None:
+            job.running_for = assignment.running_for
+        # A job cannot belong to a migration that has no migrate_data, because it was never prepared.
+        if assignment.queue or (job is not None and assignment.migrate_data is not None):
+            instance, migrate_data = assignment.instance, assignment.migrate_data
+            if not isinstance(instance, Instance) or not isinstance(migrate_data, LiveMigrateData):
+                LOG.error(
+                    'Ignoring the assignment of migration %s: its instance or its migrate_data is missing',
+                    command.migration_uuid,
+                )
+                return
+            body = self._live_migration(instance, assignment.destination or '', migrate_data)
+            self._runner.accept(command, body, at_start=True)
 
     def _adoptable(self, guests: Sequence[Guest], left_out: set[str]) -> list[Instance]:
         """Return the guests of this host that a conductor may adopt; [] if adopt_guests is off.
@@ -116,7 +148,6 @@ class Registration:
         awaited = {guest.instance_uuid for guest in guests if guest.state == GuestState.WAITING}
         found, unresponsive = [], 0
         undescribed: list[str] = []
-        clock = self._threads.clock
         for number, uuid in enumerate(candidates):
             if unresponsive >= MAX_UNRESPONSIVE_GUESTS:
                 LOG.warning(
@@ -127,11 +158,11 @@ class Registration:
                 )
                 left_out.update(candidates[number:])
                 break
-            began = clock.monotonic()
+            began = self._clock.monotonic()
             try:
                 instance = self._driver.get_instance(uuid)
             except Exception as error:  # one bad guest must not keep its host from registering
-                if isinstance(error, exception.ServiceUnreachable) and clock.monotonic() - began < CALL_AGAIN:
+                if isinstance(error, exception.ServiceUnreachable) and self._clock.monotonic() - began < CALL_AGAIN:
                     raise  # The hypervisor itself is unreachable, so the whole registration is tried again.
                 LOG.warning(
                     'Could not query guest %(guest)s; if the database does not have it, it is not adopted until this '
@@ -161,5 +192,5 @@ class Registration:
     def _beat(self) -> None:
         for pool in self._pools:
             pool.start_waiting()
-        self._inventory.refresh_later()
-        self._events.compute_heartbeat(self._inventory.report())
+        self.inventory.refresh_later()
+        self._events.compute_heartbeat(self.inventory.report())

@@ -20,7 +20,8 @@ from typing import Any
 from oslo_log import log as logging
 
 from migrator import context, exception, executors
-from migrator.compute.work import Orders, Seen
+from migrator.compute.step_runner import StepRunner
+from migrator.compute.work import Seen
 from migrator.objects import Command, Guest, Observation, base
 from migrator.virt.driver import ComputeDriver
 
@@ -34,24 +35,14 @@ HANGS = 1.0
 class Observer:
     """The reader that answers each poll in time, even if the driver hangs.
 
-    :param pool: runs the driver's queries, each in its own thread.
+    :param runner: has the state of the migrations. Its pool runs the driver's queries, each in its own thread.
     """
 
-    def __init__(
-        self,
-        driver: ComputeDriver,
-        host: str,
-        boot_id: str,
-        threads: executors.Threads,
-        orders: Orders,
-        pool: executors.BoundedExecutor,
-    ) -> None:
+    def __init__(self, driver: ComputeDriver, host: str, threads: executors.Threads, runner: StepRunner) -> None:
         self._driver = driver
         self._host = host
-        self._boot_id = boot_id
         self._threads = threads
-        self._orders = orders
-        self._pool = pool
+        self._runner = runner
         self._lock = threads.lock()
         #: Guest -> when its pending driver query began, in monotonic seconds.
         self._queried_at: dict[str, float] = {}
@@ -63,7 +54,7 @@ class Observer:
         :param wait: seconds to wait for the driver; guests for which it has not replied by then are left out.
         """
         for ack in acks:
-            self._orders.acknowledge(ack['migration_uuid'], ack['step'], ack['epoch'])
+            self._runner.acknowledge(ack['migration_uuid'], ack['step'], ack['epoch'])
         answers: list[Observation] = []
         remaining = len(commands)
         all_done = self._threads.event()
@@ -81,7 +72,7 @@ class Observer:
             all_done.set()
 
         for command in commands:
-            self._pool.submit(observe, command)
+            self._runner.pool.submit(observe, command)
         if commands:
             all_done.wait(wait)
         with self._lock:
@@ -90,7 +81,7 @@ class Observer:
     def _observe(self, command: Command) -> Observation | None:
         """Return the observation of one migration, or None if the driver did not reply."""
         uuid = command.instance_uuid
-        seen = self._orders.observe(command)
+        seen = self._runner.observe(command)
         if seen.refusal is not None:
             return self._observation(command, seen, Guest(instance_uuid=uuid), {})
         now = self._threads.clock.monotonic()
@@ -122,7 +113,7 @@ class Observer:
         return Observation(
             migration_uuid=command.migration_uuid,
             host=self._host,
-            boot_id=self._boot_id,
+            boot_id=self._runner.boot_id,
             epoch=seen.epoch,
             guest=guest,
             refusal=seen.refusal,

@@ -230,17 +230,21 @@ class Reader:
         there = [*hypervisor.guests, *(uuid for uuid in hypervisor.residues if uuid not in hypervisor.guests)]
         service: dict[str, Any] = {}
         if compute is not None and _alive(compute.threads):
-            records = compute._orders._records
+            records = compute._runner._records
             service = {
                 'alive': True,
                 'boot_id': compute.boot_id,
                 'waiting': tuple(compute._waiting_live_migrations),
                 'busy': {
                     pool: executor.running + executor.waiting
-                    for pool, executor in (('queue', compute._live_migration_executor), ('steps', compute._pool))
+                    for pool, executor in (
+                        ('queue', compute._live_migration_executor),
+                        ('steps', compute._runner.pool),
+                        ('reports', compute._runner.reports),
+                    )
                 },
-                'limit': compute._queue.limit,
-                'closed': compute._queue._closed,
+                'limit': compute._runner.queue.limit,
+                'closed': compute._runner.queue._closed,
                 'seen': {uuid: (record.epoch, record.owner) for uuid, record in records.items()},
             }
         return Host(

@@ -433,7 +433,7 @@ def test_a_service_that_comes_back_with_a_lower_limit_starts_nothing_until_there
     assert jobs(cloud) == 3
     seen.kill(cloud, 'host1')
     seen.restart(cloud, 'host1')
-    assert cloud.computes['host1']._queue.limit == 1
+    assert cloud.computes['host1']._runner.queue.limit == 1
     cloud.simulation.advance(10)
     assert jobs(cloud) == 3
     assert actions.abort(cloud, instances[0]).status_int == 202

@@ -6,87 +6,87 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+INHERITED = 'migrator/compute/inherited_jobs.py'
 LIVE = 'migrator/compute/steps.py'
-MANAGER = 'migrator/compute/manager.py'
-OBSERVATIONS = 'migrator/compute/status.py'
-ORDERS = 'migrator/compute/work.py'
 QUEUE = 'migrator/compute/live_migration_queue.py'
 REGISTRATION = 'migrator/compute/registration.py'
+RUNNER = 'migrator/compute/step_runner.py'
+WORK = 'migrator/compute/work.py'
 
 MUTANTS = (
     Mutant(
         'opens-before-registration-is-applied',
         REGISTRATION,
         '                self._apply(self._events.compute_started(report))\n',
-        '                at, self._orders.starting = self._events.compute_started(report), False; self._apply(at)\n',
+        '                at, self._runner.starting = self._events.compute_started(report), False; self._apply(at)\n',
         'A host accepts a late command before it knows the epoch in which its migrations are now run.',
     ),
     Mutant(
         'command-for-an-earlier-boot-accepted',
-        ORDERS,
-        'if command.boot_id != self._boot_id:',
+        RUNNER,
+        'if command.boot_id != self.boot_id:',
         'if not command.boot_id:',
         'A restarted host carries out a command that was meant for its earlier boot.',
     ),
     Mutant(
         'command-of-a-lower-tenure-accepted',
-        ORDERS,
+        RUNNER,
         'if 0 < tenure < guest.tenure or',
         'if',
         'A late command of an earlier migration of the guest is carried out beside the next one.',
     ),
     Mutant(
         'command-of-an-equal-tenure-of-another-migration-accepted',
-        ORDERS,
+        RUNNER,
         '0 < tenure == guest.tenure and command.migration_uuid != guest.holder',
         '0 < tenure == guest.tenure and not guest.holder',
         'After the database has lost its last commits two migrations of one guest act on it.',
     ),
     Mutant(
         'call-does-not-wait-for-another-migrations-work',
-        ORDERS,
+        RUNNER,
         'guest.calls or others - {migration_uuid}:',
         'guest.calls:',
         'An abort of an ended migration strikes the next migration of the guest.',
     ),
     Mutant(
         'work-does-not-wait-for-another-migrations-call',
-        ORDERS,
+        WORK,
         'or first.begun or any(migration != first.uuid for _, migration in self.calls)',
         'or first.begun',
         'A force-complete that hangs in the driver strikes the next migration of the guest.',
     ),
     Mutant(
         'command-of-a-lower-epoch-accepted',
-        ORDERS,
+        RUNNER,
         'if command.epoch < record.epoch:',
         'if command.epoch < 0:',
         'A late command of a conductor that has lost its lease is carried out.',
     ),
     Mutant(
         'command-of-another-owner-accepted',
-        ORDERS,
+        RUNNER,
         'record.owner not in (None, command.owner):',
         'record.owner is None:',
         'Two conductors that believe to own a migration in the same epoch both have their commands carried out.',
     ),
     Mutant(
         'rollback-does-not-cancel-what-is-queued',
-        ORDERS,
-        'for other in before:\n            other.cancelled = True',
-        'for other in before:\n            other.cancelled = other.cancelled',
+        WORK,
+        'for other in cancelled:\n            other.cancelled = True',
+        'for other in cancelled:\n            other.cancelled = other.cancelled',
         'A preparation that is rolled back goes on to its end, and the rollback waits for it.',
     ),
     Mutant(
         'live-migration-made-twice-in-one-boot',
-        ORDERS,
+        WORK,
         'if work.step == LIVE_MIGRATION:\n            return False',
         'if work.step == LIVE_MIGRATION:\n            return work.outcome is not None',
         'A source that has ended a job begins another one while the migration is being decided.',
     ),
     Mutant(
         'late-acknowledgement-forgets-a-newer-report',
-        ORDERS,
+        RUNNER,
         'if work is not None and epoch >= work.epoch:',
         'if work is not None:',
         'The report of a step is lost before the owner has taken it in, and its frozen data with it.',
@@ -135,9 +135,9 @@ MUTANTS = (
     ),
     Mutant(
         'inherited-job-takes-no-slot',
-        MANAGER,
-        'self._queue.attach(self._outlast, guest.instance_uuid, inherited)',
-        'self._pool.submit(self._outlast, guest.instance_uuid, inherited)',
+        INHERITED,
+        'self._queue.attach(self._outlast, job)',
+        'self._threads.start(self._outlast, job, name="outlast")',
         'After a restart of the service more jobs run than the limit allows.',
     ),
 )

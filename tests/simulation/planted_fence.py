@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from migrator.compute.manager import ComputeManager
-from migrator.compute.work import Orders
+from migrator.compute.step_runner import StepRunner
 from migrator.conductor import takeover
 from migrator.conductor.migration import hosts, settle, settle_table
 from migrator.conductor.migration.context import MigrationContext
@@ -115,14 +115,14 @@ def destination_is_asked_before_the_source() -> Iterator[object]:
 @SHELF.plant('model h', 'abort starting | conductor1: commit done #7 | killed, and started again')
 def window_before_the_job_is_not_seen() -> Iterator[object]:
     """Between the queue and the driver's call a host says: here, no job."""
-    observe = Orders.observe
+    observe = StepRunner.observe
 
     def blind(self: Any, order: protocol.Command) -> Any:
         seen = observe(self, order)
         started = seen.entry == protocol.Entry.STARTED
         return dataclasses.replace(seen, entry=protocol.Entry.NONE) if started else seen
 
-    with patched(Orders, 'observe', blind) as there:
+    with patched(StepRunner, 'observe', blind) as there:
         yield there
 
 
@@ -185,19 +185,19 @@ def event_counts_for_whoever_waits() -> Iterator[object]:
 )
 def message_for_another_boot_is_taken() -> Iterator[object]:
     """A compute does not look for which boot of it a message is."""
-    admit = Orders._admit
+    admit = StepRunner._admit
 
     def any_boot(self: Any, order: protocol.Command, at_start: bool) -> Any:
-        return admit(self, order.replace(boot_id=self._boot_id), at_start)
+        return admit(self, order.replace(boot_id=self.boot_id), at_start)
 
-    with patched(Orders, '_admit', any_boot) as there:
+    with patched(StepRunner, '_admit', any_boot) as there:
         yield there
 
 
 @SHELF.plant('I16', 'success | conductor1: rpc step_ended handled #3 | paused past the lease')
 def lower_epoch_is_taken() -> Iterator[object]:
     """A compute takes whatever it is told, in whatever epoch."""
-    admit = Orders._admit
+    admit = StepRunner._admit
 
     def any_epoch(self: Any, order: protocol.Command, at_start: bool) -> Any:
         record = self._records.get(order.migration_uuid)
@@ -205,7 +205,7 @@ def lower_epoch_is_taken() -> Iterator[object]:
             order = order.replace(epoch=record.epoch, owner=record.owner or order.owner)
         return admit(self, order, at_start)
 
-    with patched(Orders, '_admit', any_epoch) as there:
+    with patched(StepRunner, '_admit', any_epoch) as there:
         yield there
 
 

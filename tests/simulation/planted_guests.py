@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from migrator.compute.work import Orders
+from migrator.compute.step_runner import StepRunner
 from migrator.conductor import broker, cleanups
 from migrator.conductor.migration import settle_table, waiting
 from migrator.conductor.tasks import live_migrate
@@ -40,13 +40,13 @@ def cleanup_removes_the_guest_where_it_is() -> Iterator[object]:
 @SHELF.plant('I21', 'second-migrations seed 6')
 def tenure_is_not_compared() -> Iterator[object]:
     """A host compares the epochs of each migration alone, and keeps a line of work for each."""
-    admit = Orders._admit
+    admit = StepRunner._admit
 
     def of_each(self: Any, order: Any, at_start: bool) -> Any:
         # A guest of its own for each migration.
         return admit(self, order.replace(tenure=0, instance_uuid=order.migration_uuid), at_start)
 
-    with patched(Orders, '_admit', of_each) as there:
+    with patched(StepRunner, '_admit', of_each) as there:
         yield there
 
 
@@ -64,8 +64,8 @@ def call_is_of_no_migration() -> Iterator[object]:
         self.__dict__.setdefault('planted', set()).discard((what, migration_uuid))
 
     with (
-        patched(Orders, 'begin_call', begin),
-        patched(Orders, 'end_call', end) as there,
+        patched(StepRunner, 'begin_call', begin),
+        patched(StepRunner, 'end_call', end) as there,
     ):
         yield there
 
@@ -123,7 +123,7 @@ def hosts_are_called_down_right_after_an_outage() -> Iterator[object]:
         yield there
 
 
-@SHELF.plant('I7', 'outages seed 45')
+@SHELF.plant('I7', 'outages seed 91', 'outages seed 52')
 def nobody_notices_that_the_broker_is_away() -> Iterator[object]:
     """A conductor takes a broker that is away for hosts that are silent."""
     with (

@@ -14,7 +14,8 @@ from migrator import exception, rpc
 from migrator.compute import steps
 from migrator.compute.manager import ComputeManager
 from migrator.compute.rpcapi import TOPIC, VERSION
-from migrator.compute.work import LIVE_MIGRATION, Orders
+from migrator.compute.step_runner import StepRunner
+from migrator.compute.work import LIVE_MIGRATION
 from migrator.conductor import cleanups
 from migrator.conductor.migration import hosts
 from migrator.conductor.migration.context import MigrationContext
@@ -114,7 +115,7 @@ def rollback_of_the_preparation_touches_the_source() -> Iterator[object]:
 def event_that_cannot_be_sent_holds_up_its_step() -> Iterator[object]:
     """A notification that failed kept a port from being activated; here a step whose event cannot be sent does not
     end."""
-    end = Orders.end
+    end = StepRunner.end
 
     def told_first(self: Any, work: Any, outcome: Any, send_event: bool = True) -> None:
         if send_event and work.step != LIVE_MIGRATION:
@@ -123,7 +124,7 @@ def event_that_cannot_be_sent_holds_up_its_step() -> Iterator[object]:
             self._events.step_ended(record.reply_to, report)
         end(self, work, outcome, send_event and work.step == LIVE_MIGRATION)
 
-    with patched(Orders, 'end', told_first) as there:
+    with patched(StepRunner, 'end', told_first) as there:
         yield there
 
 

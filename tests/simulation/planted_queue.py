@@ -14,7 +14,8 @@ from migrator import executors
 from migrator.api.handlers import live_migrations, server_migrations
 from migrator.compute import live_migration_queue
 from migrator.compute.manager import ComputeManager
-from migrator.compute.work import Orders
+from migrator.compute.step_runner import StepRunner
+from migrator.compute.work import LIVE_MIGRATION, Work
 from migrator.conductor.migration import hosts
 from migrator.db import actions, migrations
 from tests.simulation.plant import Shelf, patched
@@ -48,16 +49,17 @@ def abort_of_a_running_one_is_swallowed() -> Iterator[object]:
 def failing_step_leaks_its_entry() -> Iterator[object]:
     """A step that failed left its entry in the queue; here the entry goes when the move has succeeded."""
 
-    def at_the_end(self: Any, work: Any) -> None:
-        self._orders.run(work)
-        if work.outcome is not None and work.outcome.state == 'done':
-            self._queue.take(work.uuid)
+    def at_the_end(self: Any, work: Any, outcome: Any, send_event: bool = True) -> None:
+        if work.step == LIVE_MIGRATION and outcome.state == 'done':
+            take(self.queue, work.uuid)
+        end(self, work, outcome, send_event)
 
-    with patched(_Manager, '_do_live_migration', at_the_end) as there:
+    take, end = _Queue.take, StepRunner.end
+    with patched(_Queue, 'take', lambda *_args: None), patched(StepRunner, 'end', at_the_end) as there:
         yield there
 
 
-@SHELF.plant('nova 34', 'seed 6')
+@SHELF.plant('nova 34', 'seed 6', 'seed 2', 'seed 4')
 def entry_is_stored_after_its_work_was_submitted() -> Iterator[object]:
     """An abort between a placeholder and its Future was lost, and a worker that was faster left an entry for ever;
     here, too, the Future is stored when its work has been submitted, under no lock."""
@@ -91,7 +93,7 @@ def job_of_an_earlier_life_has_no_slot() -> Iterator[object]:
 
     def init_host(self: Any) -> None:
         self.driver.init_host(self.host)
-        self._inventory.refresh()
+        self._registration.inventory.refresh()
 
     with patched(_Manager, 'init_host', init_host) as there:
         yield there
@@ -129,17 +131,24 @@ def rollback_does_not_stop_what_it_undoes() -> Iterator[object]:
     """An abort while it was prepared waited for the end of the step; here a rollback neither stops the preparation nor
     waits for it."""
 
-    def beside(self: Any, record: Any, work: Any, undoing: bool) -> list[Any]:
-        if not undoing:
-            return enqueue(self, record, work, undoing)
-        work.begun = True
-        work.submit(work)
-        record.guest.pending.append(work)
-        record.works[work.step] = work
-        return []
+    def beside(self: Any, command: Any, body: Any, **options: Any) -> Any:
+        if options.get('cancels') is None:
+            return accept(self, command, body, **options)
+        answer = self.admit(command)
+        if answer.refusal is not None:
+            return answer
+        with self._lock:
+            record = self._records[command.migration_uuid]
+            if record.needs_new_work(command):
+                work = Work(command.migration_uuid, command.instance_uuid, command.step, command.epoch, body, '')
+                work.begun = True
+                record.works[work.step] = work
+                record.guest.pending.append(work)
+                self.pool.submit(self.run, work)
+            return self._answer(record, record.works[command.step])
 
-    enqueue = Orders._enqueue
-    with patched(Orders, '_enqueue', beside) as there:
+    accept = StepRunner.accept
+    with patched(StepRunner, 'accept', beside) as there:
         yield there
 
 
@@ -239,7 +248,7 @@ def stop_waits_for_what_runs() -> Iterator[object]:
     cleanup = _Manager.cleanup_host
 
     def slow(self: Any) -> None:
-        self._run_within(10.0, self._queue.drain, 'drain')
+        self._run_within(10.0, self._runner.queue.drain, 'drain')
         cleanup(self)
 
     with patched(_Manager, 'cleanup_host', slow) as there:

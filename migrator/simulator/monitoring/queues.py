@@ -33,20 +33,20 @@ class Queues:
 
     def watch(self, compute: Any) -> None:
         """Note each change of the limit of a compute service's queue."""
-        resize = compute._queue.resize
+        resize = compute._runner.queue.resize
 
         def resized(limit: int) -> None:
-            before = compute._queue.limit
+            before = compute._runner.queue.limit
             resize(limit)
             self._keep_slots(compute, before)
 
-        compute._queue.resize = resized
+        compute._runner.queue.resize = resized
 
     def _keep_slots(self, compute: Any, limit: int) -> None:
         """Note the migrations that got a slot under an earlier limit, whether their jobs have started or not."""
         without = compute._live_migration_executor._waiting
         queued = {uuid for uuid, future in compute._waiting_live_migrations.items() if future in without}
-        for uuid, record in compute._orders._records.items():
+        for uuid, record in compute._runner._records.items():
             if work.LIVE_MIGRATION in record.works and uuid not in queued:
                 key = (compute.boot_id, uuid)
                 self._slots[key] = max(limit, self._slots.get(key, 0))
@@ -57,7 +57,7 @@ class Queues:
         :param running: the number of running jobs of the host, with the new one.
         :param mine: the migrations of the guest of the new job.
         """
-        limit = max([compute._queue.limit, *(self._slots.get((compute.boot_id, uuid), 0) for uuid in mine)])
+        limit = max([compute._runner.queue.limit, *(self._slots.get((compute.boot_id, uuid), 0) for uuid in mine)])
         if running > limit:
             yield f'{compute.host} started job number {running}, its limit is {limit}'
         keys = [(compute.boot_id, uuid) for uuid in mine]

@@ -6,8 +6,8 @@ It drives the product's own pure functions: :func:`migrator.conductor.migration.
 the table of legal moves.
 What a conductor does with their answers is written again here, after ``conductor/tasks/live_migrate.py``,
 ``conductor/migration/{context,settle,hosts,allocations}.py``, ``conductor/{takeover,cleanups}.py`` and
-``saga/executor.py``; what a host does, after ``compute/work.py`` and ``manager.py``. A change of these changes the
-model with them.
+``saga/executor.py``; what a host does, after ``compute/step_runner.py``, ``compute/work.py`` and
+``compute/inherited_jobs.py``. A change of these changes the model with them.
 
 **In it**: one migration, two conductors, a source S, a destination D, Placement with its generations; as variants a
 second candidate E, planned stops of S, and one debt by itself (:mod:`.debts`). Faults: conductors killed, or paused

@@ -34,7 +34,7 @@ PLACEMENT = frozenset({'move', 'revert', 'rewrite', 'release', 'take', 'claim'})
 
 
 def admit(host: Any, message: Message, owner: int, plants: frozenset[str]) -> tuple[Any, str]:
-    """Return the host after it has looked at the head of a call, and '' or its refusal: Orders._admit.
+    """Return the host after it has looked at the head of a call, and '' or its refusal: StepRunner._admit.
 
     :param owner: whose call it is; NOBODY: an earlier owner's, of whose epoch there was no other.
     """

@@ -17,7 +17,7 @@ def test_report_has_inventory_tree_and_current_limit(scene: Scene) -> None:
     host = scene.host()
     host.conf.set_override('max_concurrent_live_migrations', 4)
     host.manager.reset()
-    report = host.manager._inventory.report()
+    report = host.manager._registration.inventory.report()
     assert report.limit == 4
     assert report.guests == []
     assert isinstance(report.node, compute_node.ComputeNode)
@@ -73,7 +73,7 @@ def test_hung_driver_has_one_query_and_one_warning_until_it_recovers(
     stall = scene.alpha.faults.stall('get_node', sticky=True)
     with caplog.at_level(logging.INFO):
         scene.simulation.advance(300)
-        assert host.manager._pool.running == 1
+        assert host.manager._runner.pool.running == 1
         assert levels_logged_for_hypervisor(caplog) == ['WARNING']
         scene.alpha.faults.clear()
         scene.alpha.capacity.totals['VCPU'] = 32

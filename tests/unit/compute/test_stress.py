@@ -213,7 +213,7 @@ def test_stressed_naive_queue_loses_aborts_or_entries() -> None:
 
 #: Lock -> locks that may be taken while it is held; see :mod:`migrator.compute.live_migration_queue`.
 ORDER = {
-    'Orders': {'LiveMigrationQueue', 'BoundedExecutor'},
+    'StepRunner': {'LiveMigrationQueue', 'BoundedExecutor'},
     'LiveMigrationQueue': {'BoundedExecutor'},
 }
 GUESTS = 60
@@ -346,7 +346,7 @@ class Hammered:
         moved = {effect.instance_uuid for effect in self.world.effects('job started')}
         manager = self.host.manager
         for number in set(range(GUESTS)) - self.refused:
-            work = manager._orders._records[scene_module.uuid(2, number)].works['live_migration']
+            work = manager._runner._records[scene_module.uuid(2, number)].works['live_migration']
             assert work.outcome is not None, number
             if self.answers.get(number):
                 assert scene_module.uuid(1, number) not in moved, f'{number} ran although it was cancelled'
@@ -367,7 +367,7 @@ def test_stressed_host_loses_no_abort_and_keeps_the_documented_lock_order() -> N
             hammered.hammer()
             hammered.check()
             hammered.host.manager.cleanup_host()
-    assert ('Orders', 'LiveMigrationQueue') in threads.taken
+    assert ('StepRunner', 'LiveMigrationQueue') in threads.taken
     assert ('LiveMigrationQueue', 'BoundedExecutor') in threads.taken
     wrong = {(held, taken) for held, taken in threads.taken if taken not in ORDER.get(held, set())}
     assert wrong == set()

@@ -150,5 +150,5 @@ class TestPolls:
         stage.simulation.advance(10)
         assert stage.cloud.conductors['conductor1'].tools.hosts.unacknowledged() == []
         for host in ('host1', 'host2'):
-            works = stage.cloud.computes[host]._orders._records[migration.uuid].works
+            works = stage.cloud.computes[host]._runner._records[migration.uuid].works
             assert [step for step, work in works.items() if work.kept] in ([], ['live_migration'])

@@ -200,5 +200,5 @@ def test_starting_host_gets_the_last_migration_of_each_guest(stage: Stage) -> No
     stage.cloud.start_compute('host3')
     stage.simulation.run_until(stage.cloud.up)
     stage.simulation.run_ready()
-    guest = stage.cloud.computes['host3']._orders._guests[first.instance_uuid]
+    guest = stage.cloud.computes['host3']._runner._guests[first.instance_uuid]
     assert (guest.holder, guest.tenure) == (last.uuid, 2)

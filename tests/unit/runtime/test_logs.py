@@ -246,7 +246,7 @@ def test_failure_at_a_host_is_logged_with_migration_and_request(cloud, log):
     faults(cloud, 'host1').fail('copying', reason='the cable')
     instance, migration = moves(cloud, log)
     cloud.wait()
-    all_are_about(of(read(log[1]), 'compute.work', 'no such bridge'), instance, migration)
+    all_are_about(of(read(log[1]), 'compute.step_runner', 'no such bridge'), instance, migration)
 
 
 def test_abort_refused_by_a_driver_is_logged_with_the_migration(cloud, log):
@@ -255,7 +255,7 @@ def test_abort_refused_by_a_driver_is_logged_with_the_migration(cloud, log):
     cloud.simulation.run_until(lambda: cloud.migrations(instance)[0].status == 'running')
     assert cloud.request('DELETE', f'/servers/{instance.uuid}/migrations/{migration.id}').status_int == 202
     cloud.wait()
-    (line,) = {tuple(line.items()) for line in of(read(log[1]), 'compute.manager', 'the monitor is busy')}
+    (line,) = {tuple(line.items()) for line in of(read(log[1]), 'compute.step_runner', 'the monitor is busy')}
     found = dict(line)
     assert (found['migration'], found['instance']) == (migration.uuid, instance.uuid)
 
@@ -264,7 +264,7 @@ def test_lost_report_is_logged_with_the_migration(cloud, log):
     cloud.bus.faults = lambda message: 'refuse' if message.method == 'step_ended' else None
     instance, migration = moves(cloud, log)
     cloud.wait()
-    all_are_about(of(read(log[1]), 'compute.work', 'Could not send a report'), instance, migration)
+    all_are_about(of(read(log[1]), 'compute.step_runner', 'Could not send a report'), instance, migration)
 
 
 def test_poll_without_an_answer_of_the_driver_is_logged_with_the_migration(cloud, log):

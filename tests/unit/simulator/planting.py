@@ -42,7 +42,7 @@ def put_back(cloud):
     kept_lists, kept_dicts = [list(one) for one in lists], [dict(one) for one in dicts]
     residues = [(parts, set(parts)) for host in cloud.world.hypervisors.values() for parts in host.residues.values()]
     guests = [(one, copy.copy(one)) for host in cloud.world.hypervisors.values() for one in host.guests.values()]
-    epochs = [(one, one.epoch) for host in cloud.computes.values() for one in host._orders._records.values()]
+    epochs = [(one, one.epoch) for host in cloud.computes.values() for one in host._runner._records.values()]
     yield
     for name in DATABASES:
         backup(cloud.directory / f'{name}.kept', cloud.directory / f'{name}.sqlite')
@@ -59,7 +59,7 @@ def put_back(cloud):
     for record, epoch in epochs:
         record.epoch = epoch
     for compute in cloud.computes.values():
-        compute._queue._closed = False
+        compute._runner.queue._closed = False
 
 
 def backup(origin, copy_):

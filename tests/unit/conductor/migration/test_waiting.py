@@ -292,12 +292,12 @@ def test_any_text_of_a_driver_is_stored(build: Callable[..., Stage], step: str, 
 def test_host_that_reports_an_impossible_epoch(build: Callable[..., Stage]) -> None:
     stage = build()
     migration = stage.accept('host2')
-    orders = stage.cloud.computes['host2']._orders
-    admit, high = orders._admit, protocol.Answer(refusal='epoch', seen=2**40, boot_id=orders._boot_id)
-    orders._admit = lambda *args: (None, high)
+    runner = stage.cloud.computes['host2']._runner
+    admit, high = runner._admit, protocol.Answer(refusal='epoch', seen=2**40, boot_id=runner.boot_id)
+    runner._admit = lambda *args: (None, high)
     stage.door.live_migrate(stages.context.admin_context(), migration.uuid)
     why = stage.until_stuck(migration, 60)
     assert str(2**40) in why
     assert 'restart the compute service there' in why
-    orders._admit = admit
+    runner._admit = admit
     assert stage.end(migration).status == 'completed'

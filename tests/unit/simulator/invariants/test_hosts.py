@@ -55,7 +55,7 @@ def test_i11_leftover_connection(cloud):
 
 
 def test_i13_stopped_queue_not_empty(copying):
-    copying.computes['host1']._queue._closed = True
+    copying.computes['host1']._runner.queue._closed = True
     assert planting.found(copying, quiet=False) == {'I13'}
 
 
@@ -68,7 +68,7 @@ def test_i13_migration_cancelled_by_stop_ended_otherwise(cloud):
 
 
 def test_i16_boot_has_seen_uncommitted_epoch(cloud):
-    cloud.computes['host1']._orders._records[cloud.migration.uuid].epoch = 99
+    cloud.computes['host1']._runner._records[cloud.migration.uuid].epoch = 99
     assert planting.found(cloud, quiet=False) == {'I16'}
 
 
