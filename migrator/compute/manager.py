@@ -20,7 +20,6 @@ from oslo_log import log as logging
 
 from migrator import exception, executors
 from migrator.compute import (
-    checks,
     inherited_jobs,
     inventory,
     live_migration_queue,
@@ -240,7 +239,7 @@ class ComputeManager:
         """
         return self._runner.accept(
             command,
-            lambda work: checks.check_can_live_migrate_destination(
+            lambda work: steps.check_can_live_migrate_destination(
                 self.driver, self.host, instance, block_migration, disk_over_commit
             ),
             wait=wait,
@@ -257,7 +256,7 @@ class ComputeManager:
         """
         return self._runner.accept(
             command,
-            lambda work: checks.check_can_live_migrate_source(self.driver, self.host, instance, migrate_data),
+            lambda work: steps.check_can_live_migrate_source(self.driver, self.host, instance, migrate_data),
             wait=wait,
         )
 

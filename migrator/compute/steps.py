@@ -5,6 +5,8 @@
 Every body observes before it acts, and may run twice. A body never destroys a guest that is active here: it raises
 :class:`~migrator.exception.GuestStillHere` and changes nothing. No body depends on which conductor sent the command, or
 on another host.
+
+A check refuses with a :class:`~migrator.exception.MigrationPreCheckError`, whose message says what has to change.
 """
 
 from __future__ import annotations
@@ -15,13 +17,11 @@ from collections.abc import Callable
 from oslo_log import log as logging
 
 from migrator import exception, executors
-from migrator.compute import checks
 from migrator.compute.work import Outcome
 from migrator.objects import GuestState, Instance, LiveMigrateData, WorkState
 from migrator.virt.driver import CancelToken, ComputeDriver, Verdict
 
 LOG = logging.getLogger(__name__)
-
 
 #: Seconds between two attempts to attach to a job, while the driver fails.
 ASK_AGAIN = 1.0
@@ -35,6 +35,40 @@ _STATE_OF = {
 }
 
 
+def check_can_live_migrate_destination(
+    driver: ComputeDriver, host: str, instance: Instance, block_migration: bool | None, disk_over_commit: bool
+) -> LiveMigrateData:
+    """Return the data that the source needs for its check, or refuse the guest (destination).
+
+    pre_live_migration or the rollback removes what the check leaves behind.
+
+    :raises migrator.exception.MigrationPreCheckError: this host cannot take the guest; the message says why.
+    """
+    guest = driver.get_guest(instance.uuid)
+    if guest.present and guest.state != GuestState.WAITING:
+        raise exception.MigrationPreCheckError(
+            reason=f'{host} already has guest {instance.uuid}, which is {guest.state}: remove it there if an earlier '
+            'migration has left it behind'
+        )
+    found = driver.check_can_live_migrate_destination(instance, block_migration, disk_over_commit)
+    return _returned('check_can_live_migrate_destination', found)
+
+
+def check_can_live_migrate_source(
+    driver: ComputeDriver, host: str, instance: Instance, migrate_data: LiveMigrateData
+) -> LiveMigrateData:
+    """Return the data with the source's part filled in, or refuse to migrate the guest (source).
+
+    The check leaves nothing behind.
+
+    :raises migrator.exception.MigrationPreCheckError: the guest cannot migrate there; the message says why.
+    """
+    guest = driver.get_guest(instance.uuid)
+    if not guest.present:
+        raise exception.MigrationPreCheckError(reason=f'{host} has no guest {instance.uuid}')
+    return _returned('check_can_live_migrate_source', driver.check_can_live_migrate_source(instance, migrate_data))
+
+
 def pre_live_migration(
     driver: ComputeDriver, instance: Instance, migrate_data: LiveMigrateData, token: CancelToken
 ) -> LiveMigrateData:
@@ -46,7 +80,18 @@ def pre_live_migration(
     # What the check has left would obstruct the preparation, and no other step removes it.
     driver.cleanup_live_migration_destination_check(instance)
     token.raise_if_cancelled()
-    return checks.returned('pre_live_migration', driver.pre_live_migration(instance, migrate_data, token))
+    return _returned('pre_live_migration', driver.pre_live_migration(instance, migrate_data, token))
+
+
+def _returned(method: str, found: object) -> LiveMigrateData:
+    """Return the result of a driver's method if it is the LiveMigrateData that the next step needs.
+
+    :raises migrator.exception.DriverError: the result has another type. The next step runs on the other host, which
+        could not name the driver at fault.
+    """
+    if not isinstance(found, LiveMigrateData):
+        raise exception.DriverError(f'{method} returned {found!r:.100}: correct the driver to return a LiveMigrateData')
+    return found
 
 
 def live_migration(

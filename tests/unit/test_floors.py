@@ -344,7 +344,7 @@ def test_an_import_that_climbs_is_found(path, source):
         ('migrator/api/x.py', 'from migrator.conductor import rpcapi\nfrom migrator import db, rpc'),
         ('migrator/api/x.py', 'from migrator.conductor.rpcapi import ConductorAPI'),
         ('migrator/conductor/x.py', 'import migrator.compute.rpcapi\nfrom migrator import placement_client'),
-        ('migrator/compute/x.py', 'from migrator.virt import driver\nfrom migrator.compute.checks import f'),
+        ('migrator/compute/x.py', 'from migrator.virt import driver\nfrom migrator.compute.steps import f'),
         ('migrator/cmd/demo.py', 'from migrator.testing import cloud'),
         ('migrator/testing/x.py', 'from migrator.compute.manager import ComputeManager'),
     ],
