@@ -5,7 +5,7 @@
 A service that embeds migrator needs only the names in ``__all__``. They are imported at their first use, so that
 ``import migrator`` loads no other module::
 
-    from migrator import ComputeDriver, ComputeManager
+    from migrator import Host, SimpleDriver
 
 The other modules are for the services of migrator itself. ``ARCHITECTURE.rst`` lists their packages.
 """
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from migrator import exception
     from migrator.compute.manager import ComputeManager
+    from migrator.embed import Host
     from migrator.objects import Flavor, Instance, LiveMigrateData
     from migrator.virt.driver import ComputeDriver
     from migrator.virt.simple import SimpleDriver
@@ -28,6 +29,7 @@ __all__ = [
     'ComputeDriver',
     'ComputeManager',
     'Flavor',
+    'Host',
     'Instance',
     'LiveMigrateData',
     'SimpleDriver',
@@ -40,6 +42,7 @@ _MODULES = {
     'ComputeDriver': 'migrator.virt.driver',
     'ComputeManager': 'migrator.compute.manager',
     'Flavor': 'migrator.objects',
+    'Host': 'migrator.embed',
     'Instance': 'migrator.objects',
     'LiveMigrateData': 'migrator.objects',
     'SimpleDriver': 'migrator.virt.simple',

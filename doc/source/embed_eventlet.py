@@ -8,10 +8,10 @@ import eventlet
 eventlet.monkey_patch()  # first of all, and everything
 
 from embed_driver import ToyDriver
-from embed_example import Embedded, read_configuration
+from embed_example import compute_host
 from eventlet import tpool
 
 
 def embed(arguments, toy):
     """Return a compute host whose calls into the binding are made in threads of the system's own."""
-    return Embedded(read_configuration(arguments), ToyDriver(tpool.Proxy(toy)))
+    return compute_host(arguments, ToyDriver(tpool.Proxy(toy)))

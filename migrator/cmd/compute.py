@@ -25,11 +25,6 @@ if TYPE_CHECKING:  # imported after the choice of threads
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds to wait for the answer to compute_started. The broker drops messages that are sent before the first conductor
-#: listens, so a compute service that starts first loses this time.
-REGISTER_TIMEOUT = 10.0
-
-
 #: Seconds to wait for a conductor's answer whether another service has our name. The conductor needs time to ask that
 #: service.
 NAMESAKE_TIMEOUT = 4.0
@@ -129,22 +124,18 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 def begin(process: Process) -> None:
     """Create the service of a compute host, and start it."""
-    from migrator.compute.manager import ComputeManager
-    from migrator.conductor import rpcapi
-    from migrator.conf import upgrade_levels
+    from migrator import embed
 
     conf = process.conf
-    level = upgrade_levels.pin(conf, 'conductor', [*rpcapi.VERSIONS])
     check_driver(conf.compute.driver)
-    transport = process.transport()
-    client: Any = process.rpc(transport)
-    events = rpcapi.ConductorEvents(client, REGISTER_TIMEOUT, level or rpcapi.VERSION)
+    client: Any = process.rpc(process.transport())
+    events = embed.conductor_events(conf, client)
     if not process.in_memory:
         check_name(process, events)
     driver = DRIVERS[conf.compute.driver](process)
-    manager = ComputeManager(conf, conf.host, driver, process.threads, events, client)
-    process.wait_for('The hypervisor', manager.start)
-    process.on_stop(manager.cleanup_host)
+    host = embed.Host(conf, driver, threads=process.threads, client=client, events=events)
+    process.wait_for('The hypervisor', host.start)
+    process.on_stop(host.stop)
 
 
 def patience(conf: cfg.ConfigOpts) -> float:

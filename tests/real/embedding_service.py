@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A service of somebody's that has migrator's compute manager in it, by the code of the page on embedding.
+"""A service that embeds a compute host of migrator, by the code of the page on embedding.
 
-Usage: embedding_service.py native|patched --config-file FILE
+Usage: embedding_service.py native|patched HOST WORLD --config-file FILE
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ import signal
 import threading
 import time
 
-from oslo_config import cfg
-
 from migrator import exception, executors
 from migrator.runtime import signals
 from migrator.testing.fake_world import driver
@@ -31,7 +29,7 @@ PAGE = pathlib.Path(__file__).resolve().parents[2] / 'doc' / 'source' / 'embed_e
 
 
 def example():
-    """Return the page's code."""
+    """Return the code of the page."""
     spec = importlib.util.spec_from_file_location('embed_example', PAGE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -50,19 +48,14 @@ def connected(path, host):
 def main() -> int:
     """Serve until SIGTERM; read the configuration again at SIGHUP."""
     logging.basicConfig(level=logging.INFO, format='%(name)s %(levelname)s %(message)s')
-    page = example()
-    with signals.Signals() as told:
-        conf = page.read_configuration(sys.argv[2:])
-        conf.register_opts([cfg.StrOpt('world')], group='fake')
-        embedded = page.Embedded(conf, connected(conf.fake.world, conf.host))
-        embedded.start()
+    _how, host, world, *arguments = sys.argv[1:]
+    with signals.Signals() as told, example().compute_host(arguments, connected(world, host)) as embedded:
         threads = threading.Thread.start.__globals__['_start_new_thread'].__module__
         print(f'Started service, in threads of {threads}', flush=True)
         while (word := told.next()) not in signals.STOP:
             if word == signal.SIGHUP:
-                embedded.reload()
+                embedded.reset()
                 print('The configuration was reloaded', flush=True)
-        embedded.stop()
     print('ends', flush=True)
     return 0
 

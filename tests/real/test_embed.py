@@ -22,7 +22,7 @@ class Embedding(sites.Service):
     """A process of an importing service."""
 
     def command(self):
-        return [sys.executable, PROGRAM, HOW[self.name], '--config-file', str(self.file)]
+        return [sys.executable, PROGRAM, HOW[self.name], self.name, self.world, '--config-file', str(self.file)]
 
 
 class Site(sites.Site):
@@ -32,6 +32,7 @@ class Site(sites.Site):
         if kind != 'compute':
             return super().add(kind, name)
         made = self.services[name] = Embedding(self.workspace, kind, name, self.configure(name))
+        made.world = self.world_path
         return made
 
 

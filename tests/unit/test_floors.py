@@ -37,6 +37,7 @@ FLOORS = {
     'migrator.compute': 4,
     'migrator.cli': 5,
     'migrator.demo': 5,
+    'migrator.embed': 5,
     'migrator.runtime': 5,
     'migrator.simulator': 5,
     'migrator.testing': 5,

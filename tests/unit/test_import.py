@@ -176,6 +176,7 @@ def test_import_migrator_loads_no_other_module():
         ('ComputeDriver', 'migrator.virt.driver'),
         ('ComputeManager', 'migrator.compute.manager'),
         ('Flavor', 'migrator.objects'),
+        ('Host', 'migrator.embed'),
         ('Instance', 'migrator.objects'),
         ('LiveMigrateData', 'migrator.objects'),
         ('SimpleDriver', 'migrator.virt.simple'),

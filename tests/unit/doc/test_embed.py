@@ -8,11 +8,9 @@ Their moves block the system's thread that waits for them; that everything else 
 from __future__ import annotations
 
 import pytest
-from oslo_config import cfg
 
-from migrator import exception, rpc
+from migrator import rpc
 from migrator.conductor import registry
-from migrator.conf import compute
 from migrator.objects import Flavor, Instance
 from migrator.testing import cloud
 from tests.unit.doc import conftest, toyhv
@@ -56,7 +54,7 @@ class Site:
         if conftest.patched():
             self.hosts[name] = self.page('embed_eventlet').embed(arguments, toy)
         else:
-            self.hosts[name] = example.Embedded(example.read_configuration(arguments), driver.ToyDriver(toy))
+            self.hosts[name] = example.compute_host(arguments, driver.ToyDriver(toy))
         self.hosts[name].start()
 
     def until(self, predicate, seconds=30):
@@ -131,6 +129,15 @@ def test_a_guest_moves_between_two_embedded_hosts(site):
     assert site.cloud.recorder.compute_to_compute() == []
 
 
+def test_a_migration_that_the_hypervisor_refuses_leaves_the_guest_where_it_is(site):
+    (guest,) = site.boot('guest')
+    site.toy.refuses = 'no route to host'
+    site.migrate(guest)
+    site.become(guest, 'failed')
+    assert site.place(guest) == ('alpha', ['alpha'])
+    assert site.toy.hosts['alpha'].domains()[guest.uuid] == toyhv.RUNNING
+
+
 def test_one_runs_and_the_others_wait_and_each_can_be_aborted_or_be_told_to_hurry(site):
     site.toy.slow = True
     first, second, third = site.boot('first', 'second', 'third')
@@ -165,7 +172,7 @@ def test_a_reload_lets_more_run_at_once(site):
         site.migrate(guest)
         site.become(guest, status)
     site.configure('alpha', max_concurrent_live_migrations=2)
-    site.hosts['alpha'].reload()
+    site.hosts['alpha'].reset()
     site.become(guests[1], 'running')
     for guest in guests:
         site.toy.hosts['alpha'].finish_migration(guest.uuid)
@@ -188,17 +195,3 @@ def test_what_a_stop_leaves_is_taken_up_at_the_next_start_and_what_waited_is_can
     site.toy.hosts['alpha'].finish_migration(guests[0].uuid)
     site.become(guests[0], 'completed')
     assert [site.place(guest) for guest in guests] == [('beta', ['beta']), ('alpha', ['alpha'])]
-
-
-def test_an_option_that_is_not_right_is_found_when_the_configuration_is_read(page, tmp_path):
-    file = tmp_path / 'importer.conf'
-    file.write_text('[DEFAULT]\nhost = a b\n')
-    with pytest.raises(exception.ConfigurationError, match=r"Option \[DEFAULT\] host is 'a b'"):
-        page('embed_example').read_configuration([f'--config-file={file}'])
-
-
-def test_on_a_configuration_that_has_other_options_of_these_names_oslo_config_says_so():
-    conf = cfg.ConfigOpts()
-    conf.register_opts([cfg.IntOpt('report_interval', default=60)])
-    with pytest.raises(cfg.DuplicateOptError, match='report_interval'):
-        compute.register_opts(conf)

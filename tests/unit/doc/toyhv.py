@@ -39,12 +39,14 @@ class Cluster:
     """Hosts that can reach each other, and share their disks.
 
     :ivar slow: jobs end only when they are made to; otherwise at once.
+    :ivar refuses: why no job can begin; empty: jobs can.
     """
 
     def __init__(self):
         self.lock = _threading().RLock()
         self.hosts = {}
         self.slow = False
+        self.refuses = ''
 
     def add(self, name):
         """Add a host, and return its binding."""
@@ -102,6 +104,8 @@ class Host:
     def start_migration(self, uuid, name, address):
         """Begin a job; when this returns it is there, and goes on by itself."""
         with self._lock:
+            if self._cluster.refuses:
+                raise Error(self._cluster.refuses)
             destination = self._cluster.hosts.get(name)
             if destination is None or destination.address != address:
                 raise Error(f'{name} is not at {address}')
