@@ -17,14 +17,14 @@ from migrator.db import models, tenures
 from migrator.db.engine import Engine, retried
 from migrator.db.services import alive
 
-_T = models.HOST_DEBTS
+_T = models.CLEANUPS
 #: The steps that remove a guest, or what is left of it, from a host.
 REMOVES = ('post_live_migration_at_source', 'rollback_live_migration_at_destination')
 
 
 @dataclasses.dataclass(frozen=True)
 class Cleanup:
-    """One row of ``host_debts``.
+    """One row of ``cleanups``.
 
     :ivar reason: why the cleanup was deferred, or why the host could not do it at the last try.
     :ivar tenure: the tenure of the instance when a conductor last adopted the cleanup.
@@ -47,7 +47,7 @@ class Cleanup:
 
 
 def cleanup(row: Any) -> Cleanup:
-    """Convert a row of ``host_debts`` to a cleanup."""
+    """Convert a row of ``cleanups`` to a cleanup."""
     return Cleanup(**{field.name: getattr(row, field.name) for field in dataclasses.fields(Cleanup)})
 
 
@@ -122,7 +122,7 @@ def _check_free(session: Any, cleanup: Cleanup, beside: bool) -> None:
 
 
 class Cleanups:
-    """The rows of ``host_debts``."""
+    """The rows of ``cleanups``."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

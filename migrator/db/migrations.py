@@ -444,7 +444,7 @@ class Migrations:
 
         An instance counts if it is at the host or has a deferred cleanup there.
         """
-        cleanup = models.HOST_DEBTS
+        cleanup = models.CLEANUPS
         pending = sa.exists().where(cleanup.c.host == host, cleanup.c.instance_uuid == _I.c.uuid)
         query = (
             sa.select(_T)
@@ -509,7 +509,7 @@ def _refusal(session: Any, migration: Migration, vm_states: Sequence[str]) -> ex
 
 def _owned(session: Any, uuid: str, with_log: bool = True) -> Owned:
     instance = (column.label(_OF_INSTANCE + column.name) for column in _I.c)
-    cleanup = models.HOST_DEBTS
+    cleanup = models.CLEANUPS
     pending = sa.exists().where(cleanup.c.host == _T.c.source_compute, cleanup.c.instance_uuid == _T.c.instance_uuid)
     query = (
         sa.select(_T, pending.label('has_source_cleanup'), *instance)

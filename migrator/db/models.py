@@ -193,11 +193,11 @@ class ComputeNode(Times, Base):
     in_placement: orm.Mapped[bool] = orm.mapped_column(default=True, server_default=sa.true())
 
 
-class HostCleanup(Base):
+class Cleanup(Base):
     """A deferred cleanup: a step that a host still has to do for a migration that went on without it."""
 
-    __tablename__ = 'host_debts'
-    __table_args__ = (sa.UniqueConstraint('host', 'migration_uuid', 'step', name='uniq_host_debts'),)
+    __tablename__ = 'cleanups'
+    __table_args__ = (sa.UniqueConstraint('host', 'migration_uuid', 'step', name='uniq_cleanups'),)
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=True)
     host: orm.Mapped[str] = orm.mapped_column(types.Text(255), index=True)
@@ -238,7 +238,7 @@ SAGA_LOG: Any = SagaLog.__table__
 CONDUCTORS: Any = Conductor.__table__
 SERVICES: Any = Service.__table__
 COMPUTE_NODES: Any = ComputeNode.__table__
-HOST_DEBTS: Any = HostCleanup.__table__
+CLEANUPS: Any = Cleanup.__table__
 INSTANCE_ACTIONS: Any = InstanceAction.__table__
 
 

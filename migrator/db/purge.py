@@ -20,7 +20,7 @@ from migrator.db.engine import Engine, retried
 from migrator.objects import ENDS
 
 _T, _L = models.MIGRATIONS, models.SAGA_LOG
-_A, _D = models.INSTANCE_ACTIONS, models.HOST_DEBTS
+_A, _D = models.INSTANCE_ACTIONS, models.CLEANUPS
 _ENDS = [status.value for status in ENDS]
 
 

@@ -180,7 +180,7 @@ class Services:
         :returns: whether it was deleted. False: the service has reported since it was read, or the host has an instance
             or a migration in progress.
         """
-        moving, guests, cleanups = models.MIGRATIONS, models.INSTANCES, models.HOST_DEBTS
+        moving, guests, cleanups = models.MIGRATIONS, models.INSTANCES, models.CLEANUPS
         here = [_T.c.id == service.id, _T.c.last_seen_up.is_not_distinct_from(service.last_seen_up)]
         is_compute = service.binary == COMPUTE_BINARY
         if is_compute:
@@ -255,7 +255,7 @@ class Services:
             .where(moving.c.dest_compute == _N.c.host, moving.c.in_progress_instance_uuid.is_not(None))
             .scalar_subquery()
         )
-        cleanup = models.HOST_DEBTS
+        cleanup = models.CLEANUPS
         owes = sa.exists().where(cleanup.c.host == _N.c.host, cleanup.c.instance_uuid == instance_uuid)
         source, guest = _N.alias('source'), models.INSTANCES
         source_host = sa.select(guest.c.host).where(guest.c.uuid == instance_uuid).scalar_subquery()
@@ -335,7 +335,7 @@ class Conductors:
         :param server: the RPC server name for events.
         :param lease: seconds until the lease ends.
         """
-        moving, cleanups = models.MIGRATIONS, models.HOST_DEBTS
+        moving, cleanups = models.MIGRATIONS, models.CLEANUPS
         in_progress = moving.c.in_progress_instance_uuid.is_not(None)
         with self._engine.writer() as session:
             session.execute(

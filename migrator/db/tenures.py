@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from migrator.db import models
 
-_I, _T, _D = models.INSTANCES, models.MIGRATIONS, models.HOST_DEBTS
+_I, _T, _D = models.INSTANCES, models.MIGRATIONS, models.CLEANUPS
 
 
 def of(instance_uuid: str) -> Any:

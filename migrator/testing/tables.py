@@ -19,7 +19,7 @@ TABLES: dict[str, tuple[type[models.Base], Callable[[Any], Any]]] = {
     'migrations': (models.Migration, models.migration),
     'instances': (models.Instance, models.instance),
     'saga_log': (models.SagaLog, models.entry),
-    'host_debts': (models.HostCleanup, cleanups.cleanup),
+    'cleanups': (models.Cleanup, cleanups.cleanup),
     'services': (models.Service, models.service),
     'compute_nodes': (models.ComputeNode, models.node),
 }

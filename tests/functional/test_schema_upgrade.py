@@ -15,6 +15,20 @@ from tests.functional.trouble import LONG, faults, migrate
 
 pytestmark = pytest.mark.simulated(reason='it rewrites the database between two conductors')
 
+CLEANUPS = """
+CREATE TABLE host_debts (
+    id INTEGER NOT NULL PRIMARY KEY, host VARCHAR(255) NOT NULL, migration_uuid VARCHAR(36) NOT NULL,
+    instance_uuid VARCHAR(36) NOT NULL, step VARCHAR(64) NOT NULL, reason TEXT NOT NULL, alarm TEXT, owner VARCHAR(36),
+    epoch INTEGER NOT NULL, input JSON, created_at DATETIME NOT NULL, tenure INTEGER DEFAULT '0' NOT NULL,
+    CONSTRAINT uniq_host_debts UNIQUE (host, migration_uuid, step)
+);
+INSERT INTO host_debts (id, host, migration_uuid, instance_uuid, step, reason, alarm, owner, epoch, input, created_at,
+    tenure) SELECT id, host, migration_uuid, instance_uuid, step, reason, alarm, owner, epoch, input, created_at, tenure
+    FROM cleanups;
+DROP TABLE cleanups;
+CREATE INDEX ix_host_debts_host ON host_debts (host);
+CREATE INDEX ix_host_debts_instance_uuid ON host_debts (instance_uuid);
+"""
 STEPS = """
 CREATE TABLE saga_steps (
     id INTEGER PRIMARY KEY AUTOINCREMENT, saga VARCHAR(36) NOT NULL, step VARCHAR(64) NOT NULL,
@@ -34,6 +48,7 @@ def downgrade(cloud):
     """Write the rows as the release before the log has them; return the file of the database."""
     file = cloud.backend.directory / 'migrator.sqlite'
     connection = sqlite3.connect(file)
+    connection.executescript(CLEANUPS)
     connection.execute(STEPS)
     connection.execute("ALTER TABLE migrations ADD COLUMN history JSON NOT NULL DEFAULT '[]'")
     for migration in cloud.migrations():
@@ -84,3 +99,23 @@ def test_a_migration_in_progress_goes_on_after_the_upgrade(cloud, status):
     seen.completed(cloud, instance, 'host2')
     seqs = [entry.seq for entry in cloud.database.migrations.read_log(migration.uuid)]
     assert seqs == list(range(1, len(seqs) + 1))
+
+
+def test_deferred_cleanups_are_kept_by_the_upgrade(cloud):
+    instance = cloud.boot('one', 'host1')
+    faults(cloud, 'host1').stall('post_live_migration_at_source', instance_uuid=instance.uuid, sticky=True)
+    migrate(cloud, instance, 'host2')
+    seen.when(cloud, instance, 'post-migrating')
+    seen.kill(cloud, 'host1')
+    cloud.wait(LONG)
+    before = cloud.database.cleanups.list()
+    assert [(one.host, one.step) for one in before] == [('host1', 'post_live_migration_at_source')]
+
+    file = downgrade(cloud)
+    sync.sync(Engine(f'sqlite:///{file}', executors.NativeThreads()))
+
+    assert cloud.database.cleanups.list() == before
+    with sqlite3.connect(file) as connection:
+        names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE tbl_name = 'cleanups'")}
+    assert {'cleanups', 'ix_cleanups_host', 'ix_cleanups_instance_uuid'} <= names
+    assert not {name for name in names if 'debts' in name}

@@ -72,7 +72,7 @@ def ended(cloud, instance, host):
 
 def everything_in(cloud):
     """Return every row of the database that tells of migrations, and all books and guests."""
-    tables = (models.Migration, models.SagaLog, models.HostCleanup, models.Instance, models.InstanceAction)
+    tables = (models.Migration, models.SagaLog, models.Cleanup, models.Instance, models.InstanceAction)
     with cloud.engine.reader() as session:
         rows = {
             table.__tablename__: [dict(one) for one in session.execute(sa.select(table.__table__)).mappings()]

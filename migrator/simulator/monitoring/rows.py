@@ -58,7 +58,7 @@ class Rows:
         self.values = {
             'services': found['services'],
             'nodes': {one.host: one for one in found['compute_nodes']},
-            'cleanups': found['host_debts'],
+            'cleanups': found['cleanups'],
             'instances': {one.uuid: one for one in reversed(found['instances'])},
             'migrations': {one.uuid: one for one in found['migrations'] if one.uuid in concerned},
             'marked': frozenset(row.uuid for row in self._tables['migrations'] if row.in_progress_instance_uuid),

@@ -19,7 +19,7 @@ _SIDES = ('left', 'right')
 
 
 class Row(NamedTuple):
-    """The row of host_debts; ``state``: owed, paid, alarm."""
+    """The row of cleanups; ``state``: owed, paid, alarm."""
 
     state: str = 'owed'
     epoch: int = 1

@@ -35,7 +35,7 @@ class Post:
 
 
 class Cleanup(NamedTuple):
-    """A row of host_debts. ``what``: clean, restore, post."""
+    """A row of cleanups. ``what``: clean, restore, post."""
 
     what: str
     epoch: int

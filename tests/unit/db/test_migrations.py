@@ -37,7 +37,7 @@ def history(scene: Scene, known: Migration) -> list[dict[str, object]]:
 
 def stored(scene: Scene) -> tuple:
     """Return everything that is stored, to see that nothing was written."""
-    tables = ('migrations', 'instances', 'saga_log', 'host_debts', 'instance_actions')
+    tables = ('migrations', 'instances', 'saga_log', 'cleanups', 'instance_actions')
     with scene.database.engine.reader() as session:
         return tuple(tuple(map(tuple, session.execute(sa.text(f'SELECT * FROM {name}')))) for name in tables)  # noqa: S608 -- names of ours
 

@@ -109,7 +109,7 @@ def fence_off(cloud, host):
 def defer(cloud, host):
     sql(
         cloud,
-        'INSERT INTO host_debts (host, migration_uuid, instance_uuid, step, reason, epoch, created_at)'
+        'INSERT INTO cleanups (host, migration_uuid, instance_uuid, step, reason, epoch, created_at)'
         " VALUES (?, ?, ?, 'post_live_migration_at_source', 'planted', 1, '2026-01-01 00:00:00.000000')",
         host,
         cloud.migration.uuid,

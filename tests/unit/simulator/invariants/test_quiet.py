@@ -93,7 +93,7 @@ def test_i18_deferred_cleanup_of_host_that_is_up_must_be_blocked(cloud):
     planting.defer(cloud, 'host1')
     assert planting.found(cloud) == {'I18'}
     assert planting.found(cloud, quiet=False) == set()
-    planting.sql(cloud, "UPDATE host_debts SET alarm = 'look at host1'")
+    planting.sql(cloud, "UPDATE cleanups SET alarm = 'look at host1'")
     assert planting.found(cloud) == set()
 
 
