@@ -69,6 +69,7 @@ test-seeds:
 
 # The cheapest first. Each part says how much of it there is.
 test-long: export MIGRATOR_REQUESTS = 20000
+test-long: export MIGRATOR_SEQUENCES = 2000
 test-long: export MIGRATOR_OUTAGE = 120
 test-long:
 	$(MAKE) test

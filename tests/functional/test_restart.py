@@ -32,6 +32,13 @@ def running(cloud, phase='copying', **fields):
     return instance
 
 
+def unattended(cloud, phase='copying'):
+    """Have a server whose move is held in a phase of its job, and whose source's service is dead."""
+    instance = running(cloud, phase)
+    seen.kill(cloud, 'host1')
+    return instance
+
+
 def queued(cloud):
     """Have a server that waits behind another one, whose job is held; both to host2."""
     other = cloud.boot('other', 'host1')
@@ -72,8 +79,7 @@ def here(cloud):
 
 def here_but_it_had_run(cloud):
     """Its job failed while nobody looked: it is never begun a second time."""
-    instance = running(cloud)
-    seen.kill(cloud, 'host1')
+    instance = unattended(cloud)
     job_fails(cloud, instance)
     return instance, 'failed'
 
@@ -87,22 +93,19 @@ def waits(cloud):
 
 def started_and_no_job(cloud):
     """The driver had been called and the hypervisor had no job yet: the call is called off, and it is queued again."""
-    instance = running(cloud, 'starting')
-    seen.kill(cloud, 'host1')
+    instance = unattended(cloud, 'starting')
     return instance, 'queued'
 
 
 def job(cloud):
     """Its job runs: it is attached to."""
-    instance = running(cloud)
-    seen.kill(cloud, 'host1')
+    instance = unattended(cloud)
     return instance, 'running'
 
 
 def cut_over_with_a_job(cloud):
     """It is in the middle of its cut-over."""
-    instance = running(cloud, 'cutover')
-    seen.kill(cloud, 'host1')
+    instance = unattended(cloud, 'cutover')
     return instance, 'running'
 
 
@@ -118,8 +121,7 @@ def cut_over_without_a_job(cloud):
 
 def moved(cloud):
     """Its job completed while nobody looked: the driver of the destination is asked, and says that it runs it."""
-    instance = running(cloud)
-    seen.kill(cloud, 'host1')
+    instance = unattended(cloud)
     job_goes_on(cloud, instance)
     assert hypervisor(cloud, 'host1').describe(instance.uuid).state == GuestState.CUTOVER
     return instance, 'completed'
@@ -127,8 +129,7 @@ def moved(cloud):
 
 def shut_off(cloud):
     """Its user has shut it off, and so its job failed: it stays shut off, where it is."""
-    instance = running(cloud)
-    seen.kill(cloud, 'host1')
+    instance = unattended(cloud)
     hypervisor(cloud, 'host1').shut_off(instance.uuid)
     actions.go_on(cloud)
     return instance, 'failed'
@@ -136,8 +137,7 @@ def shut_off(cloud):
 
 def absent_and_runs_at_the_destination(cloud):
     """What was left at the source is gone, and the destination runs it."""
-    instance = running(cloud)
-    seen.kill(cloud, 'host1')
+    instance = unattended(cloud)
     job_goes_on(cloud, instance)
     hypervisor(cloud, 'host1').delete(instance.uuid)
     return instance, 'completed'
@@ -216,8 +216,7 @@ def test_whatever_the_driver_of_a_source_says_at_its_restart_the_migration_goes_
 
 @pytest.mark.breaks('I1', 'I2', 'I3', 'I5', reason='the test takes the guest from its hypervisor')
 def test_a_guest_that_neither_host_has_any_more_ends_in_error_and_is_started_nowhere(cloud):
-    instance = running(cloud)
-    seen.kill(cloud, 'host1')
+    instance = unattended(cloud)
     job_fails(cloud, instance)
     hypervisor(cloud, 'host1').delete(instance.uuid)
     hypervisor(cloud, 'host2').delete(instance.uuid)
@@ -230,8 +229,7 @@ def test_a_guest_that_neither_host_has_any_more_ends_in_error_and_is_started_now
 
 @pytest.mark.breaks('I1', 'I2', 'I3', 'I5', reason='the test takes the guest from its hypervisor')
 def test_a_guest_that_the_source_lost_and_the_destination_only_waits_for_is_stuck_and_starts_nowhere(cloud):
-    instance = running(cloud)
-    seen.kill(cloud, 'host1')
+    instance = unattended(cloud)
     job_fails(cloud, instance)
     hypervisor(cloud, 'host1').delete(instance.uuid)
     seen.restart(cloud, 'host1')
@@ -347,8 +345,7 @@ def test_a_host_that_restarts_in_its_post_step_does_it_again(cloud, host):
 
 @pytest.mark.breaks('I1', 'I5', reason='the test runs the guest a second time')
 def test_a_guest_that_runs_on_both_hosts_is_stuck_and_alarmed_and_neither_copy_is_touched(cloud):
-    instance = running(cloud)
-    seen.kill(cloud, 'host1')
+    instance = unattended(cloud)
     job_goes_on(cloud, instance)
     hypervisor(cloud, 'host1').delete(instance.uuid)
     hypervisor(cloud, 'host1').spawn(instance)

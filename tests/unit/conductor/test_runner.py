@@ -102,6 +102,20 @@ class Scene:
         self.reloads += 1
         return self.fresh
 
+    def hold(self) -> tuple[Any, list[int]]:
+        """Have runs wait for an event; return it, and how many have run at the same time."""
+        gate, running, most = self.threads.event(), [0], [0]
+
+        def act(subject: Subject) -> Parked:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+            gate.wait()
+            running[0] -= 1
+            return Parked('nothing')
+
+        self.act = act
+        return gate, most
+
 
 @pytest.fixture
 def scene(seed: int | None) -> Iterator[Scene]:
@@ -120,17 +134,7 @@ def test_taken_migration_runs_at_once_and_parks_without_a_thread(scene: Scene) -
 
 @pytest.mark.seeds(None, 1, 2, 3)
 def test_migration_woken_during_its_run_runs_again_afterwards(scene: Scene) -> None:
-    gate = scene.threads.event()
-    running, most = [0], [0]
-
-    def act(subject: Subject) -> Parked:
-        running[0] += 1
-        most[0] = max(most[0], running[0])
-        gate.wait()
-        running[0] -= 1
-        return Parked('nothing')
-
-    scene.act = act
+    gate, most = scene.hold()
     scene.runner.take(scene.subject())
     scene.simulation.run_ready()
     for _ in range(5):
@@ -278,16 +282,7 @@ def test_three_equal_errors_in_a_row_make_it_stuck(scene: Scene) -> None:
 
 def test_second_take_does_not_run_it_twice(scene: Scene) -> None:
     """A sweep may find the row while a request brings the same migration."""
-    gate, running, most = scene.threads.event(), [0], [0]
-
-    def act(subject: Subject) -> Parked:
-        running[0] += 1
-        most[0] = max(most[0], running[0])
-        gate.wait()
-        running[0] -= 1
-        return Parked('nothing')
-
-    scene.act = act
+    gate, most = scene.hold()
     for _ in range(2):
         scene.runner.take(scene.subject())
         scene.simulation.run_ready()

@@ -39,6 +39,39 @@ def reason_of(stage, migration):
     return row.waits_for or row.stuck_reason
 
 
+def running(build, **knobs):
+    """Return a migration to host2 whose copy does not end by itself."""
+    stage = build(**ENDLESS, **knobs)
+    migration = stage.begin('host2')
+    stage.until_status(migration, 'running')
+    return stage, migration
+
+
+def in_post_copy(build):
+    """Return a migration whose last pages do not come, and what holds them."""
+    stage, migration = running(build, post_copy=True)
+    stall = stage.host('host1').faults.stall('postcopy', sticky=True)
+    force(stage, migration)
+    stage.until(stall.reached.is_set, 120)
+    stage.until_status(migration, 'running (post-copy)')
+    return stage, stall, migration
+
+
+def without_placement(build, **options):
+    """Return a migration whose guest has arrived and whose next step finds no Placement."""
+    stage = build(**options)
+    stall = stage.host('host1').faults.stall('arrived')
+    migration = stage.begin('host2')
+    stage.until(stall.reached.is_set)
+
+    def request(url, method, **rest):
+        raise OSError('no route')
+
+    stage.cloud.adapter.request = request
+    stall.release()
+    return stage, migration
+
+
 def test_second_stuck_reason_stays(build):
     stage = build()
     stall = stage.host('host1').faults.stall('live_migration')
@@ -54,13 +87,7 @@ def test_second_stuck_reason_stays(build):
 
 
 def test_post_copy_broken_by_its_source_is_not_completed(build):
-    stage = build(post_copy=True, **ENDLESS)
-    stall = stage.host('host1').faults.stall('postcopy', sticky=True)
-    migration = stage.begin('host2')
-    stage.until_status(migration, 'running')
-    force(stage, migration)
-    stage.until(stall.reached.is_set, 120)
-    stage.until_status(migration, 'running (post-copy)')
+    stage, _stall, migration = in_post_copy(build)
     stage.kill('host1')
     stage.host('host1').power_off()
     stage.simulation.advance(400)
@@ -69,13 +96,7 @@ def test_post_copy_broken_by_its_source_is_not_completed(build):
 
 
 def test_post_copy_under_a_killed_service_is_not_completed(build):
-    stage = build(post_copy=True, **ENDLESS)
-    stall = stage.host('host1').faults.stall('postcopy', sticky=True)
-    migration = stage.begin('host2')
-    stage.until_status(migration, 'running')
-    force(stage, migration)
-    stage.until(stall.reached.is_set, 120)
-    stage.until_status(migration, 'running (post-copy)')
+    stage, stall, migration = in_post_copy(build)
     stage.kill('host1')
     stage.simulation.advance(300)
     status = stage.row(migration).status
@@ -137,9 +158,7 @@ def test_rollback_reports_that_it_waits_for_a_slot(build, abort):
 
 @pytest.mark.parametrize('status', ['running', 'queued'])
 def test_copy_to_an_unreachable_destination_does_not_wait_for_ever(build, status):
-    stage = build(**ENDLESS)
-    migration = stage.begin('host2')
-    stage.until_status(migration, 'running')
+    stage, migration = running(build)
     if status == 'queued':
         migration = stage.begin('host3', stage.cloud.boot('other', 'host1'))
         stage.until_status(migration, 'queued')
@@ -149,9 +168,7 @@ def test_copy_to_an_unreachable_destination_does_not_wait_for_ever(build, status
 
 
 def test_forced_down_source_is_not_the_reason(build):
-    stage = build(**ENDLESS)
-    migration = stage.begin('host2')
-    stage.until_status(migration, 'running')
+    stage, migration = running(build)
     unheard(stage, 'host2')
     stage.kill('host1')
     stage.host('host1').power_off()
@@ -161,9 +178,7 @@ def test_forced_down_source_is_not_the_reason(build):
 
 
 def test_forced_copy_may_last(build):
-    stage = build(link=1.0, **ENDLESS)
-    migration = stage.begin('host2')
-    stage.until_status(migration, 'running')
+    stage, migration = running(build, link=1.0)
     force(stage, migration)
     stage.simulation.advance(400)
     row = stage.row(migration)
@@ -196,32 +211,14 @@ def test_reason_ends_when_the_wait_ends(build, where):
 
 
 def test_reason_stays_the_same_across_retries(build):
-    stage = build()
-    stall = stage.host('host1').faults.stall('arrived')
-    migration = stage.begin('host2')
-    stage.until(stall.reached.is_set)
-
-    def request(url, method, **rest):
-        raise OSError('no route')
-
-    stage.cloud.adapter.request = request
-    stall.release()
+    stage, migration = without_placement(build)
     stage.simulation.advance(900)
     stuck = [one for one in stage.database.migrations.read_log(migration.uuid) if one.kind in ('stuck', 'unstuck')]
     assert len({one.payload.get('reason') for one in stuck}) == 1
 
 
 def test_stuck_for_placement_stays_stuck_after_a_takeover(build):
-    stage = build(conductors=2)
-    stall = stage.host('host1').faults.stall('arrived')
-    migration = stage.begin('host2')
-    stage.until(stall.reached.is_set)
-
-    def request(url, method, **rest):
-        raise OSError('no route')
-
-    stage.cloud.adapter.request = request
-    stall.release()
+    stage, migration = without_placement(build, conductors=2)
     stage.until_stuck(migration, 500)
     stage.kill(next(name for name, one in stage.cloud.conductors.items() if one.runner.holds(migration.uuid)))
     for _ in range(120):
@@ -245,9 +242,7 @@ def test_step_that_kills_its_host_each_time_has_a_reason(build, host, phase):
 
 
 def test_wait_for_a_slot_does_not_blame_the_hypervisor(build):
-    stage = build(**ENDLESS)
-    migration = stage.begin('host2')
-    stage.until_status(migration, 'running')
+    stage, migration = running(build)
     with busy(stage, 'host1'):
         stage.abort(migration)
         why = stage.until_stuck(migration, 400)
@@ -255,9 +250,7 @@ def test_wait_for_a_slot_does_not_blame_the_hypervisor(build):
 
 
 def test_abort_waiting_for_the_destination_does_not_blame_the_source(build):
-    stage = build(**ENDLESS)
-    migration = stage.begin('host2')
-    stage.until_status(migration, 'running')
+    stage, migration = running(build)
     unheard(stage, 'host2')
     stage.abort(migration)
     stage.until(lambda: stage.row(migration).ended or stage.row(migration).stuck_reason, 500)

@@ -168,19 +168,28 @@ def test_locked_server_returns_409_unless_administrator(roles):
     roles.refuses(response, 409, 'conflictingRequest', 'is locked', since=before)
 
 
-@pytest.mark.parametrize('version', ['2.1', '2.30', '2.80'])
+@pytest.mark.nova_bug(1785031)
 @pytest.mark.parametrize(
-    ('state', 'words'),
+    ('versions', 'state', 'arguments', 'code', 'words'),
     [
-        ({'vm_state': 'stopped'}, 'vm_state stopped'),
-        ({'vm_state': 'error'}, 'vm_state error'),
-        ({'task_state': 'rebuilding'}, 'task_state rebuilding'),
+        (['2.1', '2.30', '2.80'], {'vm_state': 'stopped'}, {}, 409, 'vm_state stopped'),
+        (['2.1', '2.30', '2.80'], {'vm_state': 'error'}, {}, 409, 'vm_state error'),
+        (['2.1', '2.30', '2.80'], {'task_state': 'rebuilding'}, {}, 409, 'task_state rebuilding'),
+        (['2.1', '2.30', '2.34', '2.80'], {}, {'host': 'nowhere'}, 400, 'nowhere'),
+        (['2.1', '2.30', '2.33'], {}, {'host': 'source'}, 400, 'current host source'),
+        (['2.80'], {}, {'host': 'control'}, 400, 'control'),
+        (['2.30'], {}, {'force': True}, 400, 'without a host'),
     ],
+    ids=['stopped', 'error', 'rebuilding', 'unknown host', 'own host', "a conductor's host", 'force without host'],
 )
-def test_a_server_in_another_state_is_a_409(world, version, state, words):
+def test_what_cannot_be_migrated_so_is_refused_and_changes_no_state(world, versions, state, arguments, code, words):
+    """In nova the host was looked up after the state change."""
+    world.database.services.report('control', 'nova-conductor', 4)
     guest = world.guest(**state)
     before = world.rows()
-    world.refuses(world.migrate(guest, version=version), 409, 'conflictingRequest', words, since=before)
+    fault = {400: 'badRequest', 409: 'conflictingRequest'}[code]
+    for version in versions:
+        world.refuses(world.migrate(guest, version, **arguments), code, fault, words, since=before)
 
 
 @pytest.mark.parametrize('version', ['2.30', '2.80'])
@@ -271,32 +280,6 @@ def test_database_accepts_one_of_two_concurrent_requests(world, monkeypatch):
     before = world.rows()
     monkeypatch.setattr(world.database.instances, 'get', lambda uuid: guest)
     world.refuses(world.migrate(guest), 409, 'conflictingRequest', 'migrating', since=before)
-
-
-def test_force_without_a_host_is_a_400(world):
-    guest = world.guest()
-    before = world.rows()
-    world.refuses(world.migrate(guest, '2.30', force=True), 400, 'badRequest', 'without a host', since=before)
-
-
-@pytest.mark.parametrize('version', ['2.1', '2.30', '2.34', '2.80'])
-def test_an_unknown_host_is_a_400_and_changes_no_state(world, version):
-    """In nova the host was looked up after the state change (Launchpad 1785031)."""
-    guest = world.guest()
-    before = world.rows()
-    world.refuses(world.migrate(guest, version, host='nowhere'), 400, 'badRequest', 'nowhere', since=before)
-
-
-def test_conductor_name_as_host_returns_400(world):
-    world.database.services.report('control', 'nova-conductor', 4)
-    world.refuses(world.migrate(world.guest(), host='control'), 400, 'badRequest', 'control')
-
-
-@pytest.mark.parametrize('version', ['2.1', '2.30', '2.33'])
-def test_below_2_34_the_own_host_is_a_400(world, version):
-    guest = world.guest()
-    before = world.rows()
-    world.refuses(world.migrate(guest, version, host='source'), 400, 'badRequest', 'current host source', since=before)
 
 
 def test_too_many_waiting_at_the_source_is_a_403_that_names_the_option(world):

@@ -10,17 +10,6 @@ from migrator.testing.simulation.sim_thread import Deadlock, Livelock
 from migrator.testing.simulation.threads import Simulation
 
 
-@pytest.fixture
-def simulation():
-    with Simulation(None) as simulation:
-        yield simulation
-
-
-@pytest.fixture
-def process(simulation):
-    return simulation.process('service')
-
-
 def test_set_event_wakes_all_waiters_and_stays_set_until_cleared(simulation, process):
     event, woken = process.event(), []
     for name in 'abc':

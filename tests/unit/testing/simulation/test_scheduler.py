@@ -11,17 +11,6 @@ from migrator.testing.simulation.sim_thread import ProcessKilled
 from migrator.testing.simulation.threads import Simulation
 
 
-@pytest.fixture
-def simulation():
-    with Simulation(None) as simulation:
-        yield simulation
-
-
-@pytest.fixture
-def process(simulation):
-    return simulation.process('service')
-
-
 def everything(process, lock, event):
     """Return every crossing of a process and every other call that a dying thread could make."""
     return [

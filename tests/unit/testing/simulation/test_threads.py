@@ -23,18 +23,6 @@ from migrator.testing.simulation import sim_thread
 from migrator.testing.simulation.primitives import START
 from migrator.testing.simulation.threads import Simulation, TimedOut
 
-
-@pytest.fixture
-def simulation():
-    with Simulation(None) as simulation:
-        yield simulation
-
-
-@pytest.fixture
-def process(simulation):
-    return simulation.process('service')
-
-
 # --- determinism -----------------------------------------------------------------------------------------------------
 
 
