@@ -6,7 +6,7 @@
         kill = faults.BY_NAME['killed, and started again']
         return kill if boundary == Boundary('conductor1', 'commit done', 3) else None
 
-    failpoints = Failpoints(cloud, operator, hook)
+    failpoints = Failpoints(cloud, supervisor, hook)
 
 A boundary is a point in the run of one process. Its name is the same in a second run:
 
@@ -55,8 +55,8 @@ class Boundary(NamedTuple):
         return f'{self.process}: {self.label} #{self.nth}'
 
 
-class Operator(Protocol):
-    """The operator's methods that faults use."""
+class Supervisor(Protocol):
+    """The methods of a process supervisor that faults use."""
 
     def kill(self, name: str, back_after: float | None) -> None:
         """Kill a process (``kill -9``) and start it again after some seconds; None: never."""
@@ -96,15 +96,15 @@ class Failpoints:
 
     They call a hook at every boundary and inject the fault that it returns.
 
-    :param operator: kills, pauses and starts processes for the faults.
+    :param supervisor: kills, pauses and starts processes for the faults.
     :param hook: called at each boundary.
     :ivar passed: every boundary so far, in order.
     """
 
-    def __init__(self, cloud: SimulatedCloud, operator: Operator, hook: Hook) -> None:
+    def __init__(self, cloud: SimulatedCloud, supervisor: Supervisor, hook: Hook) -> None:
         assert cloud.simulation is not None
         self.cloud = cloud
-        self.operator = operator
+        self.supervisor = supervisor
         self.hook = hook
         self._refused_until = -1.0
         self.passed: list[Boundary] = []

@@ -117,15 +117,15 @@ def _driver_writes(boundary: Boundary) -> bool:
 
 
 def _kill(failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
-    failpoints.operator.kill(victim(boundary), back_after=DEAD)
+    failpoints.supervisor.kill(victim(boundary), back_after=DEAD)
 
 
 def _kill_for_ever(failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
-    failpoints.operator.kill(victim(boundary), back_after=None)
+    failpoints.supervisor.kill(victim(boundary), back_after=None)
 
 
 def _pause(failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
-    failpoints.operator.pause(victim(boundary), PAUSE)
+    failpoints.supervisor.pause(victim(boundary), PAUSE)
 
 
 def _refuse(failpoints: Failpoints, boundary: Boundary, process: SimThreads) -> None:
@@ -151,7 +151,7 @@ def _raises(failpoints: Failpoints, phase: str) -> faults.Fault:
 
 def _hangs(failpoints: Failpoints, phase: str) -> faults.Fault:
     stall = faults.Stall(failpoints.cloud.world_threads)
-    failpoints.operator.later(HANGS, stall.release)
+    failpoints.supervisor.later(HANGS, stall.release)
     return faults.Fault(phase, stall=stall)
 
 

@@ -26,10 +26,10 @@ from migrator.conductor.tasks import live_migrate
 from migrator.db.api import Database
 from migrator.saga.saga import Saga
 from migrator.simulator import faults, scenarios
+from migrator.simulator.actors.operator import Operator
 from migrator.simulator.failpoints import LOOKS, Boundary, Failpoints
 from migrator.simulator.invariants import check
 from migrator.simulator.monitor import Monitor
-from migrator.simulator.operator import Operator
 from migrator.testing import backends
 from migrator.testing.cloud import SimulatedCloud
 from migrator.testing.simulation.sim_thread import Livelock
@@ -170,7 +170,7 @@ class _Run:
         self.operator = Operator(self.cloud)
         self.operator.simulation.scheduler.most_passes = _MOST_PASSES
         self.monitor = Monitor(self.cloud)
-        self.failpoints = Failpoints(self.cloud, self.operator, self._hook)
+        self.failpoints = Failpoints(self.cloud, self.operator.supervisor, self._hook)
 
     def go(self) -> Result:
         """Run the path to its end and check all invariants."""

@@ -30,9 +30,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from migrator.simulator import faults, matrix, workloads
+from migrator.simulator.actors import deeds
+from migrator.simulator.actors.operator import Operator
 from migrator.simulator.failpoints import Boundary, Failpoints
 from migrator.simulator.monitor import Monitor
-from migrator.simulator.operator import Operator
 from migrator.testing import backends
 from migrator.testing.cloud import SimulatedCloud
 
@@ -80,7 +81,7 @@ def run(
         if over[0] or operator.cloud.simulation is None or operator.simulation.time > plan.horizon + begun:
             return None
         fault = choose(boundary)
-        if fault is None or not operator.may(fault.name, faults.victim(boundary)):
+        if fault is None or not operator.supervisor.may(fault.name, faults.victim(boundary)):
             return None
         struck.append((boundary, fault.name))
         return fault
@@ -105,10 +106,10 @@ def run(
             for number, guest in enumerate(plan.guests)
         ]
         beside(cloud, lambda: over[0])
-        failpoints = Failpoints(cloud, operator, hook)
+        failpoints = Failpoints(cloud, operator.supervisor, hook)
         for deed in plan.deeds:
-            operator.until_time(begun + deed.at)
-            operator.do(deed, guests)
+            operator.user.until_time(begun + deed.at)
+            deeds.do(operator, deed, guests)
         operator.settle()
         over[0] = True
         failpoints.remove()

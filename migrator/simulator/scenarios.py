@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from migrator.objects import Instance, MigrationStatus
+from migrator.simulator.actors import deeds
+from migrator.simulator.actors.operator import Operator
 from migrator.simulator.faults import LATE
 from migrator.simulator.invariants import history
-from migrator.simulator.operator import Operator
 from migrator.virt.fake.faults import Faults
 
 _S = MigrationStatus
@@ -41,14 +42,14 @@ def _faults(operator: Operator, host: str = 'host1') -> Faults:
 
 
 def _ends(operator: Operator, instance: Instance, within: float = 60.0) -> None:
-    operator.until(lambda: operator.ended(instance), within)
+    operator.user.until(lambda: operator.user.ended(instance), within)
 
 
 def success(operator: Operator, begin: Callable[[], None]) -> None:
     """Migrate a guest to a host that Placement proposes."""
     instance = operator.cloud.boot('one', 'host1')
     begin()
-    operator.migrate(instance)
+    operator.user.migrate(instance)
     _ends(operator, instance)
 
 
@@ -57,7 +58,7 @@ def second_candidate(operator: Operator, begin: Callable[[], None]) -> None:
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator, 'host2').fail('pre_live_migration', 'planned: it cannot', sticky=True)
     begin()
-    operator.migrate(instance)
+    operator.user.migrate(instance)
     _ends(operator, instance)
 
 
@@ -66,7 +67,7 @@ def pre_fails(operator: Operator, begin: Callable[[], None]) -> None:
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator, 'host2').fail('pre_live_migration', 'planned: it cannot', sticky=True)
     begin()
-    operator.migrate(instance, 'host2')
+    operator.user.migrate(instance, 'host2')
     _ends(operator, instance)
 
 
@@ -75,7 +76,7 @@ def driver_fails(operator: Operator, begin: Callable[[], None]) -> None:
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator).fail('copying', 'planned: the link is lost')
     begin()
-    operator.migrate(instance)
+    operator.user.migrate(instance)
     _ends(operator, instance)
 
 
@@ -84,25 +85,25 @@ def _queued(operator: Operator, begin: Callable[[], None]) -> Instance:
     first = operator.cloud.boot('first', 'host1')
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator).stall('copying', instance_uuid=first.uuid, sticky=True)
-    operator.migrate(first, 'host2')
-    operator.until_status(first, _S.RUNNING)
+    operator.user.migrate(first, 'host2')
+    operator.user.until_status(first, _S.RUNNING)
     begin()
-    operator.migrate(instance, 'host2')
-    operator.until_status(instance, _S.QUEUED)
+    operator.user.migrate(instance, 'host2')
+    operator.user.until_status(instance, _S.QUEUED)
     return instance
 
 
 def abort_queued(operator: Operator, begin: Callable[[], None]) -> None:
     """Abort a migration while it waits in the queue."""
     instance = _queued(operator, begin)
-    operator.abort(instance)
+    operator.user.abort(instance)
     _ends(operator, instance)
 
 
 def stop_with_a_queue(operator: Operator, begin: Callable[[], None]) -> None:
     """Stop the source as planned while a migration waits in the queue, and start it again."""
     instance = _queued(operator, begin)
-    operator.stop_and_start('host1', back_after=1.0)
+    operator.supervisor.stop_and_start('host1', back_after=1.0)
     _ends(operator, instance)
 
 
@@ -111,9 +112,9 @@ def abort_running(operator: Operator, begin: Callable[[], None]) -> None:
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator).stall('copying', sticky=True)
     begin()
-    operator.migrate(instance)
-    operator.until_status(instance, _S.RUNNING)
-    operator.abort(instance)
+    operator.user.migrate(instance)
+    operator.user.until_status(instance, _S.RUNNING)
+    operator.user.abort(instance)
     # The copy lasts until then. The abort reaches the driver long before, whatever message is lost.
     _ends(operator, instance, within=2 * history.PATIENCE)
 
@@ -123,10 +124,10 @@ def abort_starting(operator: Operator, begin: Callable[[], None]) -> None:
     instance = operator.cloud.boot('one', 'host1')
     stall = _faults(operator).stall('live_migration')
     begin()
-    operator.migrate(instance)
-    operator.until(lambda: stall.reached.is_set() or operator.ended(instance))
-    operator.abort(instance)
-    operator.wait(11.0)
+    operator.user.migrate(instance)
+    operator.user.until(lambda: stall.reached.is_set() or operator.user.ended(instance))
+    operator.user.abort(instance)
+    operator.user.wait(11.0)
     stall.release()
     _ends(operator, instance)
 
@@ -136,10 +137,10 @@ def abort_loses(operator: Operator, begin: Callable[[], None]) -> None:
     instance = operator.cloud.boot('one', 'host1')
     stall = _faults(operator).stall('arrived', sticky=True)
     begin()
-    operator.migrate(instance)
-    operator.until(lambda: stall.reached.is_set() or operator.ended(instance))
-    operator.abort(instance)
-    operator.wait(1.0)
+    operator.user.migrate(instance)
+    operator.user.until(lambda: stall.reached.is_set() or operator.user.ended(instance))
+    operator.user.abort(instance)
+    operator.user.wait(1.0)
     stall.release()
     _ends(operator, instance)
 
@@ -149,11 +150,11 @@ def post_copy(operator: Operator, begin: Callable[[], None]) -> None:
     instance = operator.cloud.boot('one', 'host1', dirty_rate=100000.0)
     stall = _faults(operator).stall('postcopy', sticky=True)
     begin()
-    operator.migrate(instance)
-    if operator.until_status(instance, _S.RUNNING):
-        operator.force_complete(instance)
+    operator.user.migrate(instance)
+    if operator.user.until_status(instance, _S.RUNNING):
+        operator.user.force_complete(instance)
         # The copy of the memory lasts long enough for a poll to observe the status.
-        operator.until_status(instance, _S.RUNNING_POST_COPY)
+        operator.user.until_status(instance, _S.RUNNING_POST_COPY)
     stall.release()
     _ends(operator, instance)
 
@@ -162,10 +163,10 @@ def abort_preparing(operator: Operator, begin: Callable[[], None]) -> None:
     """Abort a migration while the destination prepares for the guest, which takes long."""
     instance = operator.cloud.boot('one', 'host1')
     begin()
-    operator.migrate(instance)
-    if operator.until_status(instance, _S.PREPARING):
-        operator.wait(1.0)
-    operator.abort(instance)
+    operator.user.migrate(instance)
+    if operator.user.until_status(instance, _S.PREPARING):
+        operator.user.wait(1.0)
+    operator.user.abort(instance)
     _ends(operator, instance)
 
 
@@ -175,7 +176,7 @@ def cutover_fails(operator: Operator, begin: Callable[[], None]) -> None:
     operator.cloud.world.hypervisors['host1'].pause(instance.uuid)
     _faults(operator).fail('cutover', 'planned: the link is lost')
     begin()
-    operator.migrate(instance)
+    operator.user.migrate(instance)
     _ends(operator, instance)
 
 
@@ -183,21 +184,21 @@ def refused(operator: Operator, begin: Callable[[], None]) -> None:
     """Request a migration to a host that does not exist."""
     instance = operator.cloud.boot('one', 'host1')
     begin()
-    operator.migrate(instance, 'nowhere')
+    operator.user.migrate(instance, 'nowhere')
 
 
 def next_move(operator: Operator, begin: Callable[[], None]) -> None:
     """Migrate back to a host with a deferred cleanup of the guest, which fails, and again after it."""
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator).fail('post_live_migration_at_source', 'planned: it cannot', sticky=True)
-    operator.migrate(instance)
+    operator.user.migrate(instance)
     _ends(operator, instance)
     begin()
-    operator.migrate(instance)
+    operator.user.migrate(instance)
     _ends(operator, instance)
     _faults(operator).clear()
-    operator.until(lambda: not operator.cloud.database.cleanups.list())
-    operator.migrate(instance)
+    operator.user.until(lambda: not operator.cloud.database.cleanups.list())
+    operator.user.migrate(instance)
     _ends(operator, instance)
 
 
@@ -209,18 +210,18 @@ def cleanup_first(operator: Operator, begin: Callable[[], None]) -> None:
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator).fail('copying', 'planned: the link is lost')
     stall = _faults(operator, 'host2').stall('rollback_live_migration_at_destination')
-    operator.migrate(instance, 'host2')
-    operator.until(stall.reached.is_set)
+    operator.user.migrate(instance, 'host2')
+    operator.user.until(stall.reached.is_set)
     # The migration has decided to roll back, so that the source must restore the guest.
-    operator.kill('host1', back_after=80.0)
+    operator.supervisor.kill('host1', back_after=80.0)
     _faults(operator).fail('rollback_live_migration_at_source', 'planned: it cannot', sticky=True)
     stall.release()
     _ends(operator, instance, within=75.0)
-    operator.until(lambda: operator.cloud.database.cleanups.list() and 'host1' in operator.cloud.computes)
-    operator.wait(5.0)
+    operator.user.until(lambda: operator.cloud.database.cleanups.list() and 'host1' in operator.cloud.computes)
+    operator.user.wait(5.0)
     begin()
-    operator.migrate(instance)
-    operator.wait(5.0)
+    operator.user.migrate(instance)
+    operator.user.wait(5.0)
     _faults(operator).clear()
     _ends(operator, instance)
 
@@ -229,14 +230,14 @@ def cleanup_beside(operator: Operator, begin: Callable[[], None]) -> None:
     """Run the deferred post step of an earlier source while the guest migrates to a third host."""
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator).fail('post_live_migration_at_source', 'planned: it cannot', sticky=True)
-    operator.migrate(instance, 'host2')
+    operator.user.migrate(instance, 'host2')
     _ends(operator, instance)
     begin()
     stall = _faults(operator, 'host2').stall('copying', sticky=True)
-    operator.migrate(instance, 'host3')
-    operator.until_status(instance, _S.RUNNING)
+    operator.user.migrate(instance, 'host3')
+    operator.user.until_status(instance, _S.RUNNING)
     _faults(operator).clear()
-    operator.until(lambda: not operator.cloud.database.cleanups.list())
+    operator.user.until(lambda: not operator.cloud.database.cleanups.list())
     stall.release()
     _ends(operator, instance)
 
@@ -248,15 +249,15 @@ def brought_back(operator: Operator, begin: Callable[[], None]) -> None:
     """
     instance = operator.cloud.boot('one', 'host1')
     _faults(operator).fail('post_live_migration_at_source', 'planned: it cannot', sticky=True)
-    operator.migrate(instance, 'host2')
+    operator.user.migrate(instance, 'host2')
     _ends(operator, instance)
-    operator.bring_back(instance, 'host1', shut_off=False)
+    deeds.bring_back(operator.cloud, instance, 'host1', shut_off=False)
     _faults(operator).clear()
     database = operator.cloud.database
-    operator.until(lambda: any(cleanup.alarm for cleanup in database.cleanups.list()))
+    operator.user.until(lambda: any(cleanup.alarm for cleanup in database.cleanups.list()))
     begin()
-    operator.migrate(instance, 'host2')
-    operator.until(lambda: (row := operator.newest(instance)) is not None and row.stuck_reason)
+    operator.user.migrate(instance, 'host2')
+    operator.user.until(lambda: (row := operator.user.newest(instance)) is not None and row.stuck_reason)
     for cleanup in database.cleanups.list():
         database.cleanups.discard(cleanup)
     _ends(operator, instance)
@@ -270,14 +271,14 @@ def restart_with_a_queue(operator: Operator, begin: Callable[[], None]) -> None:
     guests = [operator.cloud.boot(name, 'host1') for name in ('first', 'second', 'third')]
     stalls = [_faults(operator).stall('copying', instance_uuid=one.uuid, sticky=True) for one in guests[:2]]
     for instance, status in zip(guests, (_S.RUNNING, _S.QUEUED, _S.QUEUED), strict=True):
-        operator.migrate(instance, 'host2')
-        operator.until_status(instance, status)
+        operator.user.migrate(instance, 'host2')
+        operator.user.until_status(instance, status)
     begin()
-    operator.kill('host1', back_after=1.0)
-    operator.wait(8.0)
+    operator.supervisor.kill('host1', back_after=1.0)
+    operator.user.wait(8.0)
     stalls[0].release()
-    operator.until_status(guests[1], _S.RUNNING)
-    operator.abort(guests[2])
+    operator.user.until_status(guests[1], _S.RUNNING)
+    operator.user.abort(guests[2])
     stalls[1].release()
     for instance in guests:
         _ends(operator, instance)
@@ -291,16 +292,16 @@ def moves_between_answers(operator: Operator, begin: Callable[[], None]) -> None
     instance = operator.cloud.boot('one', 'host1')
     cutover = _faults(operator).stall('cutover')
     begin()
-    operator.migrate(instance)
-    operator.until(lambda: cutover.reached.is_set() or operator.ended(instance))
+    operator.user.migrate(instance)
+    operator.user.until(lambda: cutover.reached.is_set() or operator.user.ended(instance))
     # After the reply to the first poll the conductor raises the epoch. The reply to the second poll decides.
     first, second = (_faults(operator).stall('get_guest', instance_uuid=instance.uuid) for _ in range(2))
-    operator.abort(instance)
-    operator.until(first.reached.is_set, within=1.0)
+    operator.user.abort(instance)
+    operator.user.until(first.reached.is_set, within=1.0)
     first.release()
-    operator.until(second.reached.is_set, within=1.0)
+    operator.user.until(second.reached.is_set, within=1.0)
     cutover.release()
-    operator.until(lambda: operator.cloud.world.active_on(instance.uuid) == ['host2'], within=1.0)
+    operator.user.until(lambda: operator.cloud.world.active_on(instance.uuid) == ['host2'], within=1.0)
     second.release()
     _ends(operator, instance)
 
@@ -308,11 +309,11 @@ def moves_between_answers(operator: Operator, begin: Callable[[], None]) -> None
 def restarted_after_an_abort(operator: Operator, begin: Callable[[], None]) -> None:
     """Abort a queued migration, then kill and restart its hosts, and let late messages arrive."""
     instance = _queued(operator, begin)
-    operator.abort(instance)
+    operator.user.abort(instance)
     _ends(operator, instance, within=LATE)
     for host in ('host1', 'host2'):
-        operator.kill(host, back_after=1.0)
-    operator.wait(LATE)
+        operator.supervisor.kill(host, back_after=1.0)
+    operator.user.wait(LATE)
 
 
 def restarted_twice(operator: Operator, begin: Callable[[], None]) -> None:
@@ -320,12 +321,12 @@ def restarted_twice(operator: Operator, begin: Callable[[], None]) -> None:
     instance = operator.cloud.boot('one', 'host1')
     stall = _faults(operator).stall('copying', sticky=True)
     begin()
-    operator.migrate(instance)
-    operator.until_status(instance, _S.RUNNING)
+    operator.user.migrate(instance)
+    operator.user.until_status(instance, _S.RUNNING)
     for _ in range(2):
-        operator.kill('host1', back_after=1.0)
-        operator.wait(10.0)
-    operator.wait(LATE)
+        operator.supervisor.kill('host1', back_after=1.0)
+        operator.user.wait(10.0)
+    operator.user.wait(LATE)
     stall.release()
     _ends(operator, instance)
 

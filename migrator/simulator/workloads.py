@@ -78,7 +78,7 @@ class Deed:
     """An action of a user or an operator, or a planned outage.
 
     :ivar at: seconds after the start of the run.
-    :ivar name: the action; see :meth:`migrator.simulator.operator.Operator.do`.
+    :ivar name: the action; see :meth:`migrator.simulator.actors.deeds.do`.
     :ivar whom: the number of a guest, or the name of a process.
     :ivar more: the argument of the action.
     """

@@ -6,8 +6,8 @@ import pytest
 
 from migrator.conductor import registry
 from migrator.placement_client import allocations
+from migrator.simulator.actors.operator import Operator
 from migrator.simulator.monitor import Monitor
-from migrator.simulator.operator import Operator
 from migrator.testing import backends
 from migrator.testing.cloud import SimulatedCloud
 
@@ -28,8 +28,8 @@ def moving(tmp_path):
     faults = cloud.world.hypervisors['host1'].faults
     stall = faults.stall('copying', sticky=True)
     instance = cloud.boot('one', 'host1')
-    operator.migrate(instance)
-    assert operator.until_status(instance, 'running')
+    operator.user.migrate(instance)
+    assert operator.user.until_status(instance, 'running')
     yield cloud, operator, monitor, instance, stall
     monitor.close()
     cloud.stop()
@@ -42,7 +42,7 @@ def test_an_instance_that_was_deleted_before_its_move_failed_holds_nothing(movin
     cloud.world.hypervisors['host1'].faults.fail('cutover', 'planned: the link is lost')
     forget(cloud, instance)
     stall.release()
-    assert operator.until(lambda: not cloud.world.hypervisors['host1'].jobs)
+    assert operator.user.until(lambda: not cloud.world.hypervisors['host1'].jobs)
     operator.finish()
     assert [row.status for row in cloud.migrations()] == ['failed']
     assert allocations.read(cloud.placement_client, instance.uuid).allocations == {}

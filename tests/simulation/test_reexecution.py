@@ -16,8 +16,8 @@ from migrator.conductor.tasks import live_migrate
 from migrator.saga.saga import Saga
 from migrator.saga.step import Done, Parked
 from migrator.simulator import scenarios
+from migrator.simulator.actors.operator import Operator
 from migrator.simulator.monitor import Monitor
-from migrator.simulator.operator import Operator
 from migrator.testing.cloud import SimulatedCloud
 
 #: Seconds that what was asked for again gets to happen.

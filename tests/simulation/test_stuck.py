@@ -2,7 +2,7 @@
 
 """A migration that is stuck is looked at again with each sweep, and not as fast as its hosts can answer."""
 
-from migrator.simulator.operator import Operator
+from migrator.simulator.actors.operator import Operator
 from migrator.testing.cloud import SimulatedCloud
 
 POSTS = ('post_live_migration_at_source', 'post_live_migration_at_destination')
@@ -17,8 +17,8 @@ def test_two_post_steps_that_are_both_stuck_are_not_told_again_and_again(tmp_pat
     instance = cloud.boot('one', 'host1')
     source, destination = (cloud.world.hypervisors[host] for host in ('host1', 'host2'))
     stalls = [source.faults.stall(POSTS[0]), destination.faults.stall(POSTS[1])]
-    operator.migrate(instance)
-    assert operator.until(lambda: all(stall.reached.is_set() for stall in stalls))
+    operator.user.migrate(instance)
+    assert operator.user.until(lambda: all(stall.reached.is_set() for stall in stalls))
     del destination.guests[instance.uuid]
     source.guests[instance.uuid].state = 'running'
     # Hosts that answer at once would let no time pass.
@@ -30,7 +30,7 @@ def test_two_post_steps_that_are_both_stuck_are_not_told_again_and_again(tmp_pat
         return sum(one.kind == 'call' and one.method in POSTS for one in cloud.recorder.messages)
 
     before = sent()
-    operator.until(lambda: sent() - before > MOST, within=LONG)
+    operator.user.until(lambda: sent() - before > MOST, within=LONG)
     stuck = [row.stuck_reason for row in cloud.migrations()]
     told = sent() - before
     cloud.stop()

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The actions of a plan, each carried out by the user, the operator, the supervisor or an embedding service."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from migrator import exception
+from migrator.conductor import registry
+from migrator.objects import Instance
+from migrator.simulator import workloads
+from migrator.simulator.actors.operator import Operator
+from migrator.testing.cloud import SimulatedCloud
+from migrator.testing.simulation.sim_thread import ProcessKilled
+
+#: Seconds after which an embedding service repeats a failed request, and how often it repeats it.
+_AGAIN, _TRIES = 2.0, 60
+
+
+def do(operator: Operator, deed: workloads.Deed, guests: Sequence[Instance]) -> None:
+    """Do an action of a plan."""
+    if isinstance(deed.whom, str):
+        _do_to_a_process(operator, deed, deed.whom)
+    else:
+        _do_to_a_guest(operator, deed, guests[deed.whom])
+
+
+def _do_to_a_process(operator: Operator, deed: workloads.Deed, name: str) -> None:
+    if deed.name == 'stop and start':
+        operator.supervisor.stop_and_start(name, deed.more)
+    elif deed.name == 'upgrade':
+        operator.cloud.versions.pop(name, None)
+        operator.supervisor.stop_and_start(name, deed.more)
+    elif deed.name == 'kill':
+        operator.supervisor.kill(name, deed.more)
+    elif deed.name == 'no thread to be had':
+        operator.supervisor.starve(name, deed.more)
+    elif deed.name == 'broker away':
+        operator.supervisor.take_broker_away(*deed.more)
+    elif deed.name == 'slow link':
+        operator.cloud.world.hypervisors[name].set_link(64.0 * deed.more)
+    elif deed.name == 'hypervisor hangs':
+        for phase in deed.more:
+            operator.cloud.world.hypervisors[name].faults.stall(phase, sticky=True)
+    elif deed.name == 'hypervisor fails':
+        for phase in deed.more:
+            operator.cloud.world.hypervisors[name].faults.fail(phase, 'planned: it fails', sticky=True)
+    elif deed.name == 'hypervisor works':
+        for phase in deed.more:
+            operator.cloud.world.hypervisors[name].faults.clear(phase)
+    elif deed.name == 'hypervisor answers':
+        operator.cloud.world.hypervisors[name].faults.clear()
+    elif deed.name == 'limit' and name in operator.cloud.computes and name not in operator.supervisor.down:
+        with contextlib.suppress(ProcessKilled):
+            operator.cloud.set_option(name, 'max_concurrent_live_migrations', deed.more)
+
+
+def _do_to_a_guest(operator: Operator, deed: workloads.Deed, instance: Instance) -> None:
+    if deed.name in ('migrate', 'migrate to'):
+        operator.user.migrate(instance, deed.more)
+    elif deed.name == 'abort':
+        operator.user.abort(instance)
+    elif deed.name == 'force complete':
+        operator.user.force_complete(instance)
+    elif deed.name == 'look':
+        operator.user.request('GET', '/os-migrations')
+        operator.user.request('GET', f'/servers/{instance.uuid}/migrations')
+    elif deed.name == 'migrate soon':
+        operator.user.migrate_soon(instance, deed.more)
+    elif deed.name == 'guest vanishes':
+        for hypervisor in operator.cloud.world.hypervisors.values():
+            hypervisor.delete(instance.uuid)
+        rows = operator.cloud.migrations(instance)
+        moved = {row.uuid for row in rows if row.ended or row.running_at is not None}
+        operator.vanished.setdefault(instance.uuid, moved)
+    elif deed.name == 'bring back':
+        bring_back(operator.cloud, instance, *deed.more)
+    elif deed.name == 'retry once stuck':
+        operator.once_stuck(instance, operator.retry)
+    elif deed.name == 'abandon once stuck':
+        operator.once_stuck(instance, operator.abandon)
+    else:
+        _do_as_its_user(operator.cloud, deed.name, instance)
+
+
+def _do_as_its_user(cloud: SimulatedCloud, name: str, instance: Instance) -> None:
+    for hypervisor in cloud.world.hypervisors.values():
+        act = {
+            'pause the guest': hypervisor.pause,
+            'resume the guest': hypervisor.resume,
+            'shut the guest off': hypervisor.shut_off,
+        }[name]
+        if instance.uuid in hypervisor.guests:
+            with contextlib.suppress(ValueError):  # the guest's state does not allow the action
+                act(instance.uuid)
+
+
+def bring_back(cloud: SimulatedCloud, instance: Instance, host: str, shut_off: bool) -> None:
+    """Move a guest as an embedding service does: delete it and create it on another host.
+
+    Nothing is done while the guest is migrated, if one of the hosts has no power, or if the guest is not active on
+    exactly its own host. Existing parts of the guest on the other host, such as a copy that a pending cleanup would
+    remove, are replaced.
+
+    :param shut_off: whether to shut the guest off there.
+    """
+    assert cloud.simulation is not None
+    target = cloud.world.hypervisors[host]
+    with contextlib.suppress(exception.MigratorException):
+        row = cloud.database.instances.get(instance.uuid)
+        source = cloud.world.hypervisors[row.host]
+        if row.task_state or row.host == host or not target.powered or not source.powered:
+            return
+        if cloud.world.active_on(row.uuid) != [row.host]:
+            return
+        registry.delete_instance(cloud.database, cloud.placement_client, row.uuid)
+        source.delete(row.uuid)
+        target.delete(row.uuid)
+        again = row.replace(host=host, node=host)
+        for _ in range(_TRIES):
+            try:
+                registry.create_instance(cloud.database, cloud.placement_client, again)
+            except exception.ServiceUnreachable:
+                cloud.simulation.advance(_AGAIN)
+            else:
+                target.spawn(row)
+                if shut_off:
+                    target.shut_off(row.uuid)
+                return

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The operator of a simulated cloud, in which anything may fail at any time.
+
+The operator forces hosts down that do not come back, handles stuck migrations and blocked cleanups, and judges the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+
+from migrator import exception
+from migrator.objects import Instance, Migration, MigrationStatus, protocol
+from migrator.simulator.actors.supervisor import Supervisor
+from migrator.simulator.actors.user import User
+from migrator.simulator.invariants import check
+from migrator.simulator.monitor import Monitor
+from migrator.simulator.world import World
+from migrator.testing.cloud import SimulatedCloud
+from migrator.testing.simulation.threads import TimedOut
+from migrator.virt.fake.hypervisor import OWNING
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds for which migrations may take to end without help, before an operator looks and after each look.
+PATIENCE = 300.0
+#: Seconds within which a sweep observes stuck migrations again.
+_SWEEPS = 15.0
+#: Seconds after which the time-out has ended any copy: 800 s per GiB of memory and disks, with a margin.
+_LONGEST_COPY = 6 * 800.0 + 600.0
+#: How often an operator looks for stuck migrations.
+_LOOKS = 3
+#: Seconds between two looks of an operator that waits for a migration to be stuck.
+_WATCH = 5.0
+
+
+class Operator:
+    """The operator of one cloud.
+
+    :param cloud: a cloud whose conductors and compute services are started.
+    :ivar vanished: uuid of a guest that was deleted everywhere -> its migrations that may have moved it before. Only an
+        operator could decide what to do about such a guest.
+    """
+
+    def __init__(self, cloud: SimulatedCloud) -> None:
+        self.cloud = cloud
+        self.supervisor = Supervisor(cloud)
+        self.user = User(self.supervisor)
+        self.simulation = self.supervisor.simulation
+        self.vanished: dict[str, set[str]] = {}
+        self._over = False
+
+    def once_stuck(self, instance: Instance, act: Callable[[Migration], None]) -> None:
+        """Let an operator wait until a migration of an instance is stuck, and act on it once.
+
+        The operator stops waiting at the end of the run.
+        """
+        world = self.cloud.world_threads
+
+        def wait() -> None:
+            while not self._over:
+                world.sleep(_WATCH)
+                row = self.user.newest(instance)
+                if row is not None and row.in_progress and row.stuck_reason:
+                    try:
+                        act(row)
+                    except exception.NotStuck:
+                        return
+                    except Exception as error:  # noqa: BLE001 -- a failed command is repeated
+                        LOG.warning('The command of an operator failed and is repeated: %s', type(error).__name__)
+                        continue
+                    return
+
+        world.start(wait, name='an operator')
+
+    def retry(self, row: Migration) -> None:
+        """Request that a stuck migration is retried."""
+        self.cloud.database.requests.request_retry(row, 'an operator')
+
+    def abandon(self, row: Migration) -> None:
+        """Abandon a migration if only one host has a guest that owns its processors."""
+        have = [
+            (host, hypervisor.guests[row.instance_uuid])
+            for host, hypervisor in self.cloud.world.hypervisors.items()
+            if row.instance_uuid in hypervisor.guests
+        ]
+        owning = [host for host, guest in have if guest.state in OWNING and not guest.post_copy]
+        if owning in ([row.source_compute], [row.dest_compute]):
+            self.cloud.database.requests.request_abandon(row, owning[0], 'an operator')
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """End all stalls, and let all migrations end; the operator fences lost hosts and handles cleanups."""
+        for hypervisor in self.cloud.world.hypervisors.values():
+            hypervisor.faults.clear()
+        for _ in range(_LOOKS):
+            if self.user.until(self._all_stuck, PATIENCE) and not self._open():
+                break
+            self._fence()
+            self._tidy()
+            # The next sweep observes the changes.
+            self.user.wait(_SWEEPS)
+        else:
+            # The copy of a guest that writes faster than the link transfers lasts until its time-out.
+            if any(hypervisor.jobs for hypervisor in self.cloud.world.hypervisors.values()):
+                self.user.until(self._all_stuck, _LONGEST_COPY)
+
+    def finish(self) -> None:
+        """Deliver late requests and let the cloud come to rest, after all faults have stopped."""
+        self.settle()
+        self._over = True
+        self.user.give_up()
+        self.cloud.adapter.deliver()
+        self.user.until(lambda: self.supervisor.is_at_rest, PATIENCE)
+        self.user.until(lambda: not self.cloud.can_clean_up(), PATIENCE)
+        with contextlib.suppress(TimedOut):
+            self.simulation.run(PATIENCE)
+
+    def _open(self) -> list[Migration]:
+        return [row for row in self.cloud.migrations() if row.in_progress]
+
+    def _all_stuck(self) -> bool:
+        return all(row.stuck_reason for row in self._open())
+
+    def _fence(self) -> None:
+        """Power off the hosts whose service never comes back, and force their services down."""
+        for host in sorted(self.supervisor.gone & self.cloud.world.hypervisors.keys()):
+            self.cloud.world.hypervisors[host].power_off()
+            service = self.cloud.database.services.get_compute(host)
+            if not service.forced_down:
+                self.cloud.request('PUT', f'/os-services/{service.uuid}', {'forced_down': True})
+
+    def _tidy(self) -> None:
+        """Handle each blocked cleanup as an operator: discard or retry it.
+
+        It is discarded if the guest is on its own host, and retried if the guest is not there. If the host has a second
+        copy of the guest, the cleanup stays, since no rule decides which copy to end.
+        """
+        cleanups = self.cloud.database.cleanups
+        for cleanup in cleanups.list():
+            if cleanup.alarm is None:
+                continue
+            hypervisor = self.cloud.world.hypervisors[cleanup.host]
+            guest = hypervisor.describe(cleanup.instance_uuid)
+            present = guest.present and guest.state != protocol.GuestState.WAITING
+            is_own_host = self._host_of(cleanup.instance_uuid) == cleanup.host
+            if present and is_own_host:
+                cleanups.discard(cleanup)
+            elif not present:
+                cleanups.try_again([cleanup])
+
+    def _host_of(self, instance_uuid: str) -> str | None:
+        with contextlib.suppress(exception.InstanceNotFound):
+            return self.cloud.database.instances.get(instance_uuid).host
+        return None
+
+    def judge(self, monitor: Monitor) -> list[check.Violation]:
+        """Return all violations after the cloud has come to rest.
+
+        A stuck migration is a violation, unless a host is gone for ever: then only an operator can know where the guest
+        is.
+        """
+        world = monitor.snapshot()
+        seen = [one for one in check.check(world) if not self._is_vanished_guest(world, one)]
+        found = dict.fromkeys([*monitor.violations, *self.supervisor.violations, *seen])
+        for row in world.migrations.values():
+            if row.instance_uuid in self.vanished:
+                continue
+            if row.in_progress and row.stuck_reason and self.supervisor.gone.isdisjoint(world.hosts):
+                found[check.Violation('I7', f'migration {row.uuid} is stuck: {row.stuck_reason}', world.at)] = None
+        return list(found)
+
+    def _is_vanished_guest(self, world: World, violation: check.Violation) -> bool:
+        """Return whether a violation is only that a vanished guest is on no host.
+
+        If a later migration of the guest has completed, the violation is a real one.
+        """
+        for uuid, before in self.vanished.items():
+            moved = [row for row in world.migrations.values() if row.instance_uuid == uuid and row.uuid not in before]
+            completed = any(row.status == MigrationStatus.COMPLETED for row in moved)
+            if violation.id == 'I2' and uuid in violation.what and not completed:
+                return True
+        return False

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A user of a simulated cloud, who repeats requests without a response."""
+
+from __future__ import annotations
+
+import http
+from collections.abc import Callable
+
+import webob
+
+from migrator.objects import Instance, Migration
+from migrator.simulator.actors.supervisor import Supervisor
+from migrator.testing.simulation.sim_thread import ProcessKilled
+from migrator.testing.simulation.threads import TimedOut
+
+#: Seconds after which a request without a response is repeated.
+_AGAIN = 2.0
+#: How often a user repeats a request.
+_TRIES = 60
+
+
+class User:
+    """The user of one cloud.
+
+    :param supervisor: knows whether the REST API runs.
+    """
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.cloud = supervisor.cloud
+        self.simulation = supervisor.simulation
+        self._supervisor = supervisor
+        self._has_given_up = False
+
+    def give_up(self) -> None:
+        """Repeat no more requests, since the run ends."""
+        self._has_given_up = True
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def request(self, method: str, path: str, body: object = None, version: str = '2.80') -> webob.Response | None:
+        """Send a request and return its response, or None if the connection was lost before it."""
+        if 'api' in self._supervisor.down:
+            return None
+        try:
+            return self.cloud.request(method, path, body, version=version)
+        except ProcessKilled:
+            return None
+
+    def ask(self, send: Callable[[], webob.Response | None], done: Callable[[], bool]) -> webob.Response | None:
+        """Send a request until its status is below 500 or its purpose is reached.
+
+        :param done: returns whether the purpose is reached.
+        :returns: the last response.
+        """
+        answer: webob.Response | None = None
+        for _ in range(40):
+            if done():
+                break
+            answer = send()
+            if answer is not None and answer.status_int < 500:
+                break
+            self.wait(_AGAIN)
+        return answer
+
+    def migrate(self, instance: Instance, host: str | None = None) -> webob.Response | None:
+        """Request a live migration until it is accepted, refused or in progress."""
+        before = self.newest(instance)
+        body = {'os-migrateLive': {'host': host, 'block_migration': 'auto'}}
+        return self.ask(
+            lambda: self.request('POST', f'/servers/{instance.uuid}/action', body),
+            lambda: self.newest(instance) != before and not self.ended(instance),
+        )
+
+    def migrate_soon(self, instance: Instance, host: str | None = None) -> None:
+        """Let a user request a live migration again and again until it is accepted, or give up."""
+        world = self.cloud.world_threads
+        before = self.newest(instance)
+        body = {'os-migrateLive': {'host': host, 'block_migration': 'auto'}}
+
+        def ask() -> None:
+            for _ in range(_TRIES):
+                if self._has_given_up or (self.newest(instance) != before and not self.ended(instance)):
+                    return
+                answer = self.request('POST', f'/servers/{instance.uuid}/action', body)
+                if answer is not None and answer.status_int == http.HTTPStatus.ACCEPTED:
+                    return
+                world.sleep(_AGAIN)
+
+        world.start(ask, name='a user')
+
+    def abort(self, instance: Instance) -> webob.Response | None:
+        """Request the abort of an instance's newest migration until it is accepted, refused or recorded."""
+        migration = self.newest(instance)
+        if migration is None:
+            return None
+        path = f'/servers/{instance.uuid}/migrations/{migration.id}'
+
+        def done() -> bool:
+            row = self.newest(instance)
+            return row is None or row.ended or row.abort_requested_at is not None
+
+        return self.ask(lambda: self.request('DELETE', path), done)
+
+    def force_complete(self, instance: Instance) -> webob.Response | None:
+        """Request to force-complete an instance's newest migration until it is accepted, refused or recorded."""
+        migration = self.newest(instance)
+        if migration is None:
+            return None
+        path = f'/servers/{instance.uuid}/migrations/{migration.id}/action'
+
+        def done() -> bool:
+            row = self.newest(instance)
+            return row is None or row.ended or row.force_complete_requested_at is not None
+
+        return self.ask(lambda: self.request('POST', path, {'force_complete': None}), done)
+
+    # --- what the user sees ------------------------------------------------------------------------------------------
+
+    def newest(self, instance: Instance) -> Migration | None:
+        """Return an instance's newest migration, or None."""
+        found = self.cloud.migrations(instance)
+        return found[-1] if found else None
+
+    def ended(self, instance: Instance) -> bool:
+        """Return whether an instance has no migration in progress."""
+        row = self.newest(instance)
+        return row is None or row.ended
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.simulation.advance(seconds)
+
+    def until_time(self, moment: float) -> None:
+        """Let time pass until a time on the simulation's clock."""
+        if moment > self.simulation.time:
+            self.simulation.advance(moment - self.simulation.time)
+
+    def until(self, predicate: Callable[[], object], within: float = 60.0) -> bool:
+        """Let time pass until a predicate is true; return whether it became true in time."""
+        try:
+            self.simulation.run_until(predicate, timeout=within)
+        except TimedOut:
+            return False
+        return True
+
+    def until_status(self, instance: Instance, *statuses: str, within: float = 60.0) -> bool:
+        """Let time pass until an instance's newest migration has ended or has one of some statuses.
+
+        :returns: whether it has one of the statuses and has not ended.
+        """
+
+        def there() -> bool:
+            row = self.newest(instance)
+            return row is None or row.status in statuses or row.ended
+
+        return self.until(there, within) and not self.ended(instance)
